@@ -1,0 +1,1 @@
+"""TiDB value codecs, one module a format."""
