@@ -1,0 +1,46 @@
+"""DAG ``replicate``: land windows in the relay log and apply them downstream, continuously.
+
+One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and each drains windows
+until the run's time is up; then the next run begins. Killed tasks are started again at once: both continue from what
+is durable.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import Param, dag, task
+
+RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_delay": timedelta(seconds=30)}
+
+
+@dag(
+    schedule="@continuous",
+    max_active_runs=1,
+    catchup=False,
+    is_paused_upon_creation=False,
+    tags=["sluice"],
+    params={
+        "run_seconds": Param(300, type="integer", minimum=1, description="How long one run drains windows before the next begins."),
+    },
+    default_args=RETRIES,
+    doc_md=__doc__,
+)
+def replicate() -> None:
+    @task
+    def land(params: dict[str, int] | None = None) -> dict[str, int]:
+        from etl import load_settings, run_land
+
+        return run_land(load_settings(), run_seconds=(params or {})["run_seconds"]).as_dict()
+
+    @task
+    def apply(params: dict[str, int] | None = None) -> dict[str, int]:
+        from etl import load_settings, run_apply
+
+        return run_apply(load_settings(), run_seconds=(params or {})["run_seconds"]).as_dict()
+
+    land()
+    apply()
+
+
+replicate()

@@ -1,0 +1,178 @@
+"""The pipeline's settings: one TOML file, typed, with errors that name the key.
+
+The file is named by the environment variable ``SLUICE_CONFIG``. Keys are written with hyphens, as in TiDB Binlog's own
+files; every key but ``[upstream] pd-urls``, ``[relay] url`` and ``[downstream] host`` has a default. Passwords are
+never written in it: they come from the environment, a file or an Airflow connection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CONFIG_VARIABLE = "SLUICE_CONFIG"
+
+
+class SettingsError(ValueError):
+    """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The TiDB cluster."""
+
+    pd_urls: str
+    """PD's client URLs, comma separated; etcd is served there too."""
+    initial_commit_ts: int = -1
+    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The relay log."""
+
+    url: str
+    """``file:///dir``, or what pyarrow.fs understands (s3, gs, hdfs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """The Spark Connect server."""
+
+    remote: str = "sc://127.0.0.1:15002"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much one landed window may hold."""
+
+    max_transactions: int = 20_000
+    max_bytes: int = 32 * 2**20
+    """Payload bytes of the transactions inside; a single larger transaction is a window of its own."""
+    idle_interval_ms: int = 3_000
+    """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
+    poll_interval_ms: int = 20
+    """How long to wait before asking the pumps again when there was nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """How landed windows go downstream."""
+
+    mode: str = "atomic"
+    max_rows: int = 100_000
+    """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
+    max_bytes: int = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """The database that is written to."""
+
+    host: str
+    port: int = 3306
+    user: str = "root"
+    password_env: str = ""
+    """Name of the environment variable that holds the password."""
+    password_file: str = ""
+    """File whose first line is the password."""
+    password_connection: str = ""
+    """Airflow connection whose password is used."""
+    checkpoint_schema: str = "tidb_binlog"
+    checkpoint_table: str = "checkpoint"
+    connect_timeout_s: int = 10
+    read_timeout_s: int = 300
+
+    def password(self) -> str:
+        """The password from where the settings say it is, or the empty string. Raises SettingsError if it isn't there."""
+        if self.password_env:
+            try:
+                return os.environ[self.password_env]
+            except KeyError:
+                raise SettingsError(
+                    f"[downstream] password-env: the environment has no variable {self.password_env}"
+                ) from None
+        if self.password_file:
+            try:
+                return Path(self.password_file).read_text().splitlines()[0]
+            except (OSError, IndexError) as error:
+                raise SettingsError(f"[downstream] password-file {self.password_file}: {error}") from None
+        if self.password_connection:
+            from airflow.sdk import Connection
+
+            return Connection.get(self.password_connection).password or ""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All sections of ``sluice.toml``."""
+
+    upstream: Upstream
+    relay: Relay
+    downstream: Downstream
+    spark: Spark = field(default_factory=Spark)
+    window: Window = field(default_factory=Window)
+    apply: Apply = field(default_factory=Apply)
+
+
+_POSITIVE = {
+    "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "connect_timeout_s", "read_timeout_s",
+}  # fmt: skip
+
+
+def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
+    """Read the settings file at `path`, or the one that ``SLUICE_CONFIG`` names. Raises SettingsError."""
+    name = os.fspath(path) if path is not None else os.environ.get(CONFIG_VARIABLE, "")
+    if not name:
+        raise SettingsError(f"no settings: pass a file or set {CONFIG_VARIABLE} to one")
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{name}: {error}") from None
+    return parse_settings(document, name)
+
+
+def parse_settings(document: Mapping[str, object], name: str = "settings") -> Settings:
+    """Check a parsed settings document and give it its types; `name` is used in errors. Raises SettingsError."""
+    sections: dict[str, object] = {}
+    hints = typing.get_type_hints(Settings)
+    for key in document:
+        if key not in hints:
+            raise SettingsError(f"{name}: unknown section [{key}]; there are {', '.join(f'[{known}]' for known in hints)}")
+    for section, kind in hints.items():
+        raw = document.get(section, {})
+        if not isinstance(raw, Mapping):
+            raise SettingsError(f"{name}: [{section}] must be a table")
+        sections[section] = _section(name, section, kind, raw)
+    settings = Settings(**sections)  # type: ignore[arg-type]
+    if settings.apply.mode != "atomic":
+        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: only 'atomic' is known")
+    return settings
+
+
+def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> object:
+    hints = typing.get_type_hints(kind)
+    values: dict[str, object] = {}
+    for key, value in raw.items():
+        attribute = key.replace("-", "_")
+        if attribute not in hints or "_" in key:
+            known = ", ".join(hint.replace("_", "-") for hint in hints)
+            raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
+        wanted = hints[attribute]
+        if type(value) is not wanted:
+            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected")
+        if attribute in _POSITIVE and typing.cast(int, value) <= 0:
+            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
+        values[attribute] = value
+    for entry in dataclasses.fields(kind):
+        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+        if required and entry.name not in values:
+            raise SettingsError(f"{name}: [{section}] {entry.name.replace('_', '-')} is missing")
+    return kind(**values)

@@ -1,0 +1,60 @@
+import pytest
+
+from etl.settings import SettingsError, load_settings, parse_settings
+
+MINIMAL = {
+    "upstream": {"pd-urls": "http://127.0.0.1:2379"},
+    "relay": {"url": "file:///tmp/relay"},
+    "downstream": {"host": "127.0.0.1"},
+}
+
+
+def with_key(section, key, value):
+    return MINIMAL | {section: MINIMAL.get(section, {}) | {key: value}}
+
+
+def test_minimal_settings_have_documented_defaults():
+    settings = parse_settings(MINIMAL)
+    assert settings.window.max_transactions == 20_000
+    assert settings.upstream.initial_commit_ts == -1
+    assert settings.downstream.port == 3306
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        (with_key("window", "max-transactons", 5), "unknown key [window] max-transactons"),
+        (with_key("window", "max-transactions", "5"), "[window] max-transactions = '5': int expected"),
+        (with_key("window", "max-transactions", True), "int expected"),
+        (with_key("window", "max-bytes", 0), "must be above 0"),
+        (with_key("apply", "mode", "sideways"), "[apply] mode = 'sideways'"),
+        (MINIMAL | {"windows": {}}, "unknown section [windows]"),
+        ({"relay": {"url": "x"}, "downstream": {"host": "x"}}, "[upstream] pd-urls is missing"),
+        (MINIMAL | {"relay": 5}, "[relay] must be a table"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(document, text):
+    with pytest.raises(SettingsError, match=".*"):
+        try:
+            parse_settings(document, "sluice.toml")
+        except SettingsError as error:
+            assert text in str(error)
+            assert "sluice.toml" in str(error)
+            raise
+
+
+def test_settings_come_from_the_file_that_the_environment_names(tmp_path, monkeypatch):
+    path = tmp_path / "sluice.toml"
+    path.write_text('[upstream]\npd-urls="a"\n[relay]\nurl="b"\n[downstream]\nhost="c"\npassword-env="SLUICE_TEST_PW"\n')
+    monkeypatch.setenv("SLUICE_CONFIG", str(path))
+    monkeypatch.setenv("SLUICE_TEST_PW", "s3cret")
+    settings = load_settings()
+    assert settings.downstream.password() == "s3cret"
+    assert "s3cret" not in repr(settings)
+
+
+def test_a_missing_password_variable_is_named(monkeypatch):
+    monkeypatch.delenv("SLUICE_TEST_PW", raising=False)
+    settings = parse_settings(with_key("downstream", "password-env", "SLUICE_TEST_PW"))
+    with pytest.raises(SettingsError, match="SLUICE_TEST_PW"):
+        settings.downstream.password()
