@@ -1,0 +1,389 @@
+"""Schemas, tables, columns and indexes as TiDB's DDL jobs describe them.
+
+Built from the JSON of DBInfo and TableInfo, and written back as a small JSON document of our own that is part of every
+window record, so that rows can be decoded long after the upstream has changed. Column ids, not names or offsets, are what
+rows carry.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+STATE_DELETE_ONLY = 1
+STATE_PUBLIC = 5
+
+FLAG_NOT_NULL = 1
+FLAG_PRIMARY_KEY = 2
+FLAG_UNSIGNED = 32
+
+TP_TIMESTAMP, TP_YEAR, TP_VECTOR, TP_GEOMETRY = 7, 13, 0xE1, 0xFF
+WHOLE_COLUMN = -1
+
+_KIND = {
+    1: "int",
+    2: "int",
+    3: "int",
+    4: "float",
+    5: "double",
+    6: "null",
+    TP_TIMESTAMP: "timestamp",
+    8: "int",
+    9: "int",
+    10: "date",
+    11: "time",
+    12: "datetime",
+    TP_YEAR: "year",
+    14: "date",
+    15: "text",
+    16: "bit",
+    TP_VECTOR: "vector",
+    0xF5: "json",
+    0xF6: "decimal",
+    0xF7: "enum",
+    0xF8: "set",
+    0xF9: "text",
+    0xFA: "text",
+    0xFB: "text",
+    0xFC: "text",
+    0xFD: "text",
+    0xFE: "text",
+    TP_GEOMETRY: "binary",
+}
+
+
+class SchemaError(ValueError):
+    """A schema document that can't be understood; names the table or column and the part that is wrong."""
+
+
+def _name(value: Any) -> str:
+    """TiDB's case-insensitive name: `{"O": original, "L": lower}` or a plain string."""
+    if isinstance(value, Mapping):
+        return str(value.get("O", ""))
+    return str(value or "")
+
+
+def _bytes_or_text(plain: Any, bits: str | None) -> bytes | str | None:
+    """A default value: `*_bit` is base64 of raw bytes and wins; other JSON scalars become text."""
+    if bits is not None:
+        return base64.b64decode(bits)
+    if plain is None or isinstance(plain, str):
+        return plain
+    return str(int(plain)) if isinstance(plain, bool) else str(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A database (DBInfo)."""
+
+    id: int
+    name: str
+    charset: str = ""
+    collate: str = ""
+
+    @classmethod
+    def from_tidb(cls, info: Mapping[str, Any]) -> "Schema":
+        """From TiDB's DBInfo JSON."""
+        try:
+            return cls(int(info["id"]), _name(info["db_name"]), info.get("charset") or "", info.get("collate") or "")
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"a DBInfo document lacks or garbles {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` gives back an equal Schema."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Schema":
+        """The inverse of `to_json`."""
+        return cls(**document)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column (ColumnInfo). `flen` and `decimal` are -1 when TiDB left them open; `decimal` is the number of fraction
+    digits of times. `origin_default` is the value of rows written before the column existed (bytes for BIT)."""
+
+    id: int
+    name: str
+    offset: int
+    tp: int
+    flag: int = 0
+    flen: int = -1
+    decimal: int = -1
+    charset: str = ""
+    collate: str = ""
+    elems: tuple[str, ...] = ()
+    state: int = STATE_PUBLIC
+    hidden: bool = False
+    generated: str = ""
+    generated_stored: bool = False
+    origin_default: bytes | str | None = None
+    default: bytes | str | None = None
+    default_is_expr: bool = False
+    comment: str = ""
+    version: int = 0
+    changing: bool = False
+
+    @classmethod
+    def from_tidb(cls, info: Mapping[str, Any]) -> "Column":
+        """From TiDB's ColumnInfo JSON."""
+        try:
+            tp = info["type"]
+            return cls(
+                id=int(info["id"]),
+                name=_name(info["name"]),
+                offset=int(info["offset"]),
+                tp=int(tp["Tp"]),
+                flag=int(tp.get("Flag") or 0),
+                flen=int(tp.get("Flen", -1)),
+                decimal=int(tp.get("Decimal", -1)),
+                charset=tp.get("Charset") or "",
+                collate=tp.get("Collate") or "",
+                elems=tuple(tp.get("Elems") or ()),
+                state=int(info.get("state") or 0),
+                hidden=bool(info.get("hidden")),
+                generated=info.get("generated_expr_string") or "",
+                generated_stored=bool(info.get("generated_stored")),
+                origin_default=_bytes_or_text(info.get("origin_default"), info.get("origin_default_bit")),
+                default=_bytes_or_text(info.get("default"), info.get("default_bit")),
+                default_is_expr=bool(info.get("default_is_expr")),
+                comment=info.get("comment") or "",
+                version=int(info.get("version") or 0),
+                changing=info.get("change_state_info") is not None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"column {_name(info.get('name'))!r}: its document lacks or garbles {error}") from error
+
+    @property
+    def kind(self) -> str:
+        """What values are: int, year, bit, float, double, decimal, text, binary, date, datetime, timestamp, time, enum,
+        set, json, vector, null, or "" for a type number TiDB didn't have when this was written."""
+        kind = _KIND.get(self.tp, "")
+        return "binary" if kind == "text" and self.charset == "binary" else kind
+
+    @property
+    def unsigned(self) -> bool:
+        return bool(self.flag & FLAG_UNSIGNED)
+
+    @property
+    def not_null(self) -> bool:
+        return bool(self.flag & FLAG_NOT_NULL)
+
+    @property
+    def public(self) -> bool:
+        return self.state == STATE_PUBLIC
+
+    @property
+    def virtual(self) -> bool:
+        """Generated when read; rows don't hold it (deletes may)."""
+        return bool(self.generated) and not self.generated_stored
+
+    @property
+    def fsp(self) -> int:
+        """Fraction digits of a time type, 0 to 6."""
+        return self.decimal if 0 < self.decimal <= 6 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index (IndexInfo). `columns` are (column name, offset into the table's columns, prefix length or -1)."""
+
+    id: int
+    name: str
+    columns: tuple[tuple[str, int, int], ...]
+    unique: bool = False
+    primary: bool = False
+    state: int = STATE_PUBLIC
+    invisible: bool = False
+    is_global: bool = False
+    type: int = 1
+    comment: str = ""
+
+    @classmethod
+    def from_tidb(cls, info: Mapping[str, Any]) -> "Index":
+        """From TiDB's IndexInfo JSON."""
+        try:
+            return cls(
+                id=int(info["id"]),
+                name=_name(info["idx_name"]),
+                columns=tuple(
+                    (_name(c["name"]), int(c["offset"]), int(c.get("length", WHOLE_COLUMN)))
+                    for c in info.get("idx_cols") or ()
+                ),
+                unique=bool(info.get("is_unique")),
+                primary=bool(info.get("is_primary")),
+                state=int(info.get("state") or 0),
+                invisible=bool(info.get("is_invisible")),
+                is_global=bool(info.get("is_global")),
+                type=int(info.get("index_type") or 1),
+                comment=info.get("comment") or "",
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"index {_name(info.get('idx_name'))!r}: its document lacks or garbles {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, view or sequence (TableInfo) with the name of its schema. `columns` are in offset order and hold every
+    column, also those that are being added, dropped or changed. `partition` is TiDB's PartitionInfo as it came."""
+
+    id: int
+    schema_id: int
+    schema_name: str
+    name: str
+    columns: tuple[Column, ...] = ()
+    indexes: tuple[Index, ...] = ()
+    charset: str = ""
+    collate: str = ""
+    pk_is_handle: bool = False
+    is_common_handle: bool = False
+    common_handle_version: int = 0
+    state: int = STATE_PUBLIC
+    comment: str = ""
+    auto_random_bits: int = 0
+    temp_table_type: int = 0
+    is_view: bool = False
+    is_sequence: bool = False
+    partition: dict[str, Any] | None = field(default=None, hash=False)
+
+    @classmethod
+    def from_tidb(cls, info: Mapping[str, Any], schema_id: int, schema_name: str) -> "Table":
+        """From TiDB's TableInfo JSON; arrays may be null there. Raises SchemaError naming what is missing."""
+        try:
+            columns = [Column.from_tidb(c) for c in info.get("cols") or ()]
+            return cls(
+                id=int(info["id"]),
+                schema_id=schema_id,
+                schema_name=schema_name,
+                name=_name(info["name"]),
+                columns=tuple(sorted(columns, key=lambda c: c.offset)),
+                indexes=tuple(Index.from_tidb(i) for i in info.get("index_info") or ()),
+                charset=info.get("charset") or "",
+                collate=info.get("collate") or "",
+                pk_is_handle=bool(info.get("pk_is_handle")),
+                is_common_handle=bool(info.get("is_common_handle")),
+                common_handle_version=int(info.get("common_handle_version") or 0),
+                state=int(info.get("state") or 0),
+                comment=info.get("comment") or "",
+                auto_random_bits=int(info.get("auto_random_bits") or 0),
+                temp_table_type=int(info.get("temp_table_type") or 0),
+                is_view=info.get("view") is not None,
+                is_sequence=info.get("sequence") is not None,
+                partition=info.get("partition"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            where = f"table {schema_name}.{_name(info.get('name'))}"
+            raise SchemaError(f"{where}: {error}" if isinstance(error, SchemaError) else
+                              f"{where}: its document lacks or garbles {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object without what equals the default; `from_json` gives back an equal Table."""
+        document = _to_json(self)
+        document["columns"] = [_to_json(c) for c in self.columns]
+        document["indexes"] = [_to_json(i) for i in self.indexes]
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Table":
+        """The inverse of `to_json`. Unknown keys are errors: a newer writer than reader must not lose anything."""
+        try:
+            values = dict(document)
+            values["columns"] = tuple(_column_from_json(c) for c in document.get("columns", ()))
+            values["indexes"] = tuple(_index_from_json(i) for i in document.get("indexes", ()))
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"table document {document.get('name')!r}: {error}") from error
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table`, for messages."""
+        return f"{self.schema_name}.{self.name}"
+
+    @property
+    def is_base_table(self) -> bool:
+        """A table that keeps rows: no view, no sequence, not temporary."""
+        return not (self.is_view or self.is_sequence or self.temp_table_type)
+
+    @property
+    def handle_kind(self) -> str:
+        """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or `"heap"` (hidden row id)."""
+        return "int" if self.pk_is_handle else "common" if self.is_common_handle else "heap"
+
+    @property
+    def handle_column(self) -> Column | None:
+        """The column that is the integer handle; None for other kinds of handle."""
+        if not self.pk_is_handle:
+            return None
+        return next((c for c in self.columns if c.flag & FLAG_PRIMARY_KEY), None)
+
+    @property
+    def primary_index(self) -> Index | None:
+        """The primary key's index; tables whose integer key is the handle have none."""
+        return next((i for i in self.indexes if i.primary), None)
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the primary key's columns in key order, () without a primary key. A prefix key is one as well: a
+        value that is unique in its prefix is unique as a whole."""
+        if self.handle_column is not None:
+            return (self.handle_column.name,)
+        index = self.primary_index
+        return tuple(name for name, _, _ in index.columns) if index and index.state == STATE_PUBLIC else ()
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """Public columns that rows hold: everything but virtual generated ones, in table order."""
+        return tuple(c for c in self.columns if c.public and not c.virtual)
+
+    @property
+    def writable_columns(self) -> tuple[Column, ...]:
+        """Public columns a statement may set: no generated ones, in table order."""
+        return tuple(c for c in self.columns if c.public and not c.generated)
+
+    def unique_keys(self) -> list[tuple[str, ...]]:
+        """Column names of the primary key, then of the unique keys whose columns are all NOT NULL, then of the others.
+        Only public indexes over stored columns count, so every key can be computed from a row."""
+        stored = {c.name: c for c in self.stored_columns}
+        keys = [self.primary_key] if self.primary_key else []
+        weak = []
+        for index in self.indexes:
+            names = tuple(name for name, _, _ in index.columns)
+            if index.primary or not index.unique or index.state != STATE_PUBLIC:
+                continue
+            if any(name not in stored for name in names):
+                continue
+            (keys if all(stored[name].not_null for name in names) else weak).append(names)
+        return keys + weak
+
+
+def _to_json(record: Schema | Column | Index | Table) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for spec in fields(record):
+        value = getattr(record, spec.name)
+        if value == spec.default and type(value) is type(spec.default):
+            continue
+        if isinstance(value, bytes):
+            value = {"base64": base64.b64encode(value).decode()}
+        elif isinstance(value, tuple):
+            value = [list(v) if isinstance(v, tuple) else v for v in value]
+        document[spec.name] = value
+    return document
+
+
+def _plain_or_bytes(value: Any) -> Any:
+    return base64.b64decode(value["base64"]) if isinstance(value, Mapping) else value
+
+
+def _column_from_json(document: Mapping[str, Any]) -> Column:
+    values = dict(document)
+    values["elems"] = tuple(values.get("elems", ()))
+    for key in ("origin_default", "default"):
+        values[key] = _plain_or_bytes(values.get(key))
+    return Column(**values)
+
+
+def _index_from_json(document: Mapping[str, Any]) -> Index:
+    values = dict(document)
+    values["columns"] = tuple((name, offset, length) for name, offset, length in document["columns"])
+    return Index(**values)
