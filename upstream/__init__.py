@@ -1,0 +1,83 @@
+"""TiDB's side of the wire: protobufs, PD, TiKV, etcd, the pump registry and clients of pumps.
+
+Names load on first use, so that a process that only decodes rows doesn't load grpc.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from upstream.etcd import EtcdClient, EtcdError, KeyValue, WatchBatch, WatchEvent
+    from upstream.meta import read_ddl_job, read_ddl_jobs, read_schema_version
+    from upstream.pd import PDClient, PDError, Region, Store
+    from upstream.pump_client import PumpClient, PumpWriteError
+    from upstream.pump_reader import Entity, PumpReader, PumpReadError, WindowBounds
+    from upstream.registry import NodeStatus, Registry, RegistryError
+    from upstream.rpc import TLS
+    from upstream.tikv import TiKVClient, TiKVError, TxnStatus
+
+_HOME = {
+    "EtcdClient": "etcd",
+    "EtcdError": "etcd",
+    "KeyValue": "etcd",
+    "WatchBatch": "etcd",
+    "WatchEvent": "etcd",
+    "read_ddl_job": "meta",
+    "read_ddl_jobs": "meta",
+    "read_schema_version": "meta",
+    "PDClient": "pd",
+    "PDError": "pd",
+    "Region": "pd",
+    "Store": "pd",
+    "PumpClient": "pump_client",
+    "PumpWriteError": "pump_client",
+    "Entity": "pump_reader",
+    "PumpReader": "pump_reader",
+    "PumpReadError": "pump_reader",
+    "WindowBounds": "pump_reader",
+    "NodeStatus": "registry",
+    "Registry": "registry",
+    "RegistryError": "registry",
+    "TLS": "rpc",
+    "TiKVClient": "tikv",
+    "TiKVError": "tikv",
+    "TxnStatus": "tikv",
+}
+
+__all__ = [
+    "TLS",
+    "Entity",
+    "EtcdClient",
+    "EtcdError",
+    "KeyValue",
+    "NodeStatus",
+    "PDClient",
+    "PDError",
+    "PumpClient",
+    "PumpReadError",
+    "PumpReader",
+    "PumpWriteError",
+    "Region",
+    "Registry",
+    "RegistryError",
+    "Store",
+    "TiKVClient",
+    "TiKVError",
+    "TxnStatus",
+    "WatchBatch",
+    "WatchEvent",
+    "WindowBounds",
+    "read_ddl_job",
+    "read_ddl_jobs",
+    "read_schema_version",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'upstream' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"upstream.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,83 @@
+"""gRPC channels as every client here opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+# Binlogs have no size limit; pings find a peer that vanished without closing; a proxy named in the environment is
+# meant for the web, never for a database's own nodes.
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Every channel has its own connection, so closing one never cuts another's calls.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for them."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Reads the files. OSError names the one that can't be read; ValueError if only one of cert and key is given."""
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("TLS needs both a client certificate and its key, or neither")
+        return grpc.ssl_channel_credentials(
+            root_certificates=Path(self.ca).read_bytes(),
+            private_key=None if self.key is None else Path(self.key).read_bytes(),
+            certificate_chain=None if self.cert is None else Path(self.cert).read_bytes(),
+        )
+
+
+def target(url: str) -> str:
+    """`host:port` of a URL as PD, etcd or an operator writes it: `http://host:port/`, `https://…` or without scheme."""
+    return url.split("://", 1)[-1].rstrip("/")
+
+
+def open_channel(url: str, tls: TLS | None = None) -> grpc.Channel:
+    """A channel to `host:port` or a URL. With `tls`, or for an `https://` URL, over TLS.
+
+    An `https://` URL without `tls` uses the system's CAs. Returns at once: calls fail if nobody listens.
+    """
+    options = list(CHANNEL_OPTIONS)
+    if tls is not None:
+        return grpc.secure_channel(target(url), tls.credentials(), options)
+    if url.startswith("https://"):
+        return grpc.secure_channel(target(url), grpc.ssl_channel_credentials(), options)
+    return grpc.insecure_channel(target(url), options)
+
+
+def split_urls(urls: str | Sequence[str]) -> list[str]:
+    """Addresses from a list or a comma-separated text. ValueError if there are none."""
+    given = urls.split(",") if isinstance(urls, str) else urls
+    found = [url.strip() for url in given if url.strip()]
+    if not found:
+        raise ValueError("no PD address given; expected something like http://127.0.0.1:2379")
+    return found
+
+
+def describe(error: grpc.RpcError) -> str:
+    """One line about a failed call: status code and the server's words."""
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__
+
+
+def status(error: BaseException) -> grpc.StatusCode | None:
+    """The status code of a failed call, None for anything else."""
+    return error.code() if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call) else None
