@@ -257,9 +257,7 @@ class SchemaHistory:
 
     def _recover_schema(self, job: Job) -> Effect:
         schema = Schema.from_tidb(_need(job, job.db_info, "DBInfo"))
-        tables: list[Table] = []
-        for info in _recovered_tables(job.args):
-            tables.append(Table.from_tidb(info, schema.id, schema.name))
+        tables = [Table.from_tidb(info, schema.id, schema.name) for info in _recovered_tables(job.args)]
         if not tables:
             tables = self._dropped_schemas.get(schema.id, [])
         return Effect({schema.id: schema}, {t.id: t for t in tables})
