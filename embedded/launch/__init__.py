@@ -1,0 +1,48 @@
+"""How each part of the one-machine stack is started, asked whether it serves, and stopped: one module a part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedded.launch.airflow import PORTS as _AIRFLOW_PORTS
+from embedded.launch.airflow import airflow, airflow_url, password_file, reset_runs
+from embedded.launch.cluster import PORTS as _CLUSTER_PORTS
+from embedded.launch.cluster import cluster
+from embedded.launch.etcd import PORTS as _ETCD_PORTS
+from embedded.launch.etcd import etcd
+from embedded.launch.mariadb import PORTS as _MARIADB_PORTS
+from embedded.launch.mariadb import connect, drop_everything, mariadb
+from embedded.launch.part import LOOPBACK, REPOSITORY, MissingProgram, NotReady, Part, Site, base_environment, get_json
+from embedded.launch.pump import NAMES as PUMP_NAMES
+from embedded.launch.pump import PORTS as _PUMP_PORTS
+from embedded.launch.pump import pump
+from embedded.launch.spark import PORTS as _SPARK_PORTS
+from embedded.launch.spark import spark
+
+PORT_NAMES = [*_ETCD_PORTS, *_CLUSTER_PORTS, *_PUMP_PORTS, *_MARIADB_PORTS, *_SPARK_PORTS, *_AIRFLOW_PORTS]
+"""Every port of a stack, by purpose."""
+
+PART_NAMES = (
+    "etcd", "cluster", *PUMP_NAMES, "mariadb", "spark",
+    "airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer",
+)  # fmt: skip
+"""Every part of a stack, in the order in which they are shown."""
+
+
+def build_parts(site: Site, dags: Path = REPOSITORY / "dags") -> dict[str, Part]:
+    """All parts of the stack at `site`, by name. Raises MissingProgram if a program isn't installed."""
+    parts = [
+        etcd(site),
+        cluster(site),
+        *(pump(site, name) for name in PUMP_NAMES),
+        mariadb(site),
+        spark(site),
+        *airflow(site, dags),
+    ]
+    return {part.name: part for part in parts}
+
+
+__all__ = [
+    "LOOPBACK", "PART_NAMES", "PORT_NAMES", "PUMP_NAMES", "REPOSITORY", "MissingProgram", "NotReady", "Part", "Site",
+    "airflow_url", "base_environment", "build_parts", "connect", "drop_everything", "get_json", "password_file", "reset_runs",
+]  # fmt: skip

@@ -1,0 +1,169 @@
+"""Airflow: api-server, scheduler, dag-processor and triggerer, with SQLite metadata and LocalExecutor.
+
+Fixed settings stand in the repository's ``airflow.cfg``; what differs from stack to stack (paths, ports, secrets) comes
+from the environment, secrets through ``…_CMD`` so that they are in files of mode 0600 only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from embedded.launch.part import LOOPBACK, REPOSITORY, NotReady, Part, Site, base_environment, get_json
+
+PORTS = ("airflow",)
+USER = "admin"
+_COMPONENTS = {
+    "airflow-api": ("api-server",),
+    "airflow-scheduler": ("scheduler", "--skip-serve-logs"),
+    "airflow-dag-processor": ("dag-processor",),
+    "airflow-triggerer": ("triggerer", "--skip-serve-logs"),
+}
+_HEALTH_KEY = {"airflow-scheduler": "scheduler", "airflow-dag-processor": "dag_processor", "airflow-triggerer": "triggerer"}
+_prepare_lock = threading.Lock()
+
+
+def password_file(home: Path) -> Path:
+    """The file with the generated password of the user `admin`: JSON ``{"admin": …}``, mode 0600."""
+    return home / "airflow" / "secrets" / "passwords.json"
+
+
+def airflow_url(port: int) -> str:
+    """Where Airflow's UI and REST API are."""
+    return f"http://{LOOPBACK}:{port}"
+
+
+def airflow(site: Site, dags: Path = REPOSITORY / "dags") -> list[Part]:
+    """The four processes of Airflow. `dags` is the folder with the DAG files."""
+    data = site.data("airflow")
+    port = site.ports["airflow"]
+    env = _environment(site, data, port, dags)
+    program = Path(sys.executable).parent / "airflow"
+    return [
+        Part(
+            name=name,
+            argv=(sys.executable, str(program), *words),
+            env=env,
+            cwd=data,
+            ports={"http": port} if name == "airflow-api" else {},
+            probe=_probe(name, site.home, port),
+            prepare=lambda: _prepare(data, env),
+            data=data,
+            start_timeout_s=120,
+            summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}" if name == "airflow-api" else "",
+        )
+        for name, words in _COMPONENTS.items()
+    ]
+
+
+def reset_runs(home: Path) -> None:
+    """Forget every DAG run: put the empty metadata database back that was kept after the first migration. Only while Airflow is down."""
+    data = home / "airflow"
+    template = data / "empty.db"
+    if template.exists():
+        for leftover in data.glob("airflow.db-*"):
+            leftover.unlink()
+        shutil.copyfile(template, data / "airflow.db")
+    shutil.rmtree(data / "logs", ignore_errors=True)
+
+
+def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str]:
+    def secret(name: str) -> str:
+        return f"cat {shlex.quote(str(data / 'secrets' / name))}"
+
+    return {
+        "AIRFLOW_HOME": str(data),
+        "AIRFLOW_CONFIG": str(REPOSITORY / "airflow.cfg"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url(port)}/execution/",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(site.home)),
+        "AIRFLOW__CORE__FERNET_KEY_CMD": secret("fernet"),
+        "AIRFLOW__API__SECRET_KEY_CMD": secret("api"),
+        "AIRFLOW__API_AUTH__JWT_SECRET_CMD": secret("jwt"),
+        "AIRFLOW__API__HOST": LOOPBACK,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": airflow_url(port),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{data / 'airflow.db'}",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(data / "logs"),
+        "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(data / "logs" / "dag_processor"),
+        "SPT_NOENV": "1",  # setproctitle would overwrite the environment by which leftovers are found
+        "SLUICE_CONFIG": str(site.config),
+        "PYSPARK_PYTHON": sys.executable,
+        "MALLOC_ARENA_MAX": "2",
+    }
+
+
+def _prepare(data: Path, env: dict[str, str]) -> None:
+    """Secrets and the metadata database, both made once. The four processes ask for it at the same time."""
+    with _prepare_lock:
+        folder = data / "secrets"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write_once(folder / "fernet", lambda: base64.urlsafe_b64encode(os.urandom(32)).decode())
+        _write_once(folder / "api", lambda: secrets.token_urlsafe(32))
+        _write_once(folder / "jwt", lambda: secrets.token_urlsafe(64))
+        _write_once(folder / "passwords.json", lambda: json.dumps({USER: secrets.token_urlsafe(12)}))
+        if _is_migrated(data / "airflow.db"):
+            return
+        (data / "airflow.db").unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, str(Path(sys.executable).parent / "airflow"), "db", "migrate"],
+            env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"`airflow db migrate` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+        with sqlite3.connect(data / "airflow.db") as database:
+            database.execute("CREATE TABLE sluice_migrated (done INTEGER)")
+        shutil.copyfile(data / "airflow.db", data / "empty.db")
+
+
+def _write_once(path: Path, make: Callable[[], str]) -> None:
+    if not path.exists():
+        with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(make())
+
+
+def _is_migrated(database: Path) -> bool:
+    if not database.exists():
+        return False
+    try:
+        with sqlite3.connect(database) as connection:
+            return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sluice_migrated'").fetchall())
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _probe(name: str, home: Path, port: int) -> Callable[[], None]:
+    """A component is ready when Airflow's health shows a heartbeat younger than the component's process."""
+
+    def probe() -> None:
+        health: dict[str, Any] = get_json(f"{airflow_url(port)}/api/v2/monitor/health", timeout_s=5)
+        if health["metadatabase"]["status"] != "healthy":
+            raise NotReady(f"metadata database: {health['metadatabase']}")
+        if name not in _HEALTH_KEY:
+            return
+        key = _HEALTH_KEY[name]
+        component = health[key]
+        beat = component.get(f"latest_{key}_heartbeat")
+        if component["status"] != "healthy" or not beat:
+            raise NotReady(f"{key}: {component}")
+        from embedded.state import load_state
+
+        started = load_state(home).parts.get(name)
+        if started and datetime.fromisoformat(beat).timestamp() * 1000 < started.started_ms:
+            raise NotReady(f"{key}: no heartbeat yet since it was started")
+
+    return probe

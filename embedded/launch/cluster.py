@@ -1,0 +1,35 @@
+"""The stand-in TiDB cluster: PD, TiKV and a TiDB that replays a recording into the pumps."""
+
+from __future__ import annotations
+
+import sys
+
+import grpc
+
+from embedded.launch.part import LOOPBACK, Part, Site, get_json
+
+PORTS = ("cluster", "cluster-control")
+
+
+def cluster(site: Site) -> Part:
+    """The stand-in cluster for the recording of `site`."""
+    port, control = site.ports["cluster"], site.ports["cluster-control"]
+
+    def probe() -> None:
+        get_json(f"http://{LOOPBACK}:{control}/status")
+        with grpc.insecure_channel(f"{LOOPBACK}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+            members = channel.unary_unary("/pdpb.PD/GetMembers", request_serializer=None, response_deserializer=None)
+            members(b"", timeout=5)
+
+    return Part(
+        name="cluster",
+        argv=(
+            sys.executable, "-m", "embedded.cluster", "--recording", str(site.recording),
+            "--etcd", f"http://{LOOPBACK}:{site.ports['etcd-client']}",
+            "--listen", f"{LOOPBACK}:{port}", "--control", f"{LOOPBACK}:{control}",
+        ),
+        ports={"pd": port, "control": control},
+        probe=probe,
+        needs=("etcd",),
+        summary=f"PD http://{LOOPBACK}:{port}, plays {site.recording}",
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""What the stack has to know of a part to run it: one record a process, and the ways to ask a server whether it is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class NotReady(Exception):
+    """The part answers, but not yet as it should; the text says what is missing."""
+
+
+class MissingProgram(Exception):
+    """A program that the part needs is not installed; the text says which, and how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process of the stack."""
+
+    name: str
+    argv: tuple[str, ...]
+    ports: Mapping[str, int]
+    """Purpose → port on 127.0.0.1, e.g. {"client": 21017}."""
+    probe: Callable[[], None]
+    """Returns when the part serves; raises anything otherwise. Takes at most a few seconds."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Additions to the environment. No secrets: they are written to state.json."""
+    cwd: Path = REPOSITORY
+    needs: tuple[str, ...] = ()
+    """Parts that must be ready before this one is started."""
+    prepare: Callable[[], None] = lambda: None
+    """Makes the data folder and what else must exist before the first start; does nothing the second time."""
+    data: Path | None = None
+    """The folder that holds the part's state."""
+    start_timeout_s: float = 60
+    summary: str = ""
+    """Where users find it, for `sluice up` and `sluice status`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a stack lives: its state folder, its ports, and the recording its upstream plays."""
+
+    home: Path
+    ports: Mapping[str, int]
+    recording: Path
+
+    def data(self, part: str) -> Path:
+        """The data folder of a part."""
+        return self.home / part
+
+    @property
+    def config(self) -> Path:
+        """The pipeline's settings file."""
+        return self.home / "sluice.toml"
+
+
+def find_program(name: str, package: str) -> str:
+    """The path of an installed program; `package` is the Debian package that has it. Raises MissingProgram."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
+    if not found:
+        raise MissingProgram(f"{name} is not installed: run `make setup`, or as root: apt-get install {package}")
+    return found
+
+
+def base_environment() -> dict[str, str]:
+    """The environment every part gets: ours without settings for Airflow, Spark, Java and Python that a user has for other things."""
+    foreign = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "JAVA_TOOL", "JDK_JAVA", "ETCD", "MYSQL", "MARIADB", "SLUICE_", "PUMP_", "VIRTUAL_ENV")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
+    env["PYTHONPATH"] = str(REPOSITORY)
+    env["PYTHONUNBUFFERED"] = "1"
+    env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
+    return env
+
+
+def get_json(url: str, timeout_s: float = 2) -> Any:
+    """GET `url` past any proxy and parse the answer as JSON. Raises OSError or ValueError."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=timeout_s) as response:
+        return json.load(response)

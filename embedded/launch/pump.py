@@ -1,0 +1,55 @@
+"""Two Sluice pumps, set up by the same ``pump.toml`` keys as TiDB's Pump."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from embedded.launch.part import LOOPBACK, NotReady, Part, Site, get_json
+
+NAMES = ("pump-1", "pump-2")
+PORTS = NAMES
+
+
+def pump(site: Site, name: str) -> Part:
+    """The pump `name`; its data is in ``<state folder>/<name>/data``."""
+    port = site.ports[name]
+    address = f"{LOOPBACK}:{port}"
+    folder = site.data(name)
+    config = folder / "pump.toml"
+
+    def prepare() -> None:
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        config.write_text(_settings(site, name, address, folder), encoding="utf-8")
+
+    def probe() -> None:
+        status = get_json(f"http://{address}/status")["status"]
+        state = status.get(name, {}).get("state")
+        if state != "online":
+            raise NotReady(f"its state in the registry is {state!r}, not 'online'")
+
+    return Part(
+        name=name,
+        argv=(sys.executable, "-m", "pump_service", "--config", str(config)),
+        ports={"pump": port},
+        probe=probe,
+        needs=("cluster",),
+        prepare=prepare,
+        data=folder,
+        summary=address,
+    )
+
+
+def _settings(site: Site, name: str, address: str, folder: Path) -> str:
+    # JSON strings are TOML strings
+    keys = {
+        "addr": address,
+        "advertise-addr": address,
+        "pd-urls": f"http://{LOOPBACK}:{site.ports['cluster']}",
+        "data-dir": str(folder / "data"),
+        "node-id": name,
+        "log-file": "",
+    }
+    top = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items())
+    return f"# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = \"64 mib\"\n"

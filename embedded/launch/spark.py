@@ -1,0 +1,121 @@
+"""Spark: one Spark Connect server from the pyspark wheel, kept warm for all runs of the pipeline."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from importlib.util import find_spec
+from pathlib import Path
+
+from embedded.launch.part import LOOPBACK, MissingProgram, Part, Site, find_program
+
+PORTS = ("spark",)
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+
+
+def spark_home() -> Path:
+    """The folder of the installed pyspark, which holds Spark's jars. Raises MissingProgram."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.origin:
+        raise MissingProgram("pyspark is not installed: run `make setup`")
+    return Path(spec.origin).parent
+
+
+def java_home() -> Path:
+    """The home of a Java of version 17 or later: JAVA_HOME, else the one on the PATH. Raises MissingProgram."""
+    candidate = os.environ.get("JAVA_HOME")
+    java = Path(candidate, "bin", "java") if candidate else None
+    if java is None or not java.exists():
+        java = Path(find_program("java", "openjdk-17-jre-headless"))
+    said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
+    version = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if not version or int(version[1]) < 17:
+        raise MissingProgram(f"{java} is not Java 17 or later: as root: apt-get install openjdk-17-jre-headless")
+    return java.resolve().parent.parent
+
+
+def spark(site: Site) -> Part:
+    """The Spark Connect server, master ``local[*]``; Python workers use this interpreter and see the repository."""
+    port = site.ports["spark"]
+    data = site.data("spark")
+    home = spark_home()
+    scratch = data / "local"
+    settings = {
+        "spark.master": "local[*]",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(data / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    sockets = data / "s"
+    if len(os.fsencode(sockets)) < 60:  # Spark appends a name of about 40 bytes, a socket's path may have 107
+        settings["spark.python.unix.domain.socket.dir"] = str(sockets)
+
+    def prepare() -> None:
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(sockets, ignore_errors=True)
+        for folder in (scratch, sockets, data / "conf"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (data / "conf" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+
+    return Part(
+        name="spark",
+        argv=(
+            "/bin/bash", str(home / "bin" / "spark-submit"),
+            "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "sluice",
+            *(word for key, value in settings.items() for word in ("--conf", f"{key}={value}")),
+        ),
+        env={
+            "SPARK_HOME": str(home),
+            "SPARK_CONF_DIR": str(data / "conf"),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "JAVA_HOME": str(java_home()),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "TMPDIR": str(scratch),
+        },
+        cwd=data,
+        ports={"connect": port},
+        probe=lambda: _ask_version(port),
+        prepare=prepare,
+        data=data,
+        start_timeout_s=120,
+        summary=f"sc://{LOOPBACK}:{port}",
+    )  # fmt: skip
+
+
+def _ask_version(port: int) -> None:
+    import grpc
+    from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
+
+    session = str(uuid.uuid4())
+    user = base_pb2.UserContext(user_id="sluice-probe")
+    with grpc.insecure_channel(f"{LOOPBACK}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = base_pb2_grpc.SparkConnectServiceStub(channel)
+        stub.AnalyzePlan(
+            base_pb2.AnalyzePlanRequest(
+                session_id=session, user_context=user, spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
+            ),
+            timeout=20,
+        )
+        stub.ReleaseSession(base_pb2.ReleaseSessionRequest(session_id=session, user_context=user), timeout=20)

@@ -1,0 +1,346 @@
+"""The one-machine stack: everything that replication needs, as child processes with their data under one folder.
+
+    stack = Stack(Path(".sluice"))
+    stack.up()          # starts what isn't running and waits until it serves
+    stack.down()        # ends all of it, whatever state it is in
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedded import processes
+from embedded.launch import (
+    LOOPBACK,
+    PART_NAMES,
+    PORT_NAMES,
+    REPOSITORY,
+    MissingProgram,
+    Part,
+    Site,
+    base_environment,
+    build_parts,
+)
+from embedded.processes import ProcessId, is_alive, start_ticks
+from embedded.state import StackError, Started, State, choose_ports, load_state, locked, port_is_free, save_state
+
+DEFAULT_RECORDING = REPOSITORY / "tests" / "recordings" / "shop"
+_LOG_TAIL_LINES = 15
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatus:
+    """What is known of a part without asking it anything."""
+
+    name: str
+    state: str
+    """``running``, ``dead`` (it was started and ended by itself) or ``stopped``."""
+    pid: int | None
+    host: str
+    ports: dict[str, int]
+    log: str
+
+
+def default_home() -> Path:
+    """The state folder: ``$SLUICE_HOME``, or ``.sluice`` in the repository."""
+    return Path(os.environ.get("SLUICE_HOME") or REPOSITORY / ".sluice").absolute()
+
+
+class Stack:
+    """The stack in one state folder. Ports are chosen once a folder and kept, so a part that comes back has its old address."""
+
+    def __init__(self, home: Path | None = None, dags: Path = REPOSITORY / "dags") -> None:
+        self.home = (home or default_home()).absolute()
+        self._dags = dags
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._state_lock = threading.Lock()
+
+    # ---- what there is ----------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The contents of state.json."""
+        return load_state(self.home)
+
+    def site(self) -> Site:
+        """Folder, ports and recording. Raises StackError if the stack has never been started."""
+        state = self.state()
+        if not set(PORT_NAMES) <= set(state.ports):
+            raise StackError(f"no stack has been started in {self.home}: run `sluice up`")
+        return Site(self.home, state.ports, Path(state.recording or DEFAULT_RECORDING))
+
+    def status(self) -> list[PartStatus]:
+        """Every part and whether it runs; works with the stack down."""
+        state = self.state()
+        result = []
+        for name in PART_NAMES:
+            started = state.parts.get(name)
+            if started is None:
+                result.append(PartStatus(name, "stopped", None, LOOPBACK, {}, ""))
+                continue
+            alive = is_alive(started.process)
+            result.append(
+                PartStatus(name, "running" if alive else "dead", started.process.pid if alive else None, started.host, started.ports, started.log)
+            )
+        return result
+
+    def running(self) -> list[str]:
+        """Names of the parts that run."""
+        return [part.name for part in self.status() if part.state == "running"]
+
+    def dead(self) -> list[str]:
+        """Names of the parts that were started and ended without being told to."""
+        return [part.name for part in self.status() if part.state == "dead"]
+
+    # ---- starting ---------------------------------------------------------------------------------------------------
+
+    def up(self, names: Collection[str] = (), recording: Path | None = None, report: Report = lambda line: None) -> list[str]:
+        """Start the parts in `names` (all, if empty) that don't run, and wait until each serves.
+
+        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept if None). Calls
+        `report` with a line a part. Returns the names of the parts that were started. Raises StackError, with the end
+        of the log of the part that failed; what came up stays up.
+        """
+        unknown = set(names) - set(PART_NAMES)
+        if unknown:
+            raise StackError(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PART_NAMES)}")
+        with locked(self.home):
+            state = self.state()
+            alive = {name for name, part in state.parts.items() if is_alive(part.process)}
+            wanted = [name for name in PART_NAMES if (name in names or not names) and name not in alive]
+            if not wanted:
+                return []
+            for name in wanted:
+                self._sweep(name)
+            state.ports = self._ports(state, alive, wanted)
+            state.recording = str(recording.absolute()) if recording else state.recording or str(DEFAULT_RECORDING)
+            save_state(self.home, state)
+            site = Site(self.home, state.ports, Path(state.recording))
+            self._write_settings(site)
+            try:
+                parts = build_parts(site, self._dags)
+            except MissingProgram as error:
+                raise StackError(str(error)) from None
+            self._start_all([parts[name] for name in wanted], report)
+            return wanted
+
+    def claim(self, runner: bool) -> None:
+        """Say in state.json that this process owns the stack (`sluice run`), or that nobody does (`sluice up`)."""
+        state = self.state()
+        state.runner = ProcessId(os.getpid(), start_ticks(os.getpid()) or 0) if runner else None
+        save_state(self.home, state)
+
+    def _ports(self, state: State, alive: set[str], wanted: list[str]) -> dict[str, int]:
+        if not alive:
+            taken = {name: port for name, port in state.ports.items() if port_is_free(port)}
+            return choose_ports(PORT_NAMES, taken)
+        for port_name in PORT_NAMES:
+            owner = {"etcd-client": "etcd", "etcd-peer": "etcd", "cluster-control": "cluster", "airflow": "airflow-api"}.get(port_name, port_name)
+            if owner in wanted and port_name in state.ports and not port_is_free(state.ports[port_name]):
+                raise StackError(
+                    f"port {state.ports[port_name]} of {owner} is used by another program; end that, or move the whole stack to other ports: "
+                    "sluice down, then sluice up"
+                )
+        return choose_ports(PORT_NAMES, state.ports)
+
+    def _start_all(self, parts: list[Part], report: Report) -> None:
+        ready = {part.name: threading.Event() for part in parts}
+        failed = threading.Event()
+        errors: list[StackError] = []
+
+        def start(part: Part) -> None:
+            try:
+                for needed in part.needs:
+                    while needed in ready and not ready[needed].wait(0.05):
+                        if failed.is_set():
+                            return
+                began = time.monotonic()
+                self._start(part, failed)
+                if not failed.is_set():
+                    report(f"{part.name:<22} ready after {time.monotonic() - began:4.1f} s   {part.summary}".rstrip())
+            except StackError as error:
+                errors.append(error)
+                failed.set()
+            except Exception as error:
+                errors.append(StackError(f"{part.name} could not be started: {error}"))
+                failed.set()
+            else:
+                ready[part.name].set()
+
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="start") as pool:
+            futures = [pool.submit(start, part) for part in parts]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                failed.set()
+                raise
+        if errors:
+            raise errors[0]
+
+    def _start(self, part: Part, cancelled: threading.Event) -> None:
+        part.prepare()
+        if cancelled.is_set():
+            return
+        log = self.home / "logs" / f"{part.name}.log"
+        env = {**base_environment(), **part.env, processes.STATE_MARK: str(self.home), processes.PART_MARK: part.name}
+        log_start = log.stat().st_size if log.exists() else 0
+        started_ms = int(time.time() * 1000)
+        child, process = processes.spawn(part.argv, env, part.cwd, log)
+        self._children[part.name] = child
+        with self._state_lock:
+            state = self.state()
+            state.parts[part.name] = Started(
+                process, LOOPBACK, dict(part.ports), list(part.argv), dict(part.env), str(log), started_ms
+            )
+            save_state(self.home, state)
+        self._wait_ready(part, child, log, log_start, cancelled)
+
+    def _wait_ready(
+        self, part: Part, child: subprocess.Popen[bytes], log: Path, log_start: int, cancelled: threading.Event
+    ) -> None:
+        deadline = time.monotonic() + part.start_timeout_s
+        pause = 0.05
+        while not cancelled.is_set():
+            code = child.poll()
+            if code is not None:
+                how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+                raise StackError(f"{part.name} ended while starting ({how}).\n{_tail(log, log_start)}")
+            try:
+                part.probe()
+                return
+            except Exception as error:
+                if time.monotonic() > deadline:
+                    reason = f"{type(error).__name__}: {error}"
+                    raise StackError(
+                        f"{part.name} was not ready within {part.start_timeout_s:.0f} s; the last answer: {reason}\n{_tail(log, log_start)}"
+                    ) from None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.3)
+
+    def _write_settings(self, site: Site) -> None:
+        pd, spark = f"http://{LOOPBACK}:{site.ports['cluster']}", f"sc://{LOOPBACK}:{site.ports['spark']}"
+        relay = (self.home / "relay").as_uri()
+        text = (
+            "# Written by `sluice up` at every start of the one-machine stack.\n"
+            f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = 0\n\n'
+            f'[relay]\nurl = "{relay}"\n\n'
+            f'[spark]\nremote = "{spark}"\n\n'
+            f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n'
+        )
+        site.config.write_text(text, encoding="utf-8")
+
+    # ---- stopping ---------------------------------------------------------------------------------------------------
+
+    def stop(self, names: Iterable[str], grace_s: float | None = None) -> None:
+        """End these parts with all they started, and forget that they were started. `grace_s` 0 means at once."""
+        with locked(self.home):
+            self._stop(list(names), grace_s)
+
+    def down(self, report: Report = lambda line: None) -> None:
+        """End every process of this state folder, also those that a crashed command left behind."""
+        if not self.home.exists():
+            return
+        with self._patiently_locked():
+            state = self.state()
+            running = [name for name, part in state.parts.items() if is_alive(part.process)]
+            self._stop(list(PART_NAMES), None)
+            leftovers = processes.terminate([], 0, lambda: processes.marked(self.home))
+            if running or leftovers:
+                report(f"stopped {', '.join(running) or 'nothing'}" + (f"; killed {leftovers} left-over processes" if leftovers else ""))
+            state = self.state()
+            state.parts.clear()
+            state.runner = None
+            save_state(self.home, state)
+
+    @contextlib.contextmanager
+    def _patiently_locked(self):  # type: ignore[no-untyped-def]
+        """`down` waits a while for a command that is starting or stopping parts."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with locked(self.home):
+                    yield
+                return
+            except StackError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _stop(self, names: list[str], grace_s: float | None) -> None:
+        state = self.state()
+        stages: dict[int, list[str]] = {}
+        grace: dict[str, float] = {}
+        for name in names:
+            stage, patience = _STOPPING.get(name, (0, 8.0))
+            stages.setdefault(stage, []).append(name)
+            grace[name] = patience if grace_s is None else grace_s
+        for stage in sorted(stages):
+            with ThreadPoolExecutor(len(stages[stage])) as pool:
+                list(pool.map(lambda name: self._stop_one(name, state, grace[name]), stages[stage]))
+        with self._state_lock:
+            state = self.state()
+            for name in names:
+                state.parts.pop(name, None)
+            save_state(self.home, state)
+
+    def _stop_one(self, name: str, state: State, grace_s: float) -> None:
+        started = state.parts.get(name)
+        roots = [started.process] if started else []
+        processes.terminate(roots, grace_s, lambda: processes.marked(self.home, name))
+        child = self._children.pop(name, None)
+        if child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(5)
+
+    def _sweep(self, name: str) -> None:
+        """What a part that was killed has left behind would hold its port or its data."""
+        processes.terminate([], 0, lambda: processes.marked(self.home, name))
+        child = self._children.pop(name, None)
+        if child is not None:
+            child.poll()
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+
+    def wipe(self, *folders: str) -> None:
+        """Remove data folders of the state folder (``pump-1``, ``relay``, …). Their parts must not be running."""
+        for folder in folders:
+            shutil.rmtree(self.home / folder, ignore_errors=True)
+
+
+# Stage and patience (s) by part: first those who use, then those who are used.
+_STOPPING = {
+    "airflow-api": (0, 3.0),
+    "airflow-scheduler": (0, 3.0),
+    "airflow-dag-processor": (0, 3.0),
+    "airflow-triggerer": (0, 3.0),
+    "spark": (1, 5.0),
+    "pump-1": (1, 15.0),
+    "pump-2": (1, 15.0),
+    "cluster": (2, 5.0),
+    "etcd": (2, 5.0),
+    "mariadb": (2, 20.0),
+}
+
+
+def _tail(log: Path, start: int) -> str:
+    """The last lines that a part wrote since `start`, with the name of the file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - 16_384))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return f"(no log at {log})"
+    if not lines:
+        return f"It wrote nothing to {log}."
+    return f"The end of {log}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:])
