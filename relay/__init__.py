@@ -1,0 +1,29 @@
+"""The relay log: immutable segments of row changes and the manifest of landed windows.
+
+Everything the downstream ever gets is written here first. See docs/architecture.md, "The relay log".
+"""
+
+from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from relay.log import Claim, Control, RelayLog
+from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, merge, read_parts
+from relay.window import Window, hour_of
+
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "PART_SCHEMA",
+    "UPDATE",
+    "Claim",
+    "ClaimLostError",
+    "Control",
+    "Part",
+    "RelayCorruptError",
+    "RelayError",
+    "RelayGapError",
+    "RelayLog",
+    "Window",
+    "WindowConflictError",
+    "hour_of",
+    "merge",
+    "read_parts",
+]

@@ -1,0 +1,291 @@
+"""The relay log: a chain of landed windows.
+
+    <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow     segment parts, immutable, unique names
+    <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
+    <url>/owners/<role>.json                           who last claimed a role
+    <url>/control.json                                 what operators ask for
+
+`<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its record
+exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers apart;
+a part without a record is waste, never data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from relay.part import Part, read_parts, write_part
+from relay.storage import Storage, open_storage
+from relay.window import Window, hour_of, window_path
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
+_PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
+_UNFINISHED_AGE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What operators ask of the tasks."""
+
+    paused: bool = False
+
+
+class RelayLog:
+    """The relay log at a URL. Any number of processes may read; see `claim` for those that write."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @classmethod
+    def open(cls, url: str) -> RelayLog:
+        """Open the log at `url` (``file:///dir`` or a pyarrow.fs URL); it need not exist yet. Raises RelayError."""
+        return cls(open_storage(url))
+
+    @property
+    def url(self) -> str:
+        return self._storage.url
+
+    # Writing
+
+    def write_part(self, lo: int, hi: int, token: str, n: int, batches: Iterable[pa.RecordBatch]) -> Part | None:
+        """Write a part of the window (lo, hi], durable on return; None if there are no rows.
+
+        `token` and `n` make the name unique: no two attempts may share both. Raises RelayError, FileExistsError, OSError.
+        """
+        if not _TOKEN.match(token):
+            raise RelayError(f"token {token!r}: only letters, digits, '.' and '_' can be in a part's name")
+        path = f"parts/{hour_of(lo)}/{lo:020d}-{hi:020d}-{token}-{n}.arrow"
+        return write_part(self._storage, path, batches)
+
+    def commit(self, window: Window) -> None:
+        """Create the window's record, durable on return: from now on the window is landed.
+
+        Raises WindowConflictError if a window that begins at the same lo was landed, ValueError if the record
+        contradicts itself, OSError if the disk refuses.
+        """
+        window.check()
+        try:
+            self._storage.create(window.path, window.to_json())
+        except FileExistsError:
+            raise WindowConflictError(
+                f"{self.url}/{window.path} exists: another process landed the window that begins at {window.lo}; "
+                "stop one of them"
+            ) from None
+
+    # Reading
+
+    def next(self, lo: int) -> Window | None:
+        """The window that begins at lo, found by its name; None if it isn't landed. Raises RelayCorruptError."""
+        path = window_path(lo)
+        try:
+            data = self._storage.read(path)
+        except FileNotFoundError:
+            return None
+        return self._parse(path, data)
+
+    def find(self, ts: int) -> Window | None:
+        """The first window with hi > ts: the one that holds the commits right after ts. None if there is none yet.
+
+        Its lo is greater than ts if the windows between have been purged or never were landed: check it.
+        """
+        if (exact := self.next(ts)) is not None:
+            return exact
+        below = None
+        above: int | None = None
+        for lo in self._starts():
+            if lo > ts:
+                above = lo
+                break
+            below = lo
+        if below is not None:
+            window = self._get(below)
+            if window.hi > ts:
+                return window
+        return self._get(above) if above is not None else None
+
+    def first(self) -> Window | None:
+        """The oldest window, None if the log is empty."""
+        lo = next(self._starts(), None)
+        return None if lo is None else self._get(lo)
+
+    def last(self) -> Window | None:
+        """The newest window, None if the log is empty."""
+        for hour in reversed(self._storage.names("windows")):
+            starts = self._starts_in(hour)
+            if starts:
+                return self._get(starts[-1])
+        return None
+
+    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
+        """The landed windows that hold commits in (from_ts, to_ts], in order; without to_ts, all.
+
+        Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
+        """
+        window = self.find(from_ts)
+        while window is not None and (to_ts is None or window.lo < to_ts):
+            yield window
+            following = self.next(window.hi)
+            if following is None:
+                beyond = self.find(window.hi)
+                # It may just have been landed, between the two looks.
+                if beyond is not None and beyond.lo != window.hi:
+                    raise RelayGapError(
+                        f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {beyond.path} exists; "
+                        f"restore {window_path(window.hi)} from a copy"
+                    )
+                following = beyond
+            window = following
+
+    def read(self, windows: Iterable[Window]) -> pa.Table:
+        """The changes of windows in PART_SCHEMA, merged by (commit_ts, position), each transaction once.
+
+        Raises RelayCorruptError, which names the file.
+        """
+        return read_parts(self._storage, [part for window in windows for part in window.parts])
+
+    # Ownership and control
+
+    def claim(self, role: str) -> Claim:
+        """Take a role (such as "land") over from whoever had it; the newest claimant is the owner."""
+        token = secrets.token_hex(6)
+        claim = Claim(self._storage, role, token)
+        owner = {
+            "token": token,
+            "claimed_ms": time.time_ns() // 1_000_000,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        self._storage.replace(claim.path, json.dumps(owner).encode() + b"\n")
+        return claim
+
+    def control(self) -> Control:
+        """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
+        try:
+            raw = json.loads(self._storage.read("control.json"))
+            if not isinstance(raw, dict) or set(raw) != {"paused"} or type(raw["paused"]) is not bool:
+                raise ValueError(f"it holds {raw!r}")
+        except FileNotFoundError:
+            return Control()
+        except ValueError as error:
+            raise RelayCorruptError(
+                f'{self.url}/control.json: {error}; write {{"paused": false}} or {{"paused": true}} into it'
+            ) from None
+        return Control(paused=raw["paused"])
+
+    def set_control(self, control: Control) -> None:
+        """Durably say what the tasks should do."""
+        self._storage.replace("control.json", json.dumps({"paused": control.paused}).encode() + b"\n")
+
+    # Retention
+
+    def clean_unreferenced(self) -> int:
+        """Delete the parts that killed or losing tasks left behind; returns how many.
+
+        Only parts that no record can ever name go: those whose window has a record without them, and those whose
+        window the chain has gone past. What a running task writes is never touched.
+        """
+        last = self.last()
+        if last is None:
+            return 0
+        removed = 0
+        for hour in self._storage.names("parts"):
+            if hour > hour_of(last.lo):
+                break
+            self._storage.sweep(f"windows/{hour}", _UNFINISHED_AGE_S)
+            by_lo: dict[int, list[str]] = {}
+            for name in self._storage.names(f"parts/{hour}"):
+                if (match := _PART_NAME.match(name)) and int(match.group(1)) <= last.lo:
+                    by_lo.setdefault(int(match.group(1)), []).append(f"parts/{hour}/{name}")
+            for lo, paths in by_lo.items():
+                window = self.next(lo)
+                referenced = {part.path for part in window.parts} if window is not None else set()
+                for path in paths:
+                    if path not in referenced:
+                        self._storage.remove(path)
+                        removed += 1
+            self._storage.remove_empty_directory(f"parts/{hour}")
+        return removed
+
+    def purge(self, before_ts: int) -> int:
+        """Delete the windows with hi <= before_ts, oldest first, except the newest one; returns how many.
+
+        The caller makes sure that `before_ts` is not past what the downstream has applied.
+        """
+        last = self.last()
+        removed = 0
+        for lo in list(self._starts()):
+            if last is None or lo >= last.lo:
+                break
+            window = self._get(lo)
+            if window.hi > before_ts:
+                break
+            self._storage.remove(window.path)  # first, so that no record ever names a part that is gone
+            for part in window.parts:
+                self._storage.remove(part.path)
+            hour = hour_of(lo)
+            self._storage.remove_empty_directory(f"windows/{hour}")
+            self._storage.remove_empty_directory(f"parts/{hour}")
+            removed += 1
+        return removed
+
+    # Inside
+
+    def _starts(self) -> Iterator[int]:
+        for hour in self._storage.names("windows"):
+            yield from self._starts_in(hour)
+
+    def _starts_in(self, hour: str) -> list[int]:
+        names = self._storage.names(f"windows/{hour}")
+        return [int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")]
+
+    def _get(self, lo: int) -> Window:
+        window = self.next(lo)
+        if window is None:
+            raise RelayCorruptError(f"{self.url}/{window_path(lo)} was listed but is gone: is something deleting files?")
+        return window
+
+    def _parse(self, path: str, data: bytes) -> Window:
+        try:
+            window = Window.from_json(data)
+            if window.path != path:
+                raise ValueError(f"the record is of the window that begins at {window.lo}")
+        except ValueError as error:
+            raise RelayCorruptError(
+                f"window record {self.url}/{path}: {error}; restore the file from a copy, or, while the pumps still hold "
+                "these commits, remove it and all later records and land again"
+            ) from None
+        return window
+
+
+class Claim:
+    """A role taken by `RelayLog.claim`; `token` is its holder's."""
+
+    def __init__(self, storage: Storage, role: str, token: str) -> None:
+        self._storage = storage
+        self.role = role
+        self.token = token
+        self.path = f"owners/{role}.json"
+
+    def check(self) -> None:
+        """Raises ClaimLostError if somebody else has claimed the role since."""
+        try:
+            owner: Any = json.loads(self._storage.read(self.path))
+            token = owner["token"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise ClaimLostError(f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved; start again") from None
+        if token != self.token:
+            raise ClaimLostError(
+                f"{self.role} was taken over by process {owner.get('pid')} on {owner.get('host')} "
+                f"({self._storage.url}/{self.path})"
+            )

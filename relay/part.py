@@ -1,0 +1,212 @@
+"""Segment parts: immutable Arrow IPC files of row changes.
+
+A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are compressed with LZ4. Its
+descriptor, which the window record keeps, has the CRC-32C of the whole file; readers check it before they decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from relay.errors import RelayCorruptError, RelayError
+from relay.storage import Storage, open_storage
+
+PART_SCHEMA = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("start_ts", pa.int64(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+        pa.field("table_id", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
+        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("row", pa.large_binary(), nullable=False),
+    ]
+)
+"""One row a row change; `kind` is 0 insert, 1 update, 2 delete; `row` is TiDB's old row format, as in the binlog."""
+
+INSERT, UPDATE, DELETE = 0, 1, 2
+
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file."""
+
+    path: str
+    rows: int
+    transactions: int
+    bytes: int
+    crc32c: int
+    min_commit_ts: int
+    max_commit_ts: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Part:
+        """Strict: every field, nothing else, right types. Raises ValueError."""
+        fields = {"path": str} | dict.fromkeys(cls.__slots__[1:], int)
+        if set(raw) != set(fields):
+            raise ValueError(f"a part has the fields {sorted(raw)}, expected {sorted(fields)}")
+        for name, kind in fields.items():
+            if type(raw[name]) is not kind:
+                raise ValueError(f"part field {name} is {raw[name]!r}, expected {kind.__name__}")
+        return cls(**raw)
+
+
+class _Counting:
+    """What pyarrow writes to: passes on to a sink, counts bytes and computes the CRC-32C."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.bytes = 0
+        self.crc32c = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        data = bytes(data)
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        self.bytes += len(data)
+        return int(self._sink.write(data))
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> Part | None:
+    """Write a part; it is durable when this returns. None, and no file, if there are no rows.
+
+    `batches` are in PART_SCHEMA, ascending by (commit_ts, position) across all of them; a transaction may span batches.
+    Raises RelayError if they aren't, FileExistsError if the path is taken, OSError if the disk refuses.
+    """
+    iterator = (batch for batch in batches if batch.num_rows)
+    first = next(iterator, None)
+    if first is None:
+        return None
+    rows = transactions = 0
+    minimum = int(first["commit_ts"][0].as_py())
+    last = (-1, -1)
+    with storage.new_file(path) as sink:
+        counting = _Counting(sink)
+        with pa.ipc.new_file(pa.PythonFile(counting, mode="w"), PART_SCHEMA, options=_OPTIONS) as writer:
+            batch = first
+            while batch is not None:
+                if not batch.schema.equals(PART_SCHEMA):
+                    raise RelayError(f"{path}: a batch has the schema {batch.schema}, not that of a part")
+                fresh, last = _check_order(batch, last, path)
+                writer.write_batch(batch)
+                rows += batch.num_rows
+                transactions += fresh
+                batch = next(iterator, None)
+    return Part(path, rows, transactions, counting.bytes, counting.crc32c, minimum, last[0])
+
+
+def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tuple[int, tuple[int, int]]:
+    """Number of commit timestamps that begin in the batch, and its last key."""
+    commit = batch["commit_ts"].to_numpy()
+    position = batch["position"].to_numpy()
+    step = np.diff(commit)
+    inside = (step > 0) | ((step == 0) & (np.diff(position) > 0))
+    begins = (int(commit[0]), int(position[0]))
+    if begins <= last or not inside.all():
+        at = begins if begins <= last else (int(commit[1:][~inside][0]), int(position[1:][~inside][0]))
+        raise RelayError(f"{path}: changes out of order at commit_ts {at[0]}, position {at[1]}")
+    fresh = int(np.count_nonzero(step)) + (begins[0] != last[0])
+    return fresh, (int(commit[-1]), int(position[-1]))
+
+
+def read_part(storage: Storage, part: Part) -> pa.Table:
+    """Read a part, after checking length and CRC-32C. Raises RelayCorruptError."""
+    where = f"relay part {part.path} of {storage.url}, commit_ts {part.min_commit_ts} to {part.max_commit_ts}"
+    way_out = (
+        "restore the file from a copy, or, while the pumps still hold these commits, remove the window records from "
+        "this one on and land again"
+    )
+    try:
+        data = storage.read(part.path)
+    except FileNotFoundError:
+        raise RelayCorruptError(f"{where}: the file is missing; {way_out}") from None
+    if len(data) != part.bytes:
+        raise RelayCorruptError(f"{where}: {len(data)} bytes, but the window record says {part.bytes}; {way_out}")
+    crc = google_crc32c.value(data)
+    if crc != part.crc32c:
+        raise RelayCorruptError(f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}; {way_out}")
+    try:
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    except pa.ArrowInvalid as error:
+        raise RelayCorruptError(f"{where}: {error}; {way_out}") from error
+    if not table.schema.equals(PART_SCHEMA):
+        raise RelayCorruptError(f"{where}: unknown columns {table.schema.names}; {way_out}")
+    if table.num_rows != part.rows:
+        raise RelayCorruptError(f"{where}: {table.num_rows} rows, the window record says {part.rows}; {way_out}")
+    return table
+
+
+def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> pa.Table:
+    """The changes of parts, merged by (commit_ts, position), in PART_SCHEMA.
+
+    `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has them, of one window
+    or of several. When two parts hold the same commit_ts the first one's rows count (TiDB repeated a write on another
+    pump: both are the same transaction). Works anywhere the URL can be reached, so also in a Spark executor.
+    Raises RelayCorruptError.
+    """
+    storage = open_storage(url) if isinstance(url, str) else url
+    described = [part if isinstance(part, Part) else Part.from_dict(part) for part in parts]
+    return merge([read_part(storage, part) for part in described])
+
+
+def merge(tables: Sequence[pa.Table]) -> pa.Table:
+    """Merge tables, each sorted by (commit_ts, position), into one; a commit_ts counts only where it is met first."""
+    tables = [table for table in tables if table.num_rows]
+    if not tables:
+        return PART_SCHEMA.empty_table()
+    commits = [table["commit_ts"].to_numpy() for table in tables]
+    order = sorted(range(len(tables)), key=lambda i: (int(commits[i][0]), i))
+    pieces: list[pa.Table] = []
+    group: list[int] = []
+    reach = -1
+    for i in order:
+        if group and int(commits[i][0]) > reach:
+            pieces.append(_merge_overlapping([tables[j] for j in sorted(group)], [commits[j] for j in sorted(group)]))
+            group = []
+        group.append(i)
+        reach = max(reach, int(commits[i][-1]))
+    pieces.append(_merge_overlapping([tables[j] for j in sorted(group)], [commits[j] for j in sorted(group)]))
+    return pa.concat_tables(pieces)
+
+
+def _merge_overlapping(tables: list[pa.Table], commits: list[np.ndarray]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    kept: list[pa.Table] = []
+    kept_commits: list[np.ndarray] = []
+    for table, commit in zip(tables, commits):
+        for earlier in kept_commits:
+            repeated = np.isin(commit, earlier)
+            if repeated.any():
+                table = table.filter(pa.array(~repeated))
+                commit = commit[~repeated]
+        kept.append(table)
+        kept_commits.append(commit)
+    # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is enough.
+    order = np.argsort(np.concatenate(kept_commits), kind="stable")
+    return pa.concat_tables(kept).combine_chunks().take(pa.array(order))

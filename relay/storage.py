@@ -1,0 +1,332 @@
+"""Where the relay log's files are: a local directory, or a remote store through pyarrow.fs.
+
+What each promises:
+
+===================  =======================================  ====================================================
+                     local (``file:///dir``)                  remote (s3, gs, hdfs, ...)
+===================  =======================================  ====================================================
+written is durable   fsync of the file and of its directory   when the store has acknowledged the upload
+seen whole or not    yes (link or rename of a synced file)    yes (object stores publish an upload when it ends)
+``create`` is first  exclusive, by ``link(2)``                checked before and read back after, which leaves a gap
+come, first served                                            of one round trip between two writers
+===================  =======================================  ====================================================
+
+Paths are relative to the store's root and use ``/``. Names that begin with a dot are unfinished files; listings leave
+them out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs
+
+from relay.errors import RelayError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in a listing; `bytes` is its size, `modified_s` the Unix time of its last change."""
+
+    name: str
+    bytes: int
+    modified_s: float
+
+
+class Sink(Protocol):
+    """A file being written. It becomes durable and visible when the ``with`` block ends without an error."""
+
+    def write(self, data: bytes | memoryview) -> int: ...
+
+    def __enter__(self) -> Sink: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Storage(Protocol):
+    """The few operations the relay log is made of."""
+
+    url: str
+
+    def new_file(self, path: str) -> Sink:
+        """Write a file whose name nobody else uses. Raises FileExistsError if it is there already."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Durably create a small file. Raises FileExistsError if it exists."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Durably write a small file, in the place of the old one if there is one."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
+
+    def names(self, path: str) -> list[str]:
+        """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
+
+    def entries(self, path: str) -> list[Entry]:
+        """The files of a directory with size and age, sorted by name; empty if it doesn't exist."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file; no error if it isn't there."""
+
+    def remove_empty_directory(self, path: str) -> None:
+        """Delete a directory if it is empty."""
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        """Delete unfinished files of dead writers in a directory; returns how many."""
+
+
+def open_storage(url: str) -> Storage:
+    """The store at a URL; a plain absolute path is a local directory. Raises RelayError for a URL nobody understands."""
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        if parts.netloc not in ("", "localhost"):
+            raise RelayError(f"relay URL {url}: a file URL needs three slashes, as in file:///{parts.netloc}{parts.path}")
+        path = unquote(parts.path) if parts.scheme else url
+        if not path.startswith("/"):
+            raise RelayError(f"relay URL {url}: the directory must be absolute, as in file:///var/lib/sluice/relay")
+        return LocalStorage(Path(path), url)
+    try:
+        filesystem, root = pyarrow.fs.FileSystem.from_uri(url)
+    except Exception as error:
+        raise RelayError(f"relay URL {url}: {error}; use file:///dir, or what pyarrow.fs understands") from error
+    return RemoteStorage(filesystem, root, url)
+
+
+class LocalStorage:
+    """A directory of this machine, or one that all machines mount."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.url = url
+        self._root = root
+
+    def new_file(self, path: str) -> Sink:
+        target = self._root / path
+        self._make_directory(target.parent)
+        try:
+            return _LocalSink(target)
+        except FileNotFoundError:  # the directory went with the last file in it
+            self._make_directory(target.parent)
+            return _LocalSink(target)
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        with self._synced(target, data) as temporary:
+            os.link(temporary, target)
+
+    def replace(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        with self._synced(target, data) as temporary:
+            temporary.replace(target)
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(file.name for file in (self._root / path).iterdir() if not file.name.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def entries(self, path: str) -> list[Entry]:
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._root / path) as scan:
+            for item in scan:
+                if not item.name.startswith(".") and item.is_file():
+                    with contextlib.suppress(FileNotFoundError):
+                        stat = item.stat()
+                        found.append(Entry(item.name, stat.st_size, stat.st_mtime))
+        return sorted(found, key=lambda entry: entry.name)
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def remove_empty_directory(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._root / path).rmdir()
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        removed = 0
+        with contextlib.suppress(FileNotFoundError):
+            for file in (self._root / path).iterdir():
+                if file.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        if file.stat().st_mtime < time.time() - older_than_s:
+                            file.unlink()
+                            removed += 1
+        return removed
+
+    @contextlib.contextmanager
+    def _synced(self, target: Path, data: bytes) -> Iterator[Path]:
+        """A synced file beside the target, to be linked or renamed to it; gone afterwards."""
+        for last in (False, True):
+            self._make_directory(target.parent)
+            temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                break
+            except FileNotFoundError:  # the directory went with the last file in it
+                if last:
+                    raise
+        try:
+            try:
+                _write_all(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            yield temporary
+            _sync_directory(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _make_directory(self, directory: Path) -> None:
+        """Create a directory and its parents, each durably."""
+        missing = []
+        current = directory
+        while not current.exists():
+            missing.append(current)
+            current = current.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            _sync_directory(path.parent)
+
+
+class _LocalSink:
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes | memoryview) -> int:
+        return _write_all(self._descriptor, data)
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        durable = False
+        try:
+            if error is None:
+                os.fsync(self._descriptor)
+                durable = True
+        finally:
+            os.close(self._descriptor)
+            if not durable:
+                self._target.unlink(missing_ok=True)
+        if durable:
+            _sync_directory(self._target.parent)
+
+
+class RemoteStorage:
+    """An object store or distributed file system behind pyarrow.fs."""
+
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str, url: str) -> None:
+        self.url = url
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+
+    def new_file(self, path: str) -> Sink:
+        if self._exists(path):
+            raise FileExistsError(path)
+        return _RemoteSink(self._filesystem, self._at(path, parents=True))
+
+    def create(self, path: str, data: bytes) -> None:
+        if self._exists(path):
+            raise FileExistsError(path)
+        self.replace(path, data)
+        if self.read(path) != data:
+            raise FileExistsError(path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self._filesystem.open_output_stream(self._at(path, parents=True)) as stream:
+            stream.write(data)
+
+    def read(self, path: str) -> bytes:
+        with self._filesystem.open_input_stream(self._at(path)) as stream:
+            return bytes(stream.read())
+
+    def names(self, path: str) -> list[str]:
+        return sorted(info.base_name for info in self._infos(path))
+
+    def entries(self, path: str) -> list[Entry]:
+        found = [
+            Entry(info.base_name, info.size, info.mtime.timestamp() if info.mtime else 0.0)
+            for info in self._infos(path)
+            if info.is_file
+        ]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(self._at(path))
+
+    def remove_empty_directory(self, path: str) -> None:
+        if not self._infos(path):
+            with contextlib.suppress(OSError):
+                self._filesystem.delete_dir(self._at(path))
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        return 0  # uploads are published whole; the store drops abandoned ones by its own rules
+
+    def _at(self, path: str, parents: bool = False) -> str:
+        full = f"{self._root}/{path}"
+        if parents:
+            self._filesystem.create_dir(full.rsplit("/", 1)[0], recursive=True)
+        return full
+
+    def _exists(self, path: str) -> bool:
+        return self._filesystem.get_file_info(self._at(path)).type != pyarrow.fs.FileType.NotFound
+
+    def _infos(self, path: str) -> list[pyarrow.fs.FileInfo]:
+        selector = pyarrow.fs.FileSelector(self._at(path), allow_not_found=True)
+        return [info for info in self._filesystem.get_file_info(selector) if not info.base_name.startswith(".")]
+
+
+class _RemoteSink:
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._stream = filesystem.open_output_stream(path)
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._stream.write(data)
+        return len(data)
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+        if error is not None:
+            with contextlib.suppress(OSError):
+                self._filesystem.delete_file(self._path)
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> int:
+    view = memoryview(data).cast("B")
+    total = len(view)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return total
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

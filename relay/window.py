@@ -1,0 +1,133 @@
+"""The window record: what the manifest keeps of a landed window.
+
+A record is one JSON object. Its last member, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so that
+a damaged record is never taken for a good one. Schemas and DDL effects are opaque here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import google_crc32c
+
+from relay.part import Part
+
+FORMAT = 1
+_TRAILER = re.compile(rb',"crc32c":(\d{1,10})\}\s*\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A landed window `(lo, hi]` of commit timestamps (TSO)."""
+
+    lo: int
+    hi: int
+    cluster_id: int
+    token: str
+    """Of the run that landed it."""
+    landed_ms: int
+    """Unix time in ms."""
+    transactions: int
+    changes: int
+    schema_version: int
+    """TiDB's schema version after the window's DDL."""
+    parts: tuple[Part, ...] = ()
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """Table id (decimal string) to the table as of lo, for every table whose rows are inside and that existed then."""
+    ddls: tuple[Mapping[str, Any], ...] = ()
+    """Ascending commit_ts; see docs/architecture.md."""
+    truncated_tables: tuple[int, ...] = ()
+    """Ids with rows inside that belong to tables truncated before: these rows are to be dropped."""
+    timings_ms: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return window_path(self.lo)
+
+    def to_json(self) -> bytes:
+        """The record as its file has it."""
+        record = {
+            "format": FORMAT,
+            "lo": self.lo,
+            "hi": self.hi,
+            "cluster_id": self.cluster_id,
+            "token": self.token,
+            "landed_ms": self.landed_ms,
+            "transactions": self.transactions,
+            "changes": self.changes,
+            "schema_version": self.schema_version,
+            "parts": [part.to_dict() for part in self.parts],
+            "tables": dict(self.tables),
+            "ddls": [dict(ddl) for ddl in self.ddls],
+            "truncated_tables": list(self.truncated_tables),
+            "timings_ms": dict(self.timings_ms),
+        }
+        body = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+        return body[:-1] + b',"crc32c":%d}\n' % google_crc32c.value(body)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Window:
+        """Parse a record. Strict: raises ValueError on a wrong checksum, format, field, type or order."""
+        trailer = _TRAILER.search(data)
+        if trailer is None:
+            raise ValueError("the record doesn't end with its checksum: it is cut short or was edited")
+        body = data[: trailer.start()] + b"}"
+        if google_crc32c.value(body) != int(trailer.group(1)):
+            raise ValueError("the record's checksum is wrong: it was damaged or edited")
+        raw = json.loads(body)
+        version = raw.pop("format", None)
+        if version != FORMAT:
+            raise ValueError(f"the record has format {version}, this version of Sluice reads {FORMAT}")
+        known = {entry.name for entry in fields(cls)}
+        if set(raw) != known:
+            raise ValueError(f"the record has the fields {sorted(raw)}, expected {sorted(known)}")
+        for name in ("lo", "hi", "cluster_id", "landed_ms", "transactions", "changes", "schema_version"):
+            _expect(raw, name, int)
+        _expect(raw, "token", str)
+        for name in ("tables", "timings_ms"):
+            _expect(raw, name, dict)
+        for name, kind in (("parts", dict), ("ddls", dict), ("truncated_tables", int)):
+            _expect(raw, name, list)
+            for item in raw[name]:
+                if type(item) is not kind:
+                    raise ValueError(f"field {name} holds {item!r}, expected {kind.__name__}")
+        raw["parts"] = tuple(Part.from_dict(part) for part in raw["parts"])
+        raw["ddls"] = tuple(raw["ddls"])
+        raw["truncated_tables"] = tuple(raw["truncated_tables"])
+        window = cls(**raw)
+        window.check()
+        return window
+
+    def check(self) -> None:
+        """Raises ValueError if the record contradicts itself."""
+        if not 0 <= self.lo < self.hi:
+            raise ValueError(f"the window ({self.lo}, {self.hi}] is empty or turned round")
+        for part in self.parts:
+            if not self.lo < part.min_commit_ts <= part.max_commit_ts <= self.hi:
+                raise ValueError(f"part {part.path} lies outside of the window ({self.lo}, {self.hi}]")
+        last = self.lo
+        for ddl in self.ddls:
+            commit_ts = ddl.get("commit_ts")
+            if type(commit_ts) is not int or not last < commit_ts <= self.hi:
+                raise ValueError(f"DDL commit_ts {commit_ts} is outside of ({last}, {self.hi}]")
+            last = commit_ts
+
+
+def _expect(raw: Mapping[str, Any], name: str, kind: type) -> None:
+    if type(raw[name]) is not kind:
+        raise ValueError(f"field {name} is {raw[name]!r}, expected {kind.__name__}")
+
+
+def hour_of(ts: int) -> str:
+    """UTC hour of a TSO, as the directories are named: ``2026-11-21T09``."""
+    return datetime.fromtimestamp((ts >> 18) / 1000, UTC).strftime("%Y-%m-%dT%H")
+
+
+def window_path(lo: int) -> str:
+    """Where the record of the window that begins at lo is."""
+    return f"windows/{hour_of(lo)}/{lo:020d}.json"
