@@ -1,0 +1,138 @@
+"""SQL text from identifiers and Arrow columns. Nothing reaches a statement unquoted, and nothing is quoted anywhere else."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upstream.schema import Column, Table
+
+_STRING_ESCAPES = ((b"\\", b"\\\\"), (b"\0", b"\\0"), (b"'", b"\\'"))
+_SAFE_TEXT = {"decimal", "date", "datetime", "timestamp", "time"}  # digits, signs, dots and colons only
+
+
+def quote_name(name: str) -> str:
+    """`name` as a quoted identifier; backquotes inside are doubled."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_table(table: Table) -> str:
+    """The table's full name, quoted."""
+    return f"{quote_name(table.schema_name)}.{quote_name(table.name)}"
+
+
+def quote_string(text: str) -> str:
+    """`text` as a string literal for a session in which backslash escapes are on."""
+    return "'" + text.replace("\\", "\\\\").replace("\0", "\\0").replace("'", "\\'") + "'"
+
+
+def join(*parts: pa.Array | bytes, separator: bytes = b"", null: bytes | None = None) -> pa.LargeBinaryArray:
+    """The parts (large binary arrays or constants) joined row by row; a null anywhere makes the row null, or reads as `null`."""
+    large = [part if isinstance(part, pa.Array) else pa.scalar(part, pa.large_binary()) for part in parts]
+    handling = {"null_handling": "emit_null"} if null is None else {"null_handling": "replace", "null_replacement": null}
+    return pc.binary_join_element_wise(*large, pa.scalar(separator, pa.large_binary()), **handling)
+
+
+def data_of(array: pa.LargeBinaryArray | pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets int64[n+1], bytes uint8) of a large binary or string array, both starting at its first value."""
+    _, offsets_buffer, data = array.buffers()
+    if offsets_buffer is None or len(array) == 0:
+        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(array) + 1, array.offset * 8)
+    first, last = int(offsets[0]), int(offsets[-1])
+    values = np.frombuffer(data, np.uint8, last - first, first) if data is not None else np.zeros(0, np.uint8)
+    return offsets - first, values
+
+
+def escape_bytes(array: pa.Array, escapes: Sequence[tuple[bytes, bytes]]) -> pa.LargeBinaryArray:
+    """`array` (large string or binary) as large binary with each single byte of `escapes` replaced, in that order.
+    Columns without such bytes, nearly all, come back untouched."""
+    result = array.cast(pa.large_binary())
+    _, values = data_of(result)
+    if len(values) == 0:
+        return result
+    present = np.zeros(256, bool)
+    for start in range(0, len(values), 1 << 20):
+        present |= np.bincount(values[start : start + (1 << 20)], minlength=256).astype(bool)
+    for byte, replacement in escapes:
+        if present[byte[0]]:
+            result = pc.replace_substring(result, pattern=byte, replacement=replacement)
+    return result
+
+
+def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
+    """Every value of a large binary or string array as upper-case hex digits; nulls stay null."""
+    array = array.cast(pa.large_binary())
+    offsets, values = data_of(array)
+    digits = binascii.hexlify(values.tobytes()).upper()
+    validity = pc.is_valid(array).buffers()[1] if array.null_count else None
+    if validity is not None and array.null_count:
+        validity = pa.array(np.asarray(pc.is_valid(array)), pa.bool_()).buffers()[1]
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(array), [validity, pa.py_buffer((offsets * 2).tobytes()), pa.py_buffer(digits)]
+    )
+
+
+def number_text(array: pa.Array) -> pa.LargeStringArray:
+    """Integers and floats as text that reads back as the same value. FLOAT goes out as the double it equals: the shortest
+    text of FLT_MAX is above FLT_MAX and servers refuse it."""
+    if pa.types.is_float32(array.type):
+        array = array.cast(pa.float64())
+    return array.cast(pa.large_string())
+
+
+def year_text(array: pa.Array) -> pa.LargeStringArray:
+    """Years as four digits: '0' would be read as the year 2000."""
+    return pc.utf8_lpad(array.cast(pa.large_string()), 4, "0")
+
+
+def literal_column(array: pa.Array, column: Column) -> pa.LargeBinaryArray:
+    """SQL literals for comparing with `column`, one a value; NULL for nulls."""
+    kind = column.kind
+    if kind in ("int", "bit"):
+        text = number_text(array).cast(pa.large_binary())
+    elif kind in ("float", "double"):
+        plain = number_text(array).cast(pa.large_binary())
+        text = pc.if_else(pc.match_substring(plain, "e"), plain, join(plain, b"e0"))
+    elif kind == "year":
+        text = _quoted(year_text(array).cast(pa.large_binary()))
+    elif kind == "binary":
+        # An empty 0x is no literal, x'' is.
+        text = join(b"x'", hex_column(array), b"'")
+    elif kind in _SAFE_TEXT:
+        text = _quoted(array.cast(pa.large_binary()))
+    else:
+        text = _quoted(escape_bytes(array, _STRING_ESCAPES))
+    return pc.fill_null(text, pa.scalar(b"NULL", pa.large_binary()))
+
+
+def _quoted(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    return join(b"'", array, b"'")
+
+
+def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
+    """A condition a row, `(a=1 AND b='x')`: equality under each column's own collation, as its key sees it."""
+    parts = []
+    for column, array in zip(columns, arrays, strict=True):
+        name = quote_name(column.name).encode()
+        parts.append(join(name + b"=", literal_column(array, column)))
+    return join(b"(", join(*parts, separator=b" AND "), b")")
+
+
+def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
+    """A condition a row that is true for rows with exactly these values, NULLs included. Text is compared byte for byte on
+    top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and FLOAT are compared as the number."""
+    parts = []
+    for column, array in zip(columns, arrays, strict=True):
+        name = quote_name(column.name).encode()
+        literal = literal_column(array, column)
+        parts.append(join(name + b"<=>", literal))
+        if column.kind in ("text", "json"):
+            digits = join(b"x'", hex_column(array), b"'")
+            exact = pc.fill_null(digits, pa.scalar(b"NULL", pa.large_binary()))
+            parts.append(join(b"BINARY CONVERT(" + name + b" USING utf8mb4)<=>", exact))
+    return join(*parts, separator=b" AND ")

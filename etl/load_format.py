@@ -1,0 +1,106 @@
+"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads.
+
+One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape character, ``\\N`` for NULL:
+
+    1 <TAB> caf\u00e9 <TAB> \\N <NEWLINE>
+
+Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more than text: BIT goes through
+a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns that hold anything but valid UTF-8 go as hex
+(``SET c = UNHEX(@v1)``). Generated columns are never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from etl._sql_text import data_of, escape_bytes, hex_column, join, number_text, quote_name, quote_table, year_text
+from upstream.schema import Column, Table
+
+_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
+_PLAIN_TEXT = {"decimal", "date", "datetime", "timestamp", "time"}
+_ESCAPED_TEXT = {"text", "enum", "set", "json"}
+_SLICE_ROWS = 1 << 16
+
+CHUNK_BYTES = 4 * 2**20
+
+
+class UnsupportedColumnError(ValueError):
+    """A column of a kind that can't be written; names table and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChunk:
+    """One LOAD DATA statement: `statement` is what follows ``LOAD DATA LOCAL INFILE '<name>' ``, `payload` its text,
+    `first` and `rows` say which of the given rows are inside."""
+
+    statement: str
+    payload: pa.Buffer
+    first: int
+    rows: int
+
+
+def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LoadChunk]:
+    """The rows of `columns` (by column name, each `rows` long; types as `upstream.rows` decodes them) as LOAD DATA chunks of
+    at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError."""
+    for first in range(0, rows, _SLICE_ROWS):
+        count = min(_SLICE_ROWS, rows - first)
+        yield from _format_slice(table, {name: array.slice(first, count) for name, array in columns.items()}, first, chunk_bytes)
+
+
+def _format_slice(table: Table, columns: Mapping[str, pa.Array], first: int, chunk_bytes: int) -> Iterator[LoadChunk]:
+    fields: list[pa.Array] = []
+    targets: list[str] = []
+    conversions: list[str] = []
+    for column in table.writable_columns:
+        field, conversion = _field(table, column, columns[column.name])
+        name = quote_name(column.name)
+        if conversion:
+            variable = f"@v{len(conversions)}"
+            conversions.append(f"{name}={conversion.format(variable)}")
+            targets.append(variable)
+        else:
+            targets.append(name)
+        fields.append(field)
+    statement = (
+        f"REPLACE INTO TABLE {quote_table(table)} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
+        f"LINES TERMINATED BY '\\n' ({', '.join(targets)})" + (f" SET {', '.join(conversions)}" if conversions else "")
+    )
+    fields[-1] = join(fields[-1], b"\n", null=b"\\N")
+    lines = join(*fields, separator=b"\t", null=b"\\N")
+    offsets, _ = data_of(lines)
+    data = lines.buffers()[2]
+    base = int(np.frombuffer(lines.buffers()[1], np.int64, 1, lines.offset * 8)[0])
+    start = 0
+    while start < len(lines):
+        end = int(np.searchsorted(offsets, offsets[start] + chunk_bytes, side="right")) - 1
+        end = min(max(end, start + 1), len(lines))
+        payload = data.slice(base + int(offsets[start]), int(offsets[end] - offsets[start]))
+        yield LoadChunk(statement, payload, first + start, end - start)
+        start = end
+
+
+def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, str]:
+    """(large binary field values, nulls still null; SQL that converts a user variable, or nothing)."""
+    kind = column.kind
+    binary = pa.large_binary()
+    if kind in ("int", "float", "double"):
+        return number_text(array).cast(binary), ""
+    if kind == "bit":
+        return number_text(array).cast(binary), "CAST({} AS UNSIGNED)"
+    if kind == "year":
+        return year_text(array).cast(binary), ""
+    if kind in _PLAIN_TEXT:
+        return array.cast(binary), ""
+    if kind in _ESCAPED_TEXT:
+        return escape_bytes(array, _ESCAPES), ""
+    if kind == "binary":
+        try:
+            array.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            return hex_column(array), "UNHEX({})"
+        return escape_bytes(array, _ESCAPES), ""
+    raise UnsupportedColumnError(f"{table.full_name}.{column.name}: columns of type number {column.tp} can't be written")

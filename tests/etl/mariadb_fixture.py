@@ -1,0 +1,102 @@
+"""A private MariaDB for tests. Import `mariadb` (one server a session) and `sink` (an empty server's session) by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from etl.settings import Downstream
+from etl.sinks import MySQLSink
+
+_KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
+
+
+class MariaDBServer:
+    """mariadbd as a child process with its own data directory, on a free loopback port; `root` needs no password."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        subprocess.run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={directory}/data", "--skip-test-db", "--user=root",
+             "--auth-root-authentication-method=normal", "--skip-name-resolve", "--force"],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120,
+        )  # fmt: skip
+
+    @property
+    def downstream(self) -> Downstream:
+        return Downstream(host="127.0.0.1", port=self.port, user="root")
+
+    def start(self) -> None:
+        if not self.port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+        log = open(self.directory / "log", "ab")  # noqa: SIM115 - owned by the child
+        self._process = subprocess.Popen(
+            [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.directory}/data",
+             f"--socket={self.directory}/s", f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve",
+             "--user=root", f"--pid-file={self.directory}/pid", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"],
+            stdout=log, stderr=log, env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+        log.close()
+        end = time.monotonic() + 60
+        while True:
+            try:
+                self.connect().close()
+                return
+            except pymysql.err.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError((self.directory / "log").read_text()[-2000:]) from None
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process
+        self._process.kill()
+        self._process.wait()
+
+    def connect(self, **options: object) -> pymysql.connections.Connection:
+        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", charset="utf8mb4", autocommit=True, **options)  # type: ignore[arg-type]
+
+    def empty(self) -> None:
+        """Drop every database that a test made."""
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW DATABASES")
+            for (name,) in cursor.fetchall():
+                if name.lower() not in _KEEP:
+                    cursor.execute("DROP DATABASE `" + name.replace("`", "``") + "`")
+        connection.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
+    server = MariaDBServer(tmp_path_factory.mktemp("mariadb"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def mariadb(mariadb_server: MariaDBServer) -> MariaDBServer:
+    """The session's server, emptied."""
+    mariadb_server.empty()
+    return mariadb_server
+
+
+@pytest.fixture
+def sink(mariadb: MariaDBServer) -> Iterator[MySQLSink]:
+    sink = MySQLSink(mariadb.downstream)
+    sink.connect()
+    yield sink
+    sink.close()
