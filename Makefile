@@ -1,0 +1,36 @@
+# Everything here works on a fresh Debian 12 with Python 3.11; `make run` and the others install what is missing first.
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup run up down status test lint clean
+
+PYTHON := .venv/bin/python
+SLUICE := .venv/bin/sluice
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: ## install what is missing (Debian packages need root; Python packages go to .venv)
+	@bin/setup
+
+run: setup ## the whole: start everything, replay recorded TiDB traffic, compare, stop
+	@$(SLUICE) run
+
+up: setup ## start everything and leave it running
+	@$(SLUICE) up
+
+down: ## stop what `make up` started
+	@if [ -x $(SLUICE) ]; then $(SLUICE) down; fi
+
+status: ## what runs, where, and how far replication is
+	@if [ -x $(SLUICE) ]; then $(SLUICE) status; else echo 'not set up yet: make setup'; fi
+
+lint: setup ## ruff and mypy
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m mypy
+
+test: lint ## lint, types and all tests
+	@$(PYTHON) -m pytest
+
+clean: down ## stop everything and remove the state folder and caches (.venv stays)
+	@rm -rf .sluice .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
