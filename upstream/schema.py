@@ -346,7 +346,7 @@ class Table:
         Only public indexes over stored columns count, so every key can be computed from a row."""
         stored = {c.name: c for c in self.stored_columns}
         keys = [self.primary_key] if self.primary_key else []
-        weak = []
+        weak: list[tuple[str, ...]] = []
         for index in self.indexes:
             names = tuple(name for name, _, _ in index.columns)
             if index.primary or not index.unique or index.state != STATE_PUBLIC:
