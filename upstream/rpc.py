@@ -13,7 +13,6 @@ import grpc
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
@@ -22,6 +21,15 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Every channel has its own connection, so closing one never cuts another's calls.
     ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+# A grpc server forgives a ping every five minutes unless told otherwise, and hangs up on who pings more often.
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
 
@@ -49,12 +57,13 @@ def target(url: str) -> str:
     return url.split("://", 1)[-1].rstrip("/")
 
 
-def open_channel(url: str, tls: TLS | None = None) -> grpc.Channel:
+def open_channel(url: str, tls: TLS | None = None, keepalive_ms: int = 10_000) -> grpc.Channel:
     """A channel to `host:port` or a URL. With `tls`, or for an `https://` URL, over TLS.
 
-    An `https://` URL without `tls` uses the system's CAs. Returns at once: calls fail if nobody listens.
+    An `https://` URL without `tls` uses the system's CAs. While calls are under way the peer is pinged every
+    `keepalive_ms`. Returns at once: calls fail if nobody listens.
     """
-    options = list(CHANNEL_OPTIONS)
+    options = [*CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", keepalive_ms)]
     if tls is not None:
         return grpc.secure_channel(target(url), tls.credentials(), options)
     if url.startswith("https://"):

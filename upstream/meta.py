@@ -1,0 +1,90 @@
+"""TiDB's schema keys in TiKV, and the DDL jobs behind them.
+
+`M(name, kind) = 'm' ++ memcomparable(name) ++ u64(kind)` with kind 's' string, 'h' hash field, 'H' hash, 'l' list item,
+'L' list. Hash fields and list indexes follow it. The job history is the hash `DDLJobHistory`, field u64(job id).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from upstream.codec.memcomparable import encode_bytes
+
+if TYPE_CHECKING:
+    from upstream.tikv import TiKVClient
+
+_HISTORY = "DDLJobHistory"
+_SIGN = 1 << 63
+
+
+def string_key(name: str) -> bytes:
+    """The key of a string, as SchemaVersionKey or `Diff:<version>`."""
+    return _key(name, "s")
+
+
+def hash_prefix(name: str) -> bytes:
+    """What all fields of a hash begin with."""
+    return _key(name, "h")
+
+
+def hash_end(name: str) -> bytes:
+    """The first key after all fields of a hash."""
+    return _key(name, chr(ord("h") + 1))
+
+
+def hash_field_key(name: str, field: bytes) -> bytes:
+    """The key of one field of a hash, as field `Table:42` of hash `DB:130`."""
+    return hash_prefix(name) + encode_bytes(field)
+
+
+def list_meta_key(name: str) -> bytes:
+    """The key that holds a list's bounds (u64 left, u64 right)."""
+    return _key(name, "L")
+
+
+def list_item_key(name: str, index: int) -> bytes:
+    """The key of a list's item."""
+    return _key(name, "l") + ((index + _SIGN) & (2**64 - 1)).to_bytes(8, "big")
+
+
+def history_job_key(job_id: int) -> bytes:
+    """The key of a finished DDL job."""
+    return hash_field_key(_HISTORY, job_id.to_bytes(8, "big"))
+
+
+def read_ddl_job(tikv: TiKVClient, job_id: int, ts: int) -> dict[str, Any] | None:
+    """A finished DDL job (TiDB's job JSON) as of a TSO. None: not (yet) in the history.
+
+    TiDB puts a job there one transaction after the one whose binlog names it: ask again with a later TSO.
+    """
+    value = tikv.get(history_job_key(job_id), ts)
+    return None if value is None else _job(value, job_id)
+
+
+def read_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
+    """All finished DDL jobs as of a TSO, by ascending job id."""
+    prefix = hash_prefix(_HISTORY)
+    for key, value in tikv.scan(prefix, hash_end(_HISTORY), ts):
+        yield _job(value, key[len(prefix) :].hex())
+
+
+def read_schema_version(tikv: TiKVClient, ts: int) -> int:
+    """TiDB's schema version as of a TSO; 0 before the first DDL."""
+    value = tikv.get(string_key("SchemaVersionKey"), ts)
+    return int(value) if value else 0
+
+
+def _key(name: str, kind: str) -> bytes:
+    return b"m" + encode_bytes(name.encode()) + ord(kind).to_bytes(8, "big")
+
+
+def _job(value: bytes, what: object) -> dict[str, Any]:
+    try:
+        job = json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"DDL job {what} in TiKV is not JSON: {error}") from error
+    if not isinstance(job, dict):
+        raise ValueError(f"DDL job {what} in TiKV is a {type(job).__name__}, not an object")
+    return job

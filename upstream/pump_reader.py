@@ -1,0 +1,255 @@
+"""The reading side of a pump: windows in bulk from a Sluice pump, and PullBinlogs, which any pump serves."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from upstream import pb
+from upstream.rpc import TLS, describe, open_channel, status
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_STREAM_BUFFER = 1 << 20
+
+
+class PumpReadError(Exception):
+    """A pump could not be read. The message names the pump, the range and the failure.
+
+    `unimplemented`: the pump doesn't know the call; it is an original pump, read it with `pull`.
+    """
+
+    def __init__(self, message: str, *, unimplemented: bool = False) -> None:
+        super().__init__(message)
+        self.unimplemented = unimplemented
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBounds:
+    """How far a window may reach: (lo, hi] holds `transactions` with `bytes` of payload, and hi <= max_commit_ts."""
+
+    max_commit_ts: int
+    hi: int
+    transactions: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One committed transaction (or fake binlog: start_ts == commit_ts) as PullBinlogs gives it.
+
+    `payload` is a merged binlog.Binlog: type Commit, with the Prewrite's value and DDL inside.
+    """
+
+    start_ts: int
+    commit_ts: int
+    payload: bytes
+
+
+class PumpReader:
+    """Thread-safe. `host` is "ip:port", `timeout_s` how long the pump may stay silent in the middle of an answer.
+
+    All calls raise PumpReadError.
+    """
+
+    def __init__(self, host: str, cluster_id: int, *, tls: TLS | None = None, timeout_s: float = 30.0) -> None:
+        self.host = host
+        self._cluster_id = cluster_id
+        self._timeout_s = timeout_s
+        # Original pumps hang up on who pings an idle connection too often.
+        self._channel = open_channel(host, tls, keepalive_ms=30_000)
+        self._closed = False
+
+    def bounds(
+        self, lo: int, fresh_ts: int, wait_ms: int = 0, max_transactions: int = 0, max_bytes: int = 0
+    ) -> WindowBounds:
+        """Has the pump move its mark up to `fresh_ts` (TSO; waits at most `wait_ms`), then asks how far a window that
+        begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit).
+        """
+        request = pb.window.BoundsRequest(
+            cluster_id=self._cluster_id,
+            lo=lo,
+            fresh_ts=fresh_ts,
+            wait_ms=wait_ms,
+            max_transactions=max_transactions,
+            max_bytes=max_bytes,
+        )
+        try:
+            call = self._channel.unary_unary(
+                "/sluice.Window/Bounds",
+                request_serializer=pb.window.BoundsRequest.SerializeToString,
+                response_deserializer=pb.window.BoundsResponse.FromString,
+            )
+            answer = call(request, timeout=self._timeout_s + wait_ms / 1000)
+        except (grpc.RpcError, ValueError) as error:
+            raise self._error(f"no bounds of a window from {lo}", error) from error
+        if answer.hi > answer.max_commit_ts:
+            raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
+        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes)
+
+    def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
+        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts int64,
+        payload large_binary. Decodes while it receives; close the iterator to stop early.
+        """
+        import pyarrow
+
+        what = f"window ({lo}, {hi}]"
+        request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
+        call = self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what)
+        chunks = _Chunks(call, self._timeout_s)
+        try:
+            with pyarrow.ipc.open_stream(io.BufferedReader(chunks, _STREAM_BUFFER)) as reader:
+                names = reader.schema.names
+                if names != ["commit_ts", "start_ts", "payload"]:
+                    raise PumpReadError(f"pump {self.host} sent {what} with the columns {names}")
+                yield from reader
+            # Arrow takes a stream cut between two batches for a whole one; grpc's status tells the difference.
+            chunks.drain()
+        except (grpc.RpcError, OSError, ValueError, pyarrow.ArrowException) as error:
+            raise self._error(f"could not read {what}", chunks.failure or error) from error
+        finally:
+            chunks.close()
+
+    def pull(self, after_ts: int) -> Iterator[Entity]:
+        """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by the original's
+        PullBinlogs. Follows the pump until the iterator or the reader is closed.
+        """
+        request = pb.pump.PullBinlogReq(clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts))
+        what = f"binlogs after {after_ts}"
+        call = self._stream("/binlog.Pump/PullBinlogs", request, pb.pump.PullBinlogResp, what)
+        last = after_ts
+        try:
+            for response in call:
+                entity = _entity(response.entity)
+                if entity.commit_ts <= last:
+                    raise PumpReadError(
+                        f"pump {self.host} sent commit ts {entity.commit_ts} after {last}, which is out of order"
+                    )
+                last = entity.commit_ts
+                yield entity
+        except grpc.RpcError as error:
+            if self._closed and status(error) == grpc.StatusCode.CANCELLED:
+                return
+            raise self._error(f"the stream of {what} broke at {last}", error) from error
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        """Closes the connection and ends what is being read."""
+        self._closed = True
+        self._channel.close()
+
+    def __enter__(self) -> PumpReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _stream(self, method: str, request: Any, response_type: Any, what: str) -> Any:
+        try:
+            return self._channel.unary_stream(
+                method,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,
+            )(request)
+        except ValueError as error:
+            raise self._error(f"could not read {what}", error) from error
+
+    def _error(self, what: str, error: BaseException) -> PumpReadError:
+        words = describe(error) if isinstance(error, grpc.RpcError) else str(error)
+        if self._closed:
+            words = "the reader is closed"
+        unimplemented = status(error) == grpc.StatusCode.UNIMPLEMENTED
+        return PumpReadError(f"pump {self.host}: {what}: {words}", unimplemented=unimplemented)
+
+
+def _entity(entity: pb.pump.Entity) -> Entity:
+    if entity.meta.commitTs:
+        return Entity(entity.meta.startTs, entity.meta.commitTs, entity.payload)
+    merged = pb.binlog.Binlog.FromString(entity.payload)  # pumps before 4.0 send no meta
+    return Entity(merged.start_ts, merged.commit_ts, entity.payload)
+
+
+class _Chunks(io.RawIOBase):
+    """The chunks of a call as one readable file. A pump that stays silent for `timeout_s` breaks it."""
+
+    def __init__(self, call: Any, timeout_s: float) -> None:
+        super().__init__()
+        self.failure: BaseException | None = None
+        self._call = call
+        self._chunk = memoryview(b"")
+        self._guard = _SilenceGuard(call.cancel, timeout_s)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._chunk:
+            chunk = self._next()
+            if chunk is None:
+                return 0
+            self._chunk = memoryview(chunk)
+        size = min(len(buffer), len(self._chunk))
+        buffer[:size] = self._chunk[:size]
+        self._chunk = self._chunk[size:]
+        return size
+
+    def drain(self) -> None:
+        """Waits for the end of the call. Raises its error; ValueError if data follow the end of the Arrow stream."""
+        while (chunk := self._next()) is not None:
+            if chunk:
+                raise ValueError("data after the end of the Arrow stream")
+
+    def close(self) -> None:
+        if not self.closed:
+            self._guard.close()
+            self._call.cancel()
+        super().close()
+
+    def _next(self) -> bytes | None:
+        try:
+            with self._guard:
+                return bytes(next(self._call).chunk)
+        except StopIteration:
+            return None
+        except grpc.RpcError as error:
+            self.failure = error
+            if self._guard.fired:
+                self.failure = TimeoutError(f"nothing came for {self._guard.seconds:g} s")
+            raise
+
+
+class _SilenceGuard:
+    """Calls `cancel` when a `with` block over it lasts longer than `seconds`: grpc's next() has no time-out of its own."""
+
+    def __init__(self, cancel: Callable[[], object], seconds: float) -> None:
+        self.seconds = seconds
+        self.fired = False
+        self._cancel = cancel
+        self._since: float | None = None
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="pump-read-guard", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self._since = None
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(min(self.seconds / 4, 1.0)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self.seconds:
+                self.fired = True
+                self._cancel()
+                return
