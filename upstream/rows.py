@@ -1,0 +1,316 @@
+"""Rows of TiDB's binlog into Arrow columns, whole batches at a time, and back for tests and load generators.
+
+`decode_inserts`, `decode_deletes` and `decode_updates` take the rows of one table as they are in TableMutation (format:
+`upstream.codec.row`) and give a RecordBatch: one column for each of `table.stored_columns`, named alike, then
+`_tidb_rowid` (int64) in tables without a clustered key. Column types and texts: `upstream.codec.column_value`.
+
+How: all rows move in lock step through the columns in the order in which TiDB writes them; a row that lacks a column stays
+where it is. Rows that aren't at their end then are tried again in the order of the first of them. What is left after
+that, and batches too small to be worth it, goes row by row through `upstream.codec.row`, counted in DecodeStats.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upstream.codec import row as scalar
+from upstream.codec.column_value import FLAGS
+from upstream.codec.columnar import KERNEL_KINDS, arrow_type, constant, from_values, to_arrow
+from upstream.codec.datum import COMPACT, DECIMAL, FLOAT, JSON, UVARINT, VARINT
+from upstream.codec.errors import CodecError
+from upstream.codec.lockstep import Buffer, Cells, Cursor, Ints, Mask
+from upstream.codec.row import HANDLE_ID, ROWID_NAME, encode_delete, encode_insert, encode_update
+from upstream.schema import Column, Table
+
+__all__ = [
+    "ROWID_NAME",
+    "DecodeStats",
+    "RowDecodeError",
+    "arrow_schema",
+    "decode_deletes",
+    "decode_inserts",
+    "decode_updates",
+    "encode_delete",
+    "encode_insert",
+    "encode_update",
+]
+
+SMALL_BATCH = 8
+"""Batches up to this many rows are decoded row by row: numpy's cost per operation would be higher."""
+
+_SHAPES = 16  # orders of columns tried on the rows of a batch before the rest goes row by row
+_ANY = (VARINT, UVARINT, COMPACT, FLOAT, DECIMAL, JSON)
+
+_Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]  # column ids in order, with the flags their datums may have
+
+
+class RowDecodeError(ValueError):
+    """A row that isn't what its table says. `row` counts from 0 in the batch, `offset` in the row's bytes (None when the
+    fault has no place)."""
+
+    def __init__(self, table: Table, row: int, offset: int | None, found: str) -> None:
+        where = "" if offset is None else f", byte {offset}"
+        super().__init__(f"table {table.full_name} (id {table.id}), row {row} of the batch{where}: {found}")
+        self.table_id = table.id
+        self.row = row
+        self.offset = offset
+        self.found = found
+
+
+@dataclass(slots=True)
+class DecodeStats:
+    """How rows were decoded, summed over calls. `rows`: all (an update counts once). `small`: row by row because the batch
+    was small. `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded singly."""
+
+    rows: int = 0
+    small: int = 0
+    fallback: int = 0
+    json: int = 0
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """The schema of decoded batches."""
+    fields = [pa.field(c.name, arrow_type(c)) for c in table.stored_columns]
+    if table.handle_kind == "heap":
+        fields.append(pa.field(ROWID_NAME, pa.int64()))
+    return pa.schema(fields)
+
+
+def decode_inserts(
+    table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None, *, small_batch: int = SMALL_BATCH
+) -> pa.RecordBatch:
+    """Inserted rows (handle ++ row) as a batch of `arrow_schema(table)`, in the order of `rows`.
+
+    Raises RowDecodeError at the first row that is cut off or corrupt. `stats` is added to.
+    """
+    return _Decoder(table, "insert", stats, small_batch).decode(rows)[0]
+
+
+def decode_deletes(
+    table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None, *, small_batch: int = SMALL_BATCH
+) -> pa.RecordBatch:
+    """Deleted rows; as `decode_inserts`."""
+    return _Decoder(table, "delete", stats, small_batch).decode(rows)[0]
+
+
+def decode_updates(
+    table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None, *, small_batch: int = SMALL_BATCH
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Updated rows (old ++ new) as `(old, new)`; as `decode_inserts`."""
+    old, new = _Decoder(table, "update", stats, small_batch).decode(rows)
+    return old, new
+
+
+class _Refused(Exception):
+    """The kernels can't do this table."""
+
+
+class _Decoder:
+    def __init__(self, table: Table, what: str, stats: DecodeStats | None, small_batch: int) -> None:
+        self.table = table
+        self.what = what
+        self.stats = stats if stats is not None else DecodeStats()
+        self.small_batch = small_batch
+        self.columns = table.stored_columns
+        self.schema = arrow_schema(table)
+        self.images = 2 if what == "update" else 1
+
+    def decode(self, rows: pa.Array) -> list[pa.RecordBatch]:
+        rows = _large_binary(rows)
+        if rows.null_count:
+            raise RowDecodeError(self.table, int(np.flatnonzero(rows.is_null())[0]), None, "the row is null")
+        count = len(rows)
+        self.stats.rows += count
+        if count <= self.small_batch or not all(c.kind in KERNEL_KINDS for c in self.columns):
+            if count <= self.small_batch:
+                self.stats.small += count
+            else:
+                self.stats.fallback += count
+            result = self._scalar(rows, np.arange(count))
+        else:
+            result = self._vectorised(rows)
+        for i, column in enumerate(self.columns):
+            if column.kind == "json":
+                self.stats.json += sum(len(batch) - batch.column(i).null_count for batch in result)
+        return result
+
+    def _vectorised(self, rows: pa.Array) -> list[pa.RecordBatch]:
+        buffer = Buffer(rows)
+        left: Ints | None = None
+        parts: list[tuple[Ints | None, list[pa.RecordBatch]]] = []
+        shape = self._table_shape()
+        for attempt in range(_SHAPES):
+            try:
+                done, batches = self._pass(buffer, left, shape)
+            except _Refused:
+                break
+            if left is None and done is None:
+                return batches
+            everything = np.arange(len(rows)) if left is None else left
+            if done is None:
+                parts.append((everything, batches))
+                left = everything[:0]
+                break
+            parts.append((everything[done], batches))
+            left = everything[~done]
+            if not len(left):
+                break
+            if attempt and not done.any():
+                break
+            shape = self._shape_of(rows[int(left[0])].as_py())
+        rest = np.arange(len(rows)) if left is None else left
+        if len(rest):
+            self.stats.fallback += len(rest)
+            parts.append((rest, self._scalar(rows, rest)))
+        order = np.argsort(np.concatenate([r for r, _ in parts if r is not None]))
+        return [
+            pa.concat_batches([batches[i] for _, batches in parts]).take(pa.array(order)) for i in range(self.images)
+        ]
+
+    def _table_shape(self) -> _Shape:
+        """The order in which TiDB writes columns: as in the table, those in change last, the hidden row id at the end."""
+        key = self.table.handle_column if self.what == "insert" else None
+        shape = [
+            (c.id, FLAGS.get(c.kind, _ANY) if c.public else _ANY) for c in self.table.columns if c is not key
+        ]
+        if self.what != "insert" and self.table.handle_kind == "heap":
+            shape.append((HANDLE_ID, (VARINT,)))
+        return shape
+
+    def _shape_of(self, data: bytes) -> _Shape:
+        """The order of a row that doesn't follow the table's."""
+        known = {c.id: FLAGS.get(c.kind, _ANY) for c in self.columns} | {HANDLE_ID: (VARINT,)}
+        try:
+            pos = 0
+            if self.what == "insert":
+                for _ in self._handle():
+                    pos = scalar.decode_datum(data, pos)[1]
+            ids = [column_id for column_id, _, _ in scalar.read_pairs(data, pos)]
+        except CodecError:
+            return self._table_shape()
+        return [(i, known.get(i, _ANY)) for i in dict.fromkeys(ids)]
+
+    def _handle(self) -> list[tuple[int, bool, tuple[int, ...]]]:
+        """(column id, handle holds the whole value, flags) of each handle datum of an insert."""
+        if self.table.handle_kind == "common":
+            return [(c.id, whole, FLAGS.get(c.kind, _ANY)) for c, whole in scalar.handle_columns(self.table)]
+        key = self.table.handle_column
+        return [(HANDLE_ID if key is None else key.id, True, (VARINT,))]
+
+    def _pass(self, buffer: Buffer, rows: Ints | None, shape: _Shape) -> tuple[Mask | None, list[pa.RecordBatch]]:
+        """Decode the rows that follow `shape`: which were (None: all), and their batches."""
+        cursor = Cursor(buffer, rows)
+        handle: dict[int, Cells] = {}
+        if self.what == "insert":
+            try:
+                for column_id, whole, flags in self._handle():
+                    cells = cursor.datum(flags)
+                    if whole:
+                        handle[column_id] = cells
+            except CodecError as error:
+                raise _Refused from error
+            cursor.first = cursor.pos.copy()
+        found = [self._take(cursor, shape) for _ in range(self.images)]
+        done = cursor.done()
+        if self.images == 2:
+            for column_id in found[0].keys() | found[1].keys():
+                old, new = (self._present(f.get(column_id), len(done)) for f in found)
+                done &= old == new
+        if not self.columns and not done.all():
+            raise _Refused
+        picked = None if done.all() else np.flatnonzero(done)
+        if picked is not None:
+            handle = {i: c.select(picked) for i, c in handle.items()}
+            found = [{i: c.select(picked) for i, c in half.items()} for half in found]
+        count = len(done) if picked is None else len(picked)
+        bad = np.zeros(count, np.bool_)
+        batches = [self._batch(buffer, half, handle, count, bad) for half in found]
+        if bad.any():
+            keep = pa.array(~bad)
+            batches = [batch.filter(keep) for batch in batches]
+            done[np.flatnonzero(done)[bad]] = False
+            return done, batches
+        return (None if picked is None else done), batches
+
+    @staticmethod
+    def _take(cursor: Cursor, shape: _Shape) -> dict[int, Cells]:
+        found = {}
+        for column_id, flags in shape:
+            cells = cursor.column(column_id, flags)
+            if cells is not None:
+                found[column_id] = cells
+        return found
+
+    @staticmethod
+    def _present(cells: Cells | None, count: int) -> Mask:
+        if cells is None:
+            return np.zeros(count, np.bool_)
+        return np.ones(count, np.bool_) if cells.present is None else cells.present
+
+    def _batch(
+        self, buffer: Buffer, found: dict[int, Cells], handle: dict[int, Cells], count: int, bad: Mask
+    ) -> pa.RecordBatch:
+        arrays = [
+            self._array(column, buffer, found.get(column.id), handle.get(column.id), count, bad)
+            for column in self.columns
+        ]
+        if self.table.handle_kind == "heap":
+            cells = handle.get(HANDLE_ID) or found.get(HANDLE_ID)
+            if cells is None or cells.value is None:
+                bad[:] = True
+                arrays.append(constant(0, pa.int64(), count))
+            else:
+                if cells.present is not None:
+                    bad |= ~cells.present
+                if cells.null is not None:
+                    bad |= cells.null
+                arrays.append(pa.array(cells.value.view(np.int64)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _array(
+        self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, count: int, bad: Mask
+    ) -> pa.Array:
+        try:
+            if key is None:
+                return to_arrow(column, buffer, cells, count, bad)
+            if cells is None:
+                return to_arrow(column, buffer, key, count, bad)
+            if cells.present is None:
+                return to_arrow(column, buffer, cells, count, bad)
+            present = pa.array(cells.present)
+            return pc.if_else(
+                present, to_arrow(column, buffer, cells, count, bad), to_arrow(column, buffer, key, count, bad)
+            )
+        except CodecError as error:  # the column's default makes no sense
+            raise RowDecodeError(self.table, 0, None, error.what) from error
+
+    def _scalar(self, rows: pa.Array, which: Ints) -> list[pa.RecordBatch]:
+        decode: Callable[[Table, bytes], Any] = {
+            "insert": scalar.decode_insert,
+            "delete": scalar.decode_delete,
+            "update": scalar.decode_update,
+        }[self.what]
+        images: list[list[Any]] = [[] for _ in range(self.images)]
+        for i in which.tolist():
+            try:
+                decoded = decode(self.table, rows[i].as_py())
+            except CodecError as error:
+                raise RowDecodeError(self.table, i, error.position, error.what) from error
+            for image, values in zip(images, decoded if self.images == 2 else (decoded,), strict=True):
+                image.append(values)
+        return [self._from_lists(image) for image in images]
+
+    def _from_lists(self, image: list[list[Any]]) -> pa.RecordBatch:
+        columns = list(zip(*image, strict=True)) if image else [()] * len(self.schema)
+        arrays = [from_values(list(v), t) for v, t in zip(columns, self.schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _large_binary(rows: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+    if isinstance(rows, pa.ChunkedArray):
+        rows = rows.combine_chunks()
+    return rows if rows.type == pa.large_binary() else rows.cast(pa.large_binary())
