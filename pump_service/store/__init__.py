@@ -1,0 +1,54 @@
+"""The pump's store: durable records in, transactions in commit order out. See docs/architecture.md for its promises."""
+
+from pump_service.store.errors import (
+    BarrierError,
+    CorruptRecordError,
+    InvalidRecordError,
+    NoSpaceError,
+    StoreClosedError,
+    StoreError,
+    StoreFailedError,
+    StoreLockedError,
+    WindowPurgedError,
+)
+from pump_service.store.options import IndexOptions, StoreOptions
+from pump_service.store.records import (
+    COMMIT,
+    PREWRITE,
+    ROLLBACK,
+    WINDOW_SCHEMA,
+    Bounds,
+    Entity,
+    Record,
+    Resolver,
+    StoreStats,
+    Verdict,
+    VerdictKind,
+)
+from pump_service.store.store import Store
+
+__all__ = [
+    "COMMIT",
+    "PREWRITE",
+    "ROLLBACK",
+    "WINDOW_SCHEMA",
+    "BarrierError",
+    "Bounds",
+    "CorruptRecordError",
+    "Entity",
+    "IndexOptions",
+    "InvalidRecordError",
+    "NoSpaceError",
+    "Record",
+    "Resolver",
+    "Store",
+    "StoreClosedError",
+    "StoreError",
+    "StoreFailedError",
+    "StoreLockedError",
+    "StoreOptions",
+    "StoreStats",
+    "Verdict",
+    "VerdictKind",
+    "WindowPurgedError",
+]

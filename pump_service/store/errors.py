@@ -1,0 +1,59 @@
+"""Errors of the pump's store. Each message names what it happened to and what can be done."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of everything the store raises or hands to `done`."""
+
+
+class StoreLockedError(StoreError):
+    """Another process holds the data directory."""
+
+
+class StoreClosedError(StoreError):
+    """The store is closed or closing: nothing is accepted any more."""
+
+
+class StoreFailedError(StoreError):
+    """A write or fsync of the value log failed. What reached the disk is unknown, so nothing is accepted until the
+    process is started again (an fsync that failed once can't be trusted when repeated)."""
+
+
+class NoSpaceError(StoreError):
+    """Less disk space left than `stop_write_at_available_space`; only fake binlogs are accepted."""
+
+    def __init__(self, available: int, threshold: int) -> None:
+        # TiDB and its operators know this text.
+        super().__init__(f"no available space, available: {available}, StopWriteAtAvailableSpace: {threshold}")
+        self.available = available
+        self.threshold = threshold
+
+
+class InvalidRecordError(StoreError):
+    """A record's timestamps can't be stored (negative, or not below 2**63)."""
+
+
+class CorruptRecordError(StoreError):
+    """A pointer leads to bytes that are no valid record."""
+
+    def __init__(self, path: str, offset: int, what: str) -> None:
+        super().__init__(f"{path}: offset {offset}: {what}")
+        self.path = path
+        self.offset = offset
+
+
+class WindowPurgedError(StoreError):
+    """The range asked for begins before what garbage collection has removed."""
+
+    def __init__(self, after_ts: int, gc_ts: int) -> None:
+        super().__init__(
+            f"commits after {after_ts} were asked for, but everything through {gc_ts} has been purged by garbage "
+            f"collection (setting gc); a reader that is this far behind needs a new full copy of the data"
+        )
+        self.after_ts = after_ts
+        self.gc_ts = gc_ts
+
+
+class BarrierError(StoreError):
+    """The timestamp of a barrier is no timestamp PD can have given."""

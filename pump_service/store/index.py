@@ -1,0 +1,183 @@
+"""The index: LevelDB in `kv/`, readable and writable by goleveldb too.
+
+    ts:<u64 big-endian>      -> pointer            start_ts for a Prewrite, commit_ts for all else (u32 fid, i64 offset LE)
+    !binlog!gcts             -> u64 LE             everything through it may have been purged
+    !binlog!maxCommitTS      -> u64 LE             every commit through it is in this index
+    !binlog!handlePointer    -> pointer            the last commit that left the sorter
+    !binlog!headPointer      -> pointer            the last record that is in this index
+
+Nothing here is synced: what is lost is made again from the value log, from the smaller of the two pointers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import plyvel
+
+from pump_service.store import failpoints
+from pump_service.store.options import IndexOptions
+from pump_service.store.segment import POINTER, Pointer
+
+log = logging.getLogger(__name__)
+
+GC_TS_KEY = b"!binlog!gcts"
+MAX_COMMIT_TS_KEY = b"!binlog!maxCommitTS"
+HANDLE_POINTER_KEY = b"!binlog!handlePointer"
+HEAD_POINTER_KEY = b"!binlog!headPointer"
+TS_PREFIX = b"ts:"
+_KEY = struct.Struct(">3sQ")
+_U64 = struct.Struct("<Q")
+_END = b"ts;"
+_DELETE_BATCH = 1024
+_POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
+
+Ints = npt.NDArray[np.int64]
+
+
+def encode_key(ts: int) -> bytes:
+    """`ts:` and the timestamp, big-endian."""
+    return _KEY.pack(TS_PREFIX, ts)
+
+
+class Index:
+    """The open database. Reads and writes are thread-safe; one indexer writes the entries."""
+
+    def __init__(self, directory: Path, options: IndexOptions) -> None:
+        """Opens or creates it. A database that LevelDB refuses is set aside as `kv.broken-<time>` and made anew
+        (`was_rebuilt`); OSError if even that fails."""
+        self._options = options
+        self.path = directory
+        self.was_rebuilt = not (directory / "CURRENT").exists()
+        try:
+            self._db = self._open()
+        except plyvel.IOError as error:
+            raise OSError(f"the index {directory} can't be opened: {error}") from error
+        except plyvel.Error as error:
+            aside = directory.with_name(f"{directory.name}.broken-{time.time_ns() // 1_000_000}")
+            os.rename(directory, aside)
+            log.error("%s can't be read (%s): moved to %s, the index is made again", directory, error, aside)
+            self.was_rebuilt = True
+            self._db = self._open()
+
+    def _open(self) -> plyvel.DB:
+        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        options = self._options
+        return plyvel.DB(
+            str(self.path),
+            create_if_missing=True,
+            write_buffer_size=options.write_buffer,
+            lru_cache_size=options.block_cache_capacity,
+            block_size=options.block_size,
+            block_restart_interval=options.block_restart_interval,
+            max_file_size=options.compaction_table_size,
+        )
+
+    def close(self) -> None:
+        """Closes the database; every later call raises."""
+        self._db.close()
+
+    # -- entries
+
+    def put_batch(
+        self, fid: int, tps: Iterable[int], starts: Iterable[int], commits: Iterable[int], offsets: list[int]
+    ) -> None:
+        """Enters records of one segment and moves headPointer to the last of them, in one write."""
+        failpoints.hit("index.before_batch")
+        batch = self._db.write_batch()
+        put, key, pointer, prefix = batch.put, _KEY.pack, POINTER.pack, TS_PREFIX
+        for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
+            put(key(prefix, commit if tp else start), pointer(fid, offset))
+        put(HEAD_POINTER_KEY, pointer(fid, offsets[-1]))
+        batch.write()
+        failpoints.hit("index.after_batch")
+
+    def get(self, ts: int) -> Pointer | None:
+        """The record with this key."""
+        value = self._db.get(encode_key(ts))
+        return None if value is None else Pointer.decode(value)
+
+    def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
+        """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
+        low, high = encode_key(after + 1), encode_key(through + 1)
+        with self._db.iterator(start=low, stop=high) as found:
+            pairs = list(islice(found, limit))
+        if not pairs:
+            empty = np.empty(0, np.int64)
+            return empty, empty, empty
+        keys, values = zip(*pairs, strict=True)
+        raw = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 11)
+        ts = np.ascontiguousarray(raw[:, 3:]).view(">u8").ravel().astype(np.int64)
+        pointers = np.frombuffer(b"".join(values), _POINTERS)
+        return ts, pointers["fid"].astype(np.int64), pointers["offset"].astype(np.int64)
+
+    def delete_through(self, ts: int, stop: threading.Event) -> int:
+        """Removes the keys [0, ts], a batch at a time, and yields to LevelDB's compaction; returns how many.
+        Ends early when `stop` is set."""
+        deleted, batches = 0, 0
+        begin = encode_key(0)
+        while not stop.is_set():
+            with self._db.iterator(start=begin, stop=encode_key(ts + 1), include_value=False) as found:
+                keys = list(islice(found, _DELETE_BATCH))
+            if not keys:
+                break
+            batch = self._db.write_batch()
+            for key in keys:
+                batch.delete(key)
+            batch.write()
+            failpoints.hit("gc.after_delete")
+            deleted += len(keys)
+            batches += 1
+            begin = keys[-1]
+            if batches % 100 == 0 and self._level0_files() >= self._options.compaction_l0_trigger:
+                stop.wait(5)
+        return deleted
+
+    def _level0_files(self) -> int:
+        value = self._db.get_property(b"leveldb.num-files-at-level0")
+        return int(value) if value else 0
+
+    # -- where things stand
+
+    def _number(self, key: bytes) -> int:
+        value = self._db.get(key)
+        return int(_U64.unpack(value)[0]) if value else 0
+
+    def _pointer(self, key: bytes) -> Pointer:
+        value = self._db.get(key)
+        return Pointer.decode(value) if value else Pointer(0, 0)
+
+    def gc_ts(self) -> int:
+        """0 if nothing has been purged yet."""
+        return self._number(GC_TS_KEY)
+
+    def save_gc_ts(self, ts: int) -> None:
+        self._db.put(GC_TS_KEY, _U64.pack(ts))
+
+    def max_commit_ts(self) -> int:
+        """What was last saved; 0 in a new database."""
+        return self._number(MAX_COMMIT_TS_KEY)
+
+    def handle_pointer(self) -> Pointer:
+        """What was last saved; (0, 0) in a new database."""
+        return self._pointer(HANDLE_POINTER_KEY)
+
+    def head_pointer(self) -> Pointer:
+        """What was last saved; (0, 0) in a new database."""
+        return self._pointer(HEAD_POINTER_KEY)
+
+    def save_handled(self, pointer: Pointer, max_commit_ts: int) -> None:
+        """Saves how far the sorter is, both in one write."""
+        failpoints.hit("index.before_handled")
+        with self._db.write_batch() as batch:
+            batch.put(HANDLE_POINTER_KEY, pointer.encode())
+            batch.put(MAX_COMMIT_TS_KEY, _U64.pack(max_commit_ts))

@@ -1,0 +1,267 @@
+"""The thread between value log and readers: enters acknowledged records into the index, then pushes them to the sorter.
+
+Its queue is bounded. When LevelDB stalls and the queue is full, the writer stops queueing and goes on; the indexer then
+reads what it missed from the value log, in order (what the original calls the slow chaser). Once it is within
+`_NEAR` bytes of the end, the writer queues again and the indexer reads only the rest up to where that began, so the
+writer never waits. Recovery at start is the same thing: catching up from the smaller of the saved pointers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plyvel
+
+from pump_service.store.index import Index
+from pump_service.store.segment import Pointer
+from pump_service.store.sorter import Sorter
+from pump_service.store.value_log import ValueLog
+
+log = logging.getLogger(__name__)
+
+_NEAR = 16 << 20
+_GROUP = 4096
+
+
+class Batch(NamedTuple):
+    """Durable records of one segment, without their payloads."""
+
+    fid: int
+    tps: Sequence[int]
+    starts: Sequence[int]
+    commits: Sequence[int]
+    offsets: list[int]
+
+
+class Indexer:
+    """`offer` and `mark` are called by the writer, in order; the rest runs on the indexer's own thread."""
+
+    def __init__(
+        self, value_log: ValueLog, index: Index, sorter: Sorter, *, capacity: int, save_interval_s: float, begin: Pointer
+    ) -> None:
+        self._log, self._index, self._sorter = value_log, index, sorter
+        self._capacity, self._save_interval = capacity, save_interval_s
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._queue: deque[Batch | int] = deque()
+        self._queued = 0
+        self._end = value_log.end
+        self._behind: Pointer | None = begin if begin < self._end else None
+        self._late_marks: list[int] = []
+        self._stop = False
+        self._abandon = threading.Event()
+        self._saved: tuple[Pointer, int] = sorter.handled()
+        self._saved_at = time.monotonic()
+        self._idle = self._behind is None
+        self._replay = not self._idle
+        self._caught_up = threading.Event()
+        if self._idle:
+            self._caught_up.set()
+        self.slow_count = 0
+        self.errors = 0
+        self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # -- called by the writer
+
+    def offer(self, batches: list[Batch], end: Pointer) -> None:
+        """Hands over records that are durable; `end` is the value log's end behind them. Never waits."""
+        with self._lock:
+            self._end = end
+            if self._behind is not None:
+                return
+            count = sum(len(b.offsets) for b in batches)
+            if self._queued and self._queued + count > self._capacity:
+                self._behind = Pointer(batches[0].fid, batches[0].offsets[0])
+                self._caught_up.clear()
+                self.slow_count += 1
+                log.warning("indexing is %d records behind: catching up from the value log at %s", self._queued, self._behind)
+                return
+            self._queue.extend(batches)
+            self._queued += count
+            self._work.notify()
+
+    def mark(self, ts: int) -> None:
+        """Queues a mark behind everything offered so far."""
+        with self._lock:
+            if self._behind is not None:
+                self._late_marks.append(ts)
+            else:
+                self._queue.append(ts)
+                self._work.notify()
+
+    # -- asked from anywhere
+
+    @property
+    def queued(self) -> int:
+        """Records waiting in memory."""
+        return self._queued
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether records are being read back from the value log."""
+        return not self._caught_up.is_set()
+
+    def wait_caught_up(self, timeout_s: float) -> bool:
+        """True once nothing has to be read back from the value log."""
+        return self._caught_up.wait(timeout_s)
+
+    @property
+    def idle(self) -> bool:
+        """True when everything offered has reached the sorter."""
+        with self._lock:
+            return self._idle and not self._queue and self._behind is None
+
+    def close(self, timeout_s: float) -> bool:
+        """Finishes what is queued, saves where the sorter is, ends the thread. A backlog in the value log is left for the
+        next start, and so is a queue that isn't done in time; False in that last case."""
+        with self._lock:
+            self._stop = True
+            self._work.notify()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._abandon.set()
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+            self._save(force=True)
+        except _AbandonedError:
+            log.warning("closing with records that are not indexed yet; the next start takes them from the value log")
+
+    def _step(self) -> bool:
+        with self._lock:
+            while not self._queue and self._behind is None and not self._stop:
+                self._idle = True
+                if not self._work.wait(self._save_interval):
+                    break
+            taken: list[Batch | int] = []
+            count = 0
+            while self._queue and count < _GROUP:
+                item = self._queue.popleft()
+                taken.append(item)
+                if not isinstance(item, int):
+                    count += len(item.offsets)
+            chase = not taken and self._behind is not None and not self._stop
+            self._idle = not taken and not chase
+            if not taken and self._stop:
+                return False
+        if taken:
+            self._take(taken)
+            with self._lock:
+                self._queued -= count
+        elif chase:
+            self._chase()
+        self._save()
+        return True
+
+    def _take(self, items: list[Batch | int]) -> None:
+        """Joins neighbours of one segment, so that the index is written in large batches."""
+        group: list[Batch] = []
+        for item in items:
+            if isinstance(item, int):
+                self._apply(group)
+                group = []
+                self._sorter.mark(item)
+            else:
+                if group and group[0].fid != item.fid:
+                    self._apply(group)
+                    group = []
+                group.append(item)
+        self._apply(group)
+
+    def _apply(self, group: list[Batch]) -> None:
+        if not group:
+            return
+        if len(group) == 1:
+            fid, tps, starts, commits, offsets = group[0]
+        else:
+            fid = group[0].fid
+            tps = [x for b in group for x in b.tps]
+            starts = [x for b in group for x in b.starts]
+            commits = [x for b in group for x in b.commits]
+            offsets = [x for b in group for x in b.offsets]
+        while True:
+            try:
+                self._index.put_batch(fid, tps, starts, commits, offsets)
+                break
+            except (plyvel.Error, OSError) as error:
+                self.errors += 1
+                log.error("writing %d entries to the index %s failed, trying again: %s", len(offsets), self._index.path, error)
+                if self._abandon.wait(1.0):
+                    raise _AbandonedError from error
+        self._sorter.push(fid, tps, starts, commits, offsets, replay=self._replay)
+
+    def _chase(self) -> None:
+        """Reads back everything between where queueing stopped and where it begins again."""
+        with self._lock:
+            position = self._behind
+        assert position is not None
+        final = False
+        began, records = time.monotonic(), 0
+        while not final:
+            with self._lock:
+                end = self._end
+                marks, self._late_marks = self._late_marks, []
+                final = self._log.distance(position, end) <= _NEAR
+                if final:
+                    self._behind = None
+            for batch in self._log.scan(position, end):
+                for begin in range(0, len(batch.offsets), _GROUP):
+                    part = slice(begin, begin + _GROUP)
+                    offsets = batch.offsets[part].tolist()
+                    records += len(offsets)
+                    self._apply(
+                        [
+                            Batch(
+                                batch.fid,
+                                batch.tps[part].tolist(),
+                                batch.starts[part].tolist(),
+                                batch.commits[part].tolist(),
+                                offsets,
+                            )
+                        ]
+                    )
+                self._save()
+                if self._stop:
+                    with self._lock:
+                        self._behind = Pointer(batch.fid, batch.end)  # nothing queued meanwhile may overtake the rest
+                        self._queue.clear()
+                    return
+            if marks:
+                self._sorter.mark(max(marks))
+            position = end
+        self._replay = False
+        self._caught_up.set()
+        log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)
+
+    def _save(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self._saved_at < self._save_interval:
+            return
+        handled = self._sorter.handled()
+        if handled == self._saved:
+            return
+        try:
+            self._index.save_handled(*handled)
+        except (plyvel.Error, OSError) as error:
+            self.errors += 1
+            log.error("saving maxCommitTS to the index %s failed: %s", self._index.path, error)
+            return
+        self._saved, self._saved_at = handled, now
+
+
+class _AbandonedError(Exception):
+    """The store closes while the index can't be written."""

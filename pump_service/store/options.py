@@ -1,0 +1,45 @@
+"""Settings of the store. Names and defaults follow `[storage]` and `[storage.kv]` of the original's pump.toml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """LevelDB settings (`[storage.kv]`), bytes. The compaction triggers of goleveldb have no counterpart in LevelDB."""
+
+    block_cache_capacity: int = 8 * MIB
+    block_restart_interval: int = 16
+    block_size: int = 4096
+    compaction_table_size: int = 64 * MIB
+    write_buffer: int = 64 * MIB
+    compaction_l0_trigger: int = 8
+    """Garbage collection pauses while level 0 holds this many files."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Everything that can be set about a store."""
+
+    sync_log: bool = True
+    """fdatasync before a record is acknowledged. Off: acknowledged once written."""
+    segment_limit: int = 500 * MIB
+    """A segment that grew beyond this many bytes is sealed (`ValueLogFileSize`)."""
+    kv_chan_cap: int = 131_072
+    """Records waiting for the index in memory; beyond, the indexer goes on from the value log."""
+    slow_write_threshold: float = 1.0
+    """Seconds; a slower write of the value log is reported."""
+    stop_write_at_available_space: int = 10 << 30
+    """Bytes of free disk below which only fake binlogs are accepted."""
+    space_check_interval_s: float = 3.0
+    resolve_after_s: float = 1.0
+    """A Prewrite that waits this long for its verdict is asked about."""
+    resolve_retry_s: float = 1.0
+    save_interval_s: float = 1.0
+    """How often maxCommitTS and handlePointer are persisted."""
+    recovery_wait_s: float = 5.0
+    """`Store.open` waits this long for the replay of the value log; a longer one goes on in the background."""
+    kv: IndexOptions = field(default_factory=IndexOptions)

@@ -1,0 +1,98 @@
+"""The plain values that go in and out of the store."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+
+PREWRITE, COMMIT, ROLLBACK = 0, 1, 2
+MAX_TS = (1 << 63) - 1
+
+WINDOW_SCHEMA = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("start_ts", pa.int64(), nullable=False),
+        pa.field("payload", pa.large_binary(), nullable=False),
+    ]
+)
+
+
+class Record(NamedTuple):
+    """One WriteBinlog payload, parsed as far as the store needs it."""
+
+    tp: int
+    """0 Prewrite, 1 Commit, 2 Rollback or fake"""
+    start_ts: int
+    commit_ts: int
+    payload: bytes
+    """the binlog.Binlog message exactly as it came"""
+
+
+class Bounds(NamedTuple):
+    """How far a window that starts at a given lo may reach."""
+
+    hi: int
+    transactions: int
+    bytes: int
+
+
+class Entity(NamedTuple):
+    """One message of PullBinlogs: a merged Binlog and its timestamps."""
+
+    payload: bytes
+    start_ts: int
+    commit_ts: int
+
+
+class VerdictKind(enum.Enum):
+    """What became of a transaction whose Commit or Rollback never came."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    PENDING = "pending"
+
+
+class Verdict(NamedTuple):
+    """Answer of a resolver; `commit_ts` counts for COMMITTED only."""
+
+    kind: VerdictKind
+    commit_ts: int = 0
+
+
+Resolver = Callable[[int, bytes], Verdict]
+"""`resolver(start_ts, prewrite_key)`: may block and may raise; both count as "not known yet"."""
+
+
+class StoreStats(NamedTuple):
+    """A snapshot for metrics. Counters run since the store was opened."""
+
+    records: int
+    bytes: int
+    transactions: int
+    batches: int
+    write_seconds: float
+    max_commit_ts: int
+    gc_ts: int
+    pending_prewrites: int
+    oldest_pending_ts: int
+    queued_submissions: int
+    queued_bytes: int
+    queued_for_index: int
+    catching_up: bool
+    slow_index_count: int
+    index_errors: int
+    resolver_queries: int
+    late_commits: int
+    skipped_bytes: int
+    corrupt_records: int
+    missing_prewrites: int
+    deleted_keys: int
+    capacity_bytes: int
+    available_bytes: int
+    value_log_bytes: int
+    segments: int
+    writable: bool
+    failed: bool

@@ -1,0 +1,105 @@
+"""Asks what became of transactions whose verdict doesn't come, away from everything that writes.
+
+The answer is not applied here: it is written to the value log like any Commit or Rollback, and closes the Prewrite when
+it comes out of the index. So a verdict, once given, is durable, and giving it twice does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pump_service.store.binlog_head import encode_verdict, prewrite_key
+from pump_service.store.errors import CorruptRecordError
+from pump_service.store.records import COMMIT, ROLLBACK, Record, Resolver, VerdictKind
+from pump_service.store.sorter import OpenPrewrite, Sorter
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 4
+_LOOKAHEAD = 64
+_TICK_S = 0.1
+
+
+class Resolving:
+    """Runs until closed; up to _AT_ONCE questions at a time, the oldest Prewrites of the queue first."""
+
+    def __init__(
+        self,
+        sorter: Sorter,
+        resolver: Resolver,
+        read: Callable[[int], bytes | None],
+        write: Callable[[Record], None],
+        *,
+        after_s: float,
+        retry_s: float,
+    ) -> None:
+        """`read(start_ts)` gives the Prewrite's payload, `write` submits a verdict."""
+        self._sorter, self._resolver, self._read, self._write = sorter, resolver, read, write
+        self._after, self._retry = after_s, retry_s
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._asking: set[int] = set()
+        self._decided: set[int] = set()
+        self._last_error: dict[int, str] = {}
+        self.queries = 0
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "pump-resolver")
+        self._thread = threading.Thread(target=self._run, name="pump-resolving", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Asks nothing more; a question under way ends by its own time-out, and its answer is dropped."""
+        self._stop.set()
+        self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_TICK_S):
+            candidates = self._sorter.to_ask(self._after, self._retry, _LOOKAHEAD)
+            with self._lock:
+                if not self._sorter.open_count:
+                    self._decided.clear()
+                    self._last_error.clear()
+                fresh = [c for c in candidates if c.start_ts not in self._asking and c.start_ts not in self._decided]
+                self._asking.update(c.start_ts for c in fresh)
+            for candidate in fresh:
+                self._pool.submit(self._ask, candidate)
+
+    def _ask(self, candidate: OpenPrewrite) -> None:
+        start_ts = candidate.start_ts
+        try:
+            if not self._stop.is_set():
+                self._decide(start_ts)
+        except Exception as error:  # not known yet: asked again after the retry interval
+            text = f"{type(error).__name__}: {error}"
+            with self._lock:
+                known = self._last_error.get(start_ts) == text
+                self._last_error[start_ts] = text
+            if not known:
+                log.warning("asking for the fate of transaction %d failed, asking again: %s", start_ts, text)
+        finally:
+            with self._lock:
+                self._asking.discard(start_ts)
+
+    def _decide(self, start_ts: int) -> None:
+        payload = self._read(start_ts)
+        if payload is None:
+            raise CorruptRecordError("index", 0, f"the Prewrite of transaction {start_ts} can't be found")
+        self.queries += 1
+        kind, commit_ts = self._resolver(start_ts, prewrite_key(payload))
+        if kind is VerdictKind.PENDING or self._stop.is_set():
+            return
+        if kind is VerdictKind.COMMITTED:
+            if commit_ts <= start_ts:
+                raise ValueError(f"the resolver says transaction {start_ts} committed at {commit_ts}, before it began")
+            record = Record(COMMIT, start_ts, commit_ts, encode_verdict(COMMIT, start_ts, commit_ts))
+        else:
+            record = Record(ROLLBACK, start_ts, 0, encode_verdict(ROLLBACK, start_ts, 0))
+        with self._lock:
+            self._decided.add(start_ts)
+        log.info("transaction %d, open without a verdict, is %s (%d)", start_ts, kind.value, commit_ts)
+        self._write(record)

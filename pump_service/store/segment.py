@@ -1,0 +1,159 @@
+"""One file of the value log: `value/%06d.vlog`.
+
+All little-endian. A segment is records, and, once sealed, a footer.
+
+    record   0  u32  magic 0x823a56e8
+             4  u64  payload length n
+            12  u32  CRC-32C (Castagnoli) of the payload
+            16  n    payload: a binlog.Binlog message
+    footer   0  i64  highest timestamp in the file (start_ts of Prewrites, commit_ts of all else)
+             8  u32  magic 0x123ab922
+
+A segment is sealed if its last four bytes are the footer's magic.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+
+from pump_service.store import failpoints
+from pump_service.store.errors import CorruptRecordError
+
+RECORD_MAGIC = 0x823A56E8
+RECORD_MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
+HEADER = struct.Struct("<IQI")
+END_MAGIC = 0x123AB922
+FOOTER = struct.Struct("<qI")
+WRITE_CHUNK = 8 << 20
+crc32c = google_crc32c.value
+
+
+class Pointer(NamedTuple):
+    """Where a record begins; ordered as the records are."""
+
+    fid: int
+    offset: int
+
+    def encode(self) -> bytes:
+        """12 bytes: u32 fid, i64 offset."""
+        return POINTER.pack(self.fid, self.offset)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Pointer:
+        return cls(*POINTER.unpack(data))
+
+
+POINTER = struct.Struct("<Iq")
+
+
+def encode_record(payload: bytes) -> bytes:
+    """Header and payload."""
+    return HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload)) + payload
+
+
+class Segment:
+    """An open segment. Positional reads may come from any thread; only the value log's writer appends.
+
+    The file is closed with the last reference, so a reader keeps what it reads when the file is removed.
+    """
+
+    __slots__ = ("_fd", "fid", "max_ts", "path", "sealed", "size")
+
+    def __init__(self, path: Path, fid: int, *, create: bool = False) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._fd = os.open(path, flags, 0o666)
+        self.path = path
+        self.fid = fid
+        self.max_ts = 0
+        self.size = os.fstat(self._fd).st_size
+        """bytes of records, the footer not among them"""
+        self.sealed = False
+        if self.size >= FOOTER.size:
+            max_ts, magic = FOOTER.unpack(os.pread(self._fd, FOOTER.size, self.size - FOOTER.size))
+            if magic == END_MAGIC:
+                self.sealed, self.max_ts = True, max_ts
+                self.size -= FOOTER.size
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`, less at the end of the file."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # Linux reads at most 2 GiB at once
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write(self, parts: list[bytes]) -> int:
+        """Appends the parts and returns how many bytes that were. OSError leaves an unknown part of them behind."""
+        written = 0
+        group: list[bytes] = []
+        size = 0
+        for part in parts:
+            if group and size + len(part) > WRITE_CHUNK:
+                written += self._write_all(group)
+                group, size = [], 0
+            group.append(part)
+            size += len(part)
+        written += self._write_all(group)
+        self.size += written
+        return written
+
+    def _write_all(self, group: list[bytes]) -> int:
+        data = group[0] if len(group) == 1 else b"".join(group)
+        if failpoints.armed("vlog.torn"):
+            os.write(self._fd, data[: len(data) * 2 // 3])
+            failpoints.hit("vlog.torn")
+        failpoints.hit("vlog.write")
+        done = os.write(self._fd, data)
+        view = memoryview(data)
+        while done < len(data):
+            done += os.write(self._fd, view[done:])
+        return done
+
+    def sync(self) -> None:
+        """fdatasync."""
+        failpoints.hit("vlog.fsync")
+        os.fdatasync(self._fd)
+
+    def seal(self) -> None:
+        """Writes the footer and syncs it; nothing may be appended any more."""
+        failpoints.hit("rotate.before_footer")
+        footer = FOOTER.pack(self.max_ts, END_MAGIC)
+        done = os.write(self._fd, footer)
+        if done != len(footer):
+            raise OSError(f"{self.path}: only {done} of {len(footer)} bytes of the footer could be written")
+        os.fdatasync(self._fd)
+        self.sealed = True
+        failpoints.hit("rotate.after_footer")
+
+    def read_record(self, offset: int) -> bytes:
+        """The payload of the record at `offset`; CorruptRecordError if there is none or its CRC is wrong."""
+        data = self.pread(offset, 4096)
+        if len(data) < HEADER.size or offset < 0 or offset >= self.size:
+            raise CorruptRecordError(str(self.path), offset, f"no record: the records end at {self.size}")
+        magic, length, crc = HEADER.unpack_from(data)
+        if magic != RECORD_MAGIC:
+            raise CorruptRecordError(str(self.path), offset, f"wrong magic {magic:#x}")
+        if offset + HEADER.size + length > self.size:
+            raise CorruptRecordError(str(self.path), offset, f"a record of {length} bytes reaches beyond the file's end")
+        end = HEADER.size + length
+        payload = data[HEADER.size : end] if end <= len(data) else self.pread(offset + HEADER.size, length)
+        if len(payload) != length or crc32c(payload) != crc:
+            raise CorruptRecordError(str(self.path), offset, "checksum mismatch")
+        return payload

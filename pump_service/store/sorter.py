@@ -1,0 +1,175 @@
+"""Turns the order of arrival into "every commit up to here is known".
+
+TiDB asks for a commit timestamp only after the pump has acknowledged the Prewrite, and sends the Commit after that. So
+of two transactions, the Prewrite of the one with the smaller commit_ts lies before the Commit of the other. A Commit
+whose every earlier Prewrite has its verdict is therefore preceded, in the index, by every smaller commit_ts.
+
+The records form a queue in which a Prewrite without verdict holds up what lies behind it. Between two such Prewrites
+only the highest commit matters, so the queue is kept as a chain of the open Prewrites, each with the highest commit
+(and the highest mark) that arrived behind it and before the next one. Its size is the number of open transactions,
+however long the head waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pump_service.store.segment import Pointer
+
+log = logging.getLogger(__name__)
+
+# A node of the chain is a list, which is what a Prewrite costs least as.
+_PREV, _NEXT, _START, _COMMIT, _FID, _OFFSET, _MARK, _BORN, _ASKED = range(9)
+
+
+class OpenPrewrite(NamedTuple):
+    """A Prewrite whose verdict is missing, and for how many seconds."""
+
+    start_ts: int
+    waiting_s: float
+
+
+class Sorter:
+    """One thread pushes (the indexer, after the records are in the index); any thread asks."""
+
+    def __init__(self, max_commit_ts: int, handled: Pointer) -> None:
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+        self._waiters = 0
+        self._open: dict[int, list[Any]] = {}
+        root: list[Any] = [None, None, 0, max_commit_ts, handled.fid, handled.offset, 0, 0.0, 0.0]
+        root[_PREV] = root[_NEXT] = root
+        self._root = root
+        self.late_commits = 0
+        self.transactions = 0
+
+    @property
+    def max_commit_ts(self) -> int:
+        """Every commit through it is in the index."""
+        root = self._root
+        return max(root[_COMMIT], root[_MARK])
+
+    def handled(self) -> tuple[Pointer, int]:
+        """The record of the highest commit that has left the queue, and its timestamp: what is worth saving."""
+        with self._lock:
+            root = self._root
+            return Pointer(root[_FID], root[_OFFSET]), root[_COMMIT]
+
+    def push(
+        self,
+        fid: int,
+        tps: Iterable[int],
+        starts: Iterable[int],
+        commits: Iterable[int],
+        offsets: Iterable[int],
+        *,
+        replay: bool = False,
+    ) -> None:
+        """Records of one segment in their order in the value log; `replay` if they may have been pushed by a former run.
+
+        A Commit that closes a Prewrite though a higher commit_ts has already been published breaks what TiDB promises
+        (a clock that went back): readers that are past it won't see it, so it is counted and reported.
+        """
+        waiting, root, now = self._open, self._root, time.monotonic()
+        with self._lock:
+            before = (root[_COMMIT], root[_MARK])
+            late = []
+            for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
+                if tp == 0:
+                    if start not in waiting:  # a Prewrite that came twice waits at its first place
+                        last = root[_PREV]
+                        node = [last, root, start, 0, 0, 0, 0, now, 0.0]
+                        last[_NEXT] = root[_PREV] = waiting[start] = node
+                    continue
+                if start != commit:
+                    closed = waiting.pop(start, None)
+                    if commit:
+                        self.transactions += 1
+                        if commit <= root[_COMMIT] and closed is not None and not replay:
+                            late.append((start, commit))
+                    if closed is not None:
+                        self._unlink(closed)
+                last = root[_PREV]
+                if commit > last[_COMMIT]:
+                    last[_COMMIT], last[_FID], last[_OFFSET] = commit, fid, offset
+            if self._waiters and before != (root[_COMMIT], root[_MARK]):
+                self._moved.notify_all()
+        for start, commit in late:
+            self.late_commits += 1
+            log.error(
+                "the commit %d of transaction %d came after a higher one was published: did PD's clock go back? "
+                "Readers beyond it will miss it",
+                commit,
+                start,
+            )
+
+    @staticmethod
+    def _unlink(node: list[Any]) -> None:
+        before, after = node[_PREV], node[_NEXT]
+        before[_NEXT], after[_PREV] = after, before
+        if node[_COMMIT] > before[_COMMIT]:
+            before[_COMMIT], before[_FID], before[_OFFSET] = node[_COMMIT], node[_FID], node[_OFFSET]
+        if node[_MARK] > before[_MARK]:
+            before[_MARK] = node[_MARK]
+        node[_PREV] = node[_NEXT] = None
+
+    def mark(self, ts: int) -> None:
+        """Queues a mark: when everything before it has its verdict, max_commit_ts is at least `ts`."""
+        with self._lock:
+            last = self._root[_PREV]
+            if ts > last[_MARK]:
+                last[_MARK] = ts
+                if last is self._root and self._waiters:
+                    self._moved.notify_all()
+
+    def wait_for(self, ts: int, timeout_s: float) -> int:
+        """Returns max_commit_ts once it is at least `ts`, or after `timeout_s` as it then is."""
+        if self.max_commit_ts < ts and timeout_s > 0:
+            with self._lock:
+                self._waiters += 1
+                try:
+                    self._moved.wait_for(lambda: self.max_commit_ts >= ts, timeout_s)
+                finally:
+                    self._waiters -= 1
+        return self.max_commit_ts
+
+    def wake(self) -> None:
+        """Lets everybody who waits look again (the store is closing)."""
+        with self._lock:
+            self._moved.notify_all()
+
+    @property
+    def open_count(self) -> int:
+        """Prewrites without verdict."""
+        return len(self._open)
+
+    def oldest_open(self) -> int:
+        """start_ts of the Prewrite at the head of the queue, 0 if none waits."""
+        with self._lock:
+            head = self._root[_NEXT]
+            return 0 if head is self._root else int(head[_START])
+
+    def smallest_open(self) -> int:
+        """The smallest start_ts of all that wait, 0 if none waits."""
+        with self._lock:
+            return min(self._open, default=0)
+
+    def to_ask(self, after_s: float, retry_s: float, limit: int) -> list[OpenPrewrite]:
+        """The first `limit` Prewrites of the queue that have waited `after_s` and were not asked about for `retry_s`;
+        they count as asked about from now on."""
+        now = time.monotonic()
+        found = []
+        with self._lock:
+            node = self._root[_NEXT]
+            seen = 0
+            while node is not self._root and seen < limit:
+                seen += 1
+                if now - node[_BORN] >= after_s and now - node[_ASKED] >= retry_s:
+                    node[_ASKED] = now
+                    found.append(OpenPrewrite(node[_START], now - node[_BORN]))
+                node = node[_NEXT]
+        return found

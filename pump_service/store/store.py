@@ -1,0 +1,354 @@
+"""The pump's store: what TiDB sends goes in, transactions in commit order come out."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from pump_service.store import failpoints, pull
+from pump_service.store.errors import (
+    BarrierError,
+    CorruptRecordError,
+    InvalidRecordError,
+    NoSpaceError,
+    StoreClosedError,
+    StoreLockedError,
+    WindowPurgedError,
+)
+from pump_service.store.index import Index
+from pump_service.store.indexer import Indexer
+from pump_service.store.options import StoreOptions
+from pump_service.store.records import MAX_TS, PREWRITE, Bounds, Entity, Record, Resolver, StoreStats
+from pump_service.store.resolving import Resolving
+from pump_service.store.segment import Pointer
+from pump_service.store.sorter import Sorter
+from pump_service.store.space import SpaceWatch
+from pump_service.store.value_log import ValueLog
+from pump_service.store.window import WindowReader
+from pump_service.store.writer import Done, Writer
+
+log = logging.getLogger(__name__)
+
+_LATE_COMMIT_SLACK = 600_000 << 18
+"""Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
+_MAX_BARRIER_AHEAD_MS = 3_600_000
+
+
+class Store:
+    """One data directory. All public methods are thread-safe."""
+
+    def __init__(self, data_dir: Path, options: StoreOptions, resolver: Resolver | None) -> None:
+        """Use `Store.open`."""
+        self.data_dir, self.options = data_dir, options
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock_fd = _lock(data_dir)
+        try:
+            self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
+            self._index = Index(data_dir / "kv", options.kv)
+            begin = self._recover()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self._sorter = Sorter(self._index.max_commit_ts(), self._index.handle_pointer())
+        self._indexer = Indexer(
+            self._log,
+            self._index,
+            self._sorter,
+            capacity=options.kv_chan_cap,
+            save_interval_s=options.save_interval_s,
+            begin=begin,
+        )
+        self._writer = Writer(self._log, self._indexer, options.slow_write_threshold)
+        self._reader = WindowReader(self._log, self._index)
+        self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
+        self._resolving = (
+            None
+            if resolver is None
+            else Resolving(
+                self._sorter,
+                resolver,
+                self.lookup,
+                self._write_verdict,
+                after_s=options.resolve_after_s,
+                retry_s=options.resolve_retry_s,
+            )
+        )
+        self._gc_lock = threading.Lock()
+        self._closing = threading.Event()
+        self._close_lock = threading.Lock()
+        self._closed = False
+        self._deleted_keys = 0
+
+    @classmethod
+    def open(cls, data_dir: str | os.PathLike[str], options: StoreOptions, resolver: Resolver | None = None) -> Store:
+        """Opens or creates the data directory of a pump, the original's included, and goes on from it.
+
+        What is in the value log but not known to be in the index is indexed again, in the background if it takes longer
+        than `recovery_wait_s`; writes are accepted meanwhile. StoreLockedError if another process has the directory,
+        OSError if it can't be read or written.
+        """
+        store = cls(Path(data_dir), options, resolver)
+        store._indexer.start()
+        store._writer.start()
+        store._space.start()
+        if store._resolving is not None:
+            store._resolving.start()
+        if not store._indexer.wait_caught_up(options.recovery_wait_s):
+            log.info("%s: the index is still being caught up with the value log in the background", data_dir)
+        return store
+
+    def _recover(self) -> Pointer:
+        """Where indexing has to begin again."""
+        first, end = self._log.first, self._log.end
+        head, handled = self._index.head_pointer(), self._index.handle_pointer()
+        begin = min(head, handled)
+        self._gc_ts = self._index.gc_ts()
+        if begin > end or head > end:
+            log.error(
+                "%s points to %s, behind the value log's end %s (an older value log was put back?): "
+                "the whole value log is indexed again",
+                self._index.path,
+                max(begin, head),
+                end,
+            )
+            return first
+        if begin <= first:
+            if self._index.was_rebuilt and first.fid > 0:
+                self._gc_ts = self._estimate_gc_ts()
+                self._index.save_gc_ts(self._gc_ts)
+            return first
+        if not self._log.holds_record(begin):
+            log.error("no record at %s where %s points to: that segment is indexed again", begin, self._index.path)
+            return Pointer(begin.fid, 0)
+        return begin
+
+    def _estimate_gc_ts(self) -> int:
+        """With the index, gcTS is lost. Segments have been purged, and what they held is older than what is left by at
+        most the slack that is kept for late Commits."""
+        for batch in self._log.scan(self._log.first, self._log.end):
+            for tp, start, commit in zip(batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True):
+                ts = start if tp == PREWRITE else commit
+                if ts:
+                    return int(ts) + _LATE_COMMIT_SLACK
+        return 0
+
+    # -- writing
+
+    def submit(self, records: Sequence[Record], done: Done) -> None:
+        """Stores records, in this order. Thread-safe, returns at once.
+
+        `done(None)` comes from the writer thread once every record is on disk (fdatasync); `done(error)` if none of them
+        may be acknowledged: NoSpaceError (only fake binlogs are accepted), InvalidRecordError, StoreClosedError,
+        StoreFailedError. It may come from within this call if nothing was queued, must be quick, and must not raise.
+        """
+        size = 0
+        fakes_only = True
+        for _, start, commit, payload in records:
+            if not (0 <= start <= MAX_TS and 0 <= commit <= MAX_TS):
+                done(InvalidRecordError(f"timestamps start_ts {start}, commit_ts {commit} are no TSO (0 to 2**63 - 1)"))
+                return
+            if start != commit:
+                fakes_only = False
+            size += len(payload)
+        if not fakes_only and not self._space.writable:
+            done(NoSpaceError(self._space.available, self.options.stop_write_at_available_space))
+            return
+        self._writer.submit(records, size, done)
+
+    def _write_verdict(self, record: Record) -> None:
+        # A verdict of a few bytes is written even on a nearly full disk: it is what lets readers, and so GC, go on.
+        self._writer.submit([record], len(record.payload), _ignore)
+
+    # -- how far it is
+
+    @property
+    def max_commit_ts(self) -> int:
+        """Every commit <= it is in the index; readers may go up to it."""
+        return self._sorter.max_commit_ts
+
+    @property
+    def gc_ts(self) -> int:
+        """Everything <= it may have been purged."""
+        return self._gc_ts
+
+    def barrier(self, ts: int, timeout_s: float) -> int:
+        """Sends a mark behind everything written so far, without touching the disk; once everything before it has its
+        verdict, max_commit_ts is at least `ts`. `ts` must come from PD, asked for before this call (see
+        docs/architecture.md). Waits at most `timeout_s` and returns max_commit_ts as it then is."""
+        ahead_ms = (ts >> 18) - time.time_ns() // 1_000_000
+        if ts < 0 or ahead_ms > _MAX_BARRIER_AHEAD_MS:
+            raise BarrierError(
+                f"barrier timestamp {ts} is {ahead_ms / 1000:.0f} s ahead of this machine's clock: it can't come from PD, "
+                f"and taking it would hide every commit below it"
+            )
+        if self.max_commit_ts < ts:
+            self._writer.mark(ts)
+        return self._sorter.wait_for(ts, timeout_s)
+
+    def all_matched(self) -> bool:
+        """Whether every Prewrite that was written has its verdict."""
+        return self._writer.queued == 0 and self._indexer.idle and self._sorter.open_count == 0
+
+    def wait_caught_up(self, timeout_s: float) -> bool:
+        """True once nothing is left to be indexed again from the value log after a start."""
+        return self._indexer.wait_caught_up(timeout_s)
+
+    # -- reading
+
+    def bounds(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> Bounds:
+        """The largest hi' <= min(hi, max_commit_ts) such that (lo, hi'] stays within both limits, though at least one
+        transaction if there is one; with how many transactions and bytes it has. hi' is lo if nothing is readable yet.
+        WindowPurgedError if lo is below what has been purged."""
+        self._check_purged(lo)
+        hi = min(hi, self.max_commit_ts)
+        if hi <= lo:
+            return Bounds(lo, 0, 0)
+        return self._reader.bounds(lo, hi, max_transactions, max_bytes)
+
+    def read_window(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
+
+        Bad records are left out, counted and logged. WindowPurgedError as in `bounds`; ValueError if hi is beyond
+        max_commit_ts, for then the window isn't complete yet.
+        """
+        self._check_purged(lo)
+        top = self.max_commit_ts
+        if hi > top:
+            raise ValueError(f"the window ({lo}, {hi}] ends beyond max_commit_ts {top}: it isn't complete yet")
+        return self._reader.read(lo, hi)
+
+    def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
+        """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows live
+        until `stop` is set or the store closes. WindowPurgedError if after_ts > 0 is below what has been purged;
+        0 begins with the oldest there is."""
+        if after_ts > 0:
+            self._check_purged(after_ts)
+        return self._pull(max(after_ts, 0), stop)
+
+    def _pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
+        while not stop.is_set() and not self._closing.is_set():
+            through = self._sorter.wait_for(after_ts + 1, 0.1)
+            if through > after_ts:
+                for entity in pull.entities(self._reader, after_ts, through):
+                    yield entity
+                    if stop.is_set() or self._closing.is_set():
+                        return
+                after_ts = through
+
+    def lookup(self, ts: int) -> bytes | None:
+        """The payload of the record whose key is `ts` (start_ts of a Prewrite, commit_ts of all else), None if there is
+        none. CorruptRecordError if its record can't be read."""
+        pointer = self._index.get(ts)
+        return None if pointer is None else self._log.read(pointer)
+
+    def _check_purged(self, after_ts: int) -> None:
+        if self._closing.is_set():
+            raise StoreClosedError("the store is closed: nothing can be read any more")
+        if after_ts < self._gc_ts:
+            raise WindowPurgedError(after_ts, self._gc_ts)
+
+    # -- garbage collection
+
+    def gc(self, ts: int) -> int:
+        """Purges what was committed at or before `ts`, in the calling thread (seconds to minutes).
+
+        Nothing happens if `ts` is not above the last one or not below max_commit_ts. Open Prewrites hold it back.
+        Segments and index entries are kept 600 s longer. Returns gcTS as it is now.
+        """
+        with self._gc_lock:
+            oldest = self._sorter.smallest_open()
+            if oldest:
+                ts = min(ts, oldest)
+            if ts <= self._gc_ts or ts >= self.max_commit_ts or self._closing.is_set():
+                return self._gc_ts
+            self._index.save_gc_ts(ts)
+            self._gc_ts = ts
+            failpoints.hit("gc.after_mark")
+            keep_from = ts - _LATE_COMMIT_SLACK
+            if keep_from > 0:
+                removed = self._log.purge(keep_from)
+                deleted = self._index.delete_through(keep_from, self._closing)
+                self._deleted_keys += deleted
+                log.info("purged through %d: %d segments, %d index entries", ts, len(removed), deleted)
+            return ts
+
+    # -- the end
+
+    def stats(self) -> StoreStats:
+        """A snapshot for metrics."""
+        writer, space = self._writer, self._space
+        return StoreStats(
+            records=writer.records,
+            bytes=writer.bytes,
+            transactions=self._sorter.transactions,
+            batches=writer.batches,
+            write_seconds=writer.write_seconds,
+            max_commit_ts=self.max_commit_ts,
+            gc_ts=self._gc_ts,
+            pending_prewrites=self._sorter.open_count,
+            oldest_pending_ts=self._sorter.oldest_open(),
+            queued_submissions=writer.queued,
+            queued_bytes=writer.queued_bytes,
+            queued_for_index=self._indexer.queued,
+            catching_up=self._indexer.catching_up,
+            slow_index_count=self._indexer.slow_count,
+            index_errors=self._indexer.errors,
+            resolver_queries=self._resolving.queries if self._resolving else 0,
+            late_commits=self._sorter.late_commits,
+            skipped_bytes=self._log.skipped_bytes,
+            corrupt_records=self._log.corrupt_records,
+            missing_prewrites=self._reader.missing_prewrites,
+            deleted_keys=self._deleted_keys,
+            capacity_bytes=space.capacity,
+            available_bytes=space.available,
+            value_log_bytes=self._log.disk_bytes,
+            segments=len(self._log.segments()),
+            writable=space.writable and writer.failure is None and not self._closed,
+            failed=writer.failure is not None,
+        )
+
+    def close(self) -> None:
+        """Accepts nothing more, makes durable and indexes what was queued, saves where it is, seals the segment if that
+        is worth it, and lets go of the directory. Readers end. A second call does nothing."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._closing.set()
+            if self._resolving is not None:
+                self._resolving.close()
+            self._writer.close()
+            indexed = self._indexer.close(30)
+            self._sorter.wake()
+            self._space.close()
+            with self._gc_lock:
+                if self._writer.failure is None:
+                    self._log.close()
+                if indexed:
+                    self._index.close()
+            os.close(self._lock_fd)
+
+
+def _lock(data_dir: Path) -> int:
+    path = data_dir / ".lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StoreLockedError(
+            f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one another data-dir"
+        ) from error
+    return fd
+
+
+def _ignore(error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("a verdict could not be written, it will be asked for again: %s", error)

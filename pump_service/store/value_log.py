@@ -1,0 +1,218 @@
+"""The value log: the segments of one pump, appended to by one writer, read by anybody."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pump_service.store import failpoints
+from pump_service.store.errors import CorruptRecordError
+from pump_service.store.scan import ScanBatch, scan_segment
+from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
+
+log = logging.getLogger(__name__)
+
+FINALIZE_AT_CLOSE = 50 << 10
+_NAME = re.compile(r"^(\d{6,10})\.vlog$")
+
+
+class Run(NamedTuple):
+    """Consecutive records of an append that went to one segment: items [first, first + len(offsets))."""
+
+    fid: int
+    first: int
+    offsets: list[int]
+
+
+class ValueLog:
+    """All segments in `directory`. `append`, `rotate_if_full` and `close` belong to the one writer."""
+
+    def __init__(self, directory: Path, segment_limit: int, *, sync: bool = True) -> None:
+        """Opens every segment; the highest one goes on unless it is sealed. OSError if the directory can't be used."""
+        self._dir = directory
+        self._limit = segment_limit
+        self._sync = sync
+        self._lock = threading.Lock()
+        self._skips: dict[tuple[int, int], int] = {}
+        self._bad: set[tuple[int, int]] = set()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fids = sorted(int(m[1]) for entry in os.listdir(directory) if (m := _NAME.match(entry)))
+        self._segments = {fid: Segment(self._path(fid), fid) for fid in fids}
+        for segment in self._segments.values():
+            if not segment.sealed:
+                segment.max_ts = self._find_max_ts(segment)
+        if fids and not self._segments[fids[-1]].sealed:
+            self._current = self._segments[fids[-1]]
+        else:
+            self._current = self._create(fids[-1] + 1 if fids else 0)
+
+    def _path(self, fid: int) -> Path:
+        return self._dir / f"{fid:06d}.vlog"
+
+    def _create(self, fid: int) -> Segment:
+        segment = Segment(self._path(fid), fid, create=True)
+        directory = os.open(self._dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)  # without it a power cut may take the name of the file and so everything in it
+        finally:
+            os.close(directory)
+        with self._lock:
+            self._segments[fid] = segment
+        failpoints.hit("rotate.after_create")
+        return segment
+
+    def _find_max_ts(self, segment: Segment) -> int:
+        top = 0
+        for batch in scan_segment(segment, 0, segment.size, self._skipped, check_crc=False):
+            top = max(top, int(np.where(batch.tps == 0, batch.starts, batch.commits).max()))
+        return top
+
+    def _skipped(self, segment: Segment, begin: int, size: int) -> None:
+        with self._lock:
+            known = self._skips.get((segment.fid, begin), 0)
+            self._skips[segment.fid, begin] = max(known, size)
+        if not known:
+            log.error("%s: skipped %d unreadable bytes at offset %d", segment.path, size, begin)
+
+    @property
+    def skipped_bytes(self) -> int:
+        """Bytes of unreadable stretches met by scans so far, each stretch once."""
+        with self._lock:
+            return sum(self._skips.values())
+
+    @property
+    def corrupt_records(self) -> int:
+        """Distinct pointers that led to no good record."""
+        return len(self._bad)
+
+    def report_corrupt(self, fid: int, offset: int, what: str) -> None:
+        """Counts and logs a bad record, the first time it is met."""
+        with self._lock:
+            if (fid, offset) in self._bad:
+                return
+            self._bad.add((fid, offset))
+        log.error("%s: offset %d: %s; what it held is left out of everything read from here", self._path(fid), offset, what)
+
+    @property
+    def end(self) -> Pointer:
+        """Where the next record goes."""
+        return Pointer(self._current.fid, self._current.size)
+
+    @property
+    def first(self) -> Pointer:
+        """The beginning of the oldest segment."""
+        with self._lock:
+            return Pointer(min(self._segments), 0)
+
+    def segments(self) -> list[Segment]:
+        """All segments, oldest first."""
+        with self._lock:
+            return [self._segments[fid] for fid in sorted(self._segments)]
+
+    def segment(self, fid: int) -> Segment | None:
+        """The segment, or None if it has been purged."""
+        return self._segments.get(fid)
+
+    def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[Run]:
+        """Writes records and makes them durable (one fdatasync unless a segment ends among them).
+
+        `timestamps` are what the footer counts: start_ts of Prewrites, commit_ts of all else. OSError: what was written
+        is unknown, the log must not be used any more.
+        """
+        runs: list[Run] = []
+        first, count = 0, len(payloads)
+        pack, magic, size_of_header, limit = HEADER.pack, RECORD_MAGIC, HEADER.size, self._limit
+        while first < count:
+            self.rotate_if_full()
+            segment = self._current
+            offset = segment.size
+            parts: list[bytes] = []
+            offsets: list[int] = []
+            for payload in payloads if first == 0 else payloads[first:]:
+                length = len(payload)
+                parts.append(pack(magic, length, crc32c(payload)))
+                parts.append(payload)
+                offsets.append(offset)
+                offset += size_of_header + length
+                if offset > limit:
+                    break
+            segment.write(parts)
+            failpoints.hit("writer.after_write")
+            if self._sync:
+                segment.sync()
+            failpoints.hit("writer.after_sync")
+            end = first + len(offsets)
+            segment.max_ts = max(segment.max_ts, *timestamps[first:end])
+            runs.append(Run(segment.fid, first, offsets))
+            first = end
+        return runs
+
+    def rotate_if_full(self) -> None:
+        """Seals the current segment and begins the next one if it has grown beyond the limit."""
+        if self._current.size > self._limit:
+            self._current.seal()
+            self._current = self._create(self._current.fid + 1)
+
+    def close(self) -> None:
+        """Seals the current segment if it is worth it; a smaller one is scanned at the next open."""
+        if self._current.size >= FINALIZE_AT_CLOSE and not self._current.sealed:
+            self._current.seal()
+
+    def read(self, pointer: Pointer) -> bytes:
+        """The payload at `pointer`; CorruptRecordError if there is no good record or the segment has been purged."""
+        segment = self.segment(pointer.fid)
+        if segment is None:
+            raise CorruptRecordError(str(self._path(pointer.fid)), pointer.offset, "the segment does not exist (purged?)")
+        return segment.read_record(pointer.offset)
+
+    def holds_record(self, pointer: Pointer) -> bool:
+        """Whether a good record, or the end of its segment's records, lies at `pointer`."""
+        segment = self.segment(pointer.fid)
+        if segment is None or not 0 <= pointer.offset <= segment.size:
+            return False
+        if pointer.offset == segment.size:
+            return True
+        try:
+            segment.read_record(pointer.offset)
+        except CorruptRecordError:
+            return False
+        return True
+
+    def distance(self, begin: Pointer, end: Pointer) -> int:
+        """Bytes of segments between two pointers."""
+        if begin >= end:
+            return 0
+        sizes = {s.fid: s.size for s in self.segments() if begin.fid <= s.fid < end.fid}
+        return sum(sizes.values()) + end.offset - begin.offset
+
+    def scan(self, begin: Pointer, end: Pointer, *, check_crc: bool = True) -> Iterator[ScanBatch]:
+        """Every readable record in [begin, end), in order; unreadable stretches are counted, reported once, skipped."""
+        for segment in self.segments():
+            if begin.fid <= segment.fid <= end.fid:
+                lower = begin.offset if segment.fid == begin.fid else 0
+                upper = end.offset if segment.fid == end.fid else segment.size
+                yield from scan_segment(segment, lower, upper, self._skipped, check_crc=check_crc)
+
+    def purge(self, ts: int) -> list[int]:
+        """Removes every sealed segment but the newest whose timestamps are all <= ts; returns their fids."""
+        with self._lock:
+            newest = max(self._segments)
+            doomed = [s for s in self._segments.values() if s.fid != newest and s.max_ts <= ts]
+            for segment in doomed:
+                del self._segments[segment.fid]
+        for segment in sorted(doomed, key=lambda s: s.fid):
+            segment.path.unlink(missing_ok=True)
+            failpoints.hit("gc.after_unlink")
+        return sorted(s.fid for s in doomed)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(s.size for s in self.segments())

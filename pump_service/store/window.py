@@ -1,0 +1,294 @@
+"""Reads a range of commit timestamps in bulk: which transactions it has, and their Prewrites.
+
+The index says where records lie but not what they are, so a chunk of it is resolved in three steps, each over whole
+arrays: the entries of the chunk, sorted by place; the first bytes of those records, read in long runs; then Commits
+joined with Prewrites by start_ts. Prewrites that lie in front of the chunk are looked up one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads
+from pump_service.store.errors import CorruptRecordError
+from pump_service.store.index import Index
+from pump_service.store.records import WINDOW_SCHEMA, Bounds
+from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
+from pump_service.store.value_log import ValueLog
+
+log = logging.getLogger(__name__)
+
+CHUNK_ENTRIES = 32_768
+BATCH_BYTES = 4 << 20
+BATCH_ROWS = 32_768
+_RUN_BYTES = 8 << 20
+_GAP = 64 << 10
+_LOOK = HEADER.size + HEAD_BYTES
+_LOOK_COLUMNS = np.arange(_LOOK)
+_HEADERS = np.dtype([("magic", "<u4"), ("length", "<i8"), ("crc", "<u4")])
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where records lie and what their first bytes say; parallel arrays."""
+
+    fids: Ints
+    offsets: Ints
+    lengths: Ints
+    """payload bytes"""
+    crcs: Ints
+    tps: Ints
+    starts: Ints
+    commits: Ints
+
+    def take(self, which: Ints | npt.NDArray[np.bool_]) -> Records:
+        return Records(
+            self.fids[which],
+            self.offsets[which],
+            self.lengths[which],
+            self.crcs[which],
+            self.tps[which],
+            self.starts[which],
+            self.commits[which],
+        )
+
+    def __len__(self) -> int:
+        return len(self.fids)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Committed transactions in ascending commit_ts: row i of `commits` and of `prewrites` belong together.
+
+    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete.
+    """
+
+    commits: Records
+    prewrites: Records
+    fakes: Records
+    through: int
+
+
+class WindowReader:
+    """Stateless but for the counters; any number of threads may read at once."""
+
+    def __init__(self, value_log: ValueLog, index: Index) -> None:
+        self._log, self._index = value_log, index
+        self.missing_prewrites = 0
+
+    # -- which transactions
+
+    def transactions(self, after: int, through: int, entries: int = CHUNK_ENTRIES) -> Iterator[Transactions]:
+        """The transactions with commit_ts in (after, through], chunk by chunk."""
+        while after < through:
+            keys, fids, offsets = self._index.range(after, through, entries)
+            last = int(keys[-1]) if len(keys) == entries else through
+            if len(keys):
+                yield self._join(keys, fids, offsets, last)
+            after = last
+
+    def _join(self, keys: Ints, fids: Ints, offsets: Ints, through: int) -> Transactions:
+        records, keys = self._look(fids, offsets, keys)
+        prewrites = records.tps == 0
+        fake = ~prewrites & (records.starts == records.commits)
+        commit = ~prewrites & ~fake & (records.commits == keys)
+        commits = _by_commit(records.take(commit))
+        fakes = _by_commit(records.take(fake & (records.commits == keys)))
+        candidates = records.take(prewrites)
+        order = np.argsort(candidates.starts, kind="stable")
+        candidates = candidates.take(order)
+        at = np.searchsorted(candidates.starts, commits.starts)
+        found = at < len(candidates)
+        found[found] = candidates.starts[at[found]] == commits.starts[found]
+        if not found.all():
+            return self._join_older(commits, candidates, at, found, fakes, through)
+        return Transactions(commits, candidates.take(at), fakes, through)
+
+    def _join_older(
+        self, commits: Records, candidates: Records, at: Ints, found: npt.NDArray[np.bool_], fakes: Records, through: int
+    ) -> Transactions:
+        missing = np.flatnonzero(~found)
+        keys, fids, offsets = [], [], []
+        for start in commits.starts[missing].tolist():
+            pointer = self._index.get(start)
+            if pointer is not None:
+                keys.append(start)
+                fids.append(pointer.fid)
+                offsets.append(pointer.offset)
+        older, _ = self._look(np.array(fids, np.int64), np.array(offsets, np.int64), np.array(keys, np.int64))
+        older = older.take(older.tps == 0)
+        pool = _concat(candidates, older)
+        pool = pool.take(np.argsort(pool.starts, kind="stable"))
+        at = np.searchsorted(pool.starts, commits.starts)
+        found = at < len(pool)
+        found[found] = pool.starts[at[found]] == commits.starts[found]
+        for commit_ts, start_ts in zip(commits.commits[~found].tolist(), commits.starts[~found].tolist(), strict=True):
+            self._miss(commit_ts, start_ts)
+        return Transactions(commits.take(found), pool.take(at[found]), fakes, through)
+
+    def _miss(self, commit_ts: int, start_ts: int) -> None:
+        self.missing_prewrites += 1
+        log.error(
+            "no Prewrite of transaction %d in this pump though its Commit %d is: the transaction is left out", start_ts, commit_ts
+        )
+
+    def _look(self, fids: Ints, offsets: Ints, keys: Ints) -> tuple[Records, Ints]:
+        """Reads the heads of the records at these places; bad ones are reported and left out."""
+        order = np.lexsort((offsets, fids))
+        fids, offsets, keys = fids[order], offsets[order], keys[order]
+        looks = np.zeros((len(fids), _LOOK), np.uint8)
+        good = np.ones(len(fids), np.bool_)
+        for begin, end in _runs(fids, offsets, offsets + _LOOK):
+            segment = self._log.segment(int(fids[begin]))
+            if segment is None:
+                good[begin:end] = False
+                continue
+            base = int(offsets[begin])
+            data = segment.pread(base, int(offsets[end - 1]) - base + _LOOK)
+            raw = np.frombuffer(data + bytes(_LOOK), np.uint8)
+            at = offsets[begin:end] - base
+            inside = at + HEADER.size <= len(data)
+            good[begin:end] &= inside
+            np.take(raw, np.where(inside, at, 0)[:, None] + _LOOK_COLUMNS, out=looks[begin:end])
+        headers = np.ascontiguousarray(looks[:, : HEADER.size]).view(_HEADERS).ravel()
+        lengths = headers["length"].astype(np.int64)
+        good &= headers["magic"] == RECORD_MAGIC
+        tps, starts, commits, right = parse_heads(looks[:, HEADER.size :], lengths)
+        records = Records(fids, offsets, lengths, headers["crc"].astype(np.int64), tps, starts, commits)
+        self._settle(records, keys, good, right)
+        if not good.all():
+            return records.take(good), keys[good]
+        return records, keys
+
+    def _settle(
+        self, records: Records, keys: Ints, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]
+    ) -> None:
+        """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
+        for i in np.flatnonzero(~good).tolist():
+            self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no record for ts {int(keys[i])}")
+        # Prewrites are checked when their payload is read; all else is small and decides what belongs together.
+        full = good & (~right | (records.tps != 0))
+        for i, payload in self.payloads(records, np.flatnonzero(full)):
+            if payload is None:
+                good[i] = False
+            elif not right[i]:
+                try:
+                    records.tps[i], records.starts[i], records.commits[i] = parse_head(payload)
+                except (ValueError, OverflowError) as error:
+                    self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
+                    good[i] = False
+
+    # -- their payloads
+
+    def payloads(self, records: Records, which: Ints | None = None) -> Iterator[tuple[int, bytes | None]]:
+        """(i, payload) for each i of `which` (default: all), in order of place; None (and a report) where it is bad."""
+        if which is None:
+            which = np.arange(len(records))
+        order = which[np.lexsort((records.offsets[which], records.fids[which]))]
+        fids, offsets, lengths = records.fids[order], records.offsets[order], records.lengths[order]
+        ends = offsets + HEADER.size + lengths
+        for begin, end in _runs(fids, offsets, ends):
+            segment = self._log.segment(int(fids[begin]))
+            base = int(offsets[begin])
+            data = b"" if segment is None else _pread(segment, base, int(ends[begin:end].max()) - base)
+            lows = (offsets[begin:end] - base + HEADER.size).tolist()
+            highs = (ends[begin:end] - base).tolist()
+            slices = [data[low:high] for low, high in zip(lows, highs, strict=True)]
+            crcs = np.fromiter(map(crc32c, slices), np.int64, len(slices))
+            part = order[begin:end]
+            bad = crcs != records.crcs[part]
+            if bad.any():
+                for j in np.flatnonzero(bad).tolist():
+                    i = int(part[j])
+                    what = "the segment has been purged" if segment is None else "checksum mismatch"
+                    self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), what)
+                    slices[j] = None  # type: ignore[call-overload]
+            yield from zip(part.tolist(), slices, strict=True)
+
+    def read(self, after: int, through: int) -> Iterator[pa.RecordBatch]:
+        """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch."""
+        for chunk in self.transactions(after, through):
+            for begin, end in groups(chunk.prewrites.lengths, BATCH_BYTES, BATCH_ROWS):
+                batch = self._batch(chunk, begin, end)
+                if batch.num_rows:
+                    yield batch
+
+    def _batch(self, chunk: Transactions, begin: int, end: int) -> pa.RecordBatch:
+        rows = slice(begin, end)
+        commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
+        payloads: list[bytes | None] = [None] * (end - begin)
+        for i, payload in self.payloads(chunk.prewrites, np.arange(begin, end)):
+            payloads[i - begin] = payload
+        if None in payloads:
+            keep = np.array([p is not None for p in payloads])
+            commits, starts = commits[keep], starts[keep]
+        whole = [p for p in payloads if p is not None]
+        return pa.record_batch([pa.array(commits), pa.array(starts), pa.array(whole, pa.large_binary())], schema=WINDOW_SCHEMA)
+
+    def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> Bounds:
+        """The largest end <= `through` with at most so many transactions and payload bytes behind `after`; the first
+        transaction always fits. The bytes are those of read()'s columns."""
+        count = size = 0
+        last = after
+        for chunk in self.transactions(after, through, min(CHUNK_ENTRIES, max(64, 2 * max_transactions + 64))):
+            sizes = np.cumsum(chunk.prewrites.lengths + 24) + size
+            room = int(np.searchsorted(sizes, max_bytes, "right"))
+            fits = min(room, max_transactions - count)
+            if fits < len(sizes):
+                fits = max(fits, 1 if count == 0 else 0)
+                if fits == 0:
+                    return Bounds(last, count, size)
+                return Bounds(int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1]))
+            count += len(sizes)
+            size = int(sizes[-1]) if len(sizes) else size
+            last = chunk.through
+        return Bounds(through, count, size)
+
+
+def _pread(segment: Segment, offset: int, size: int) -> bytes:
+    return segment.pread(offset, min(size, max(0, segment.size - offset)))
+
+
+def _by_commit(records: Records) -> Records:
+    if len(records) > 1 and bool((np.diff(records.commits) <= 0).any()):
+        return records.take(np.argsort(records.commits, kind="stable"))
+    return records
+
+
+def _concat(a: Records, b: Records) -> Records:
+    return Records(*(np.concatenate((getattr(a, name), getattr(b, name))) for name in Records.__slots__))
+
+
+def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
+    """Cuts places, sorted by (fid, begin), into stretches worth reading at once: one segment, gaps of at most _GAP,
+    about _RUN_BYTES long."""
+    count = len(fids)
+    if not count:
+        return
+    breaks = np.flatnonzero((np.diff(fids) != 0) | (begins[1:] - ends[:-1] > _GAP)) + 1
+    first = 0
+    for stop in [*breaks.tolist(), count]:
+        while first < stop:
+            cut = int(np.searchsorted(ends[first:stop], int(begins[first]) + _RUN_BYTES, "right"))
+            cut = first + max(cut, 1)
+            yield first, cut
+            first = cut
+
+
+def groups(sizes: Ints, max_bytes: int, max_rows: int) -> Iterator[tuple[int, int]]:
+    """Cuts rows into neighbours of together at most max_bytes and max_rows, at least one row each."""
+    total = np.cumsum(sizes)
+    begin, before = 0, 0
+    while begin < len(sizes):
+        end = int(np.searchsorted(total, before + max_bytes, "right"))
+        end = max(begin + 1, min(end, begin + max_rows))
+        yield begin, end
+        before, begin = int(total[end - 1]), end

@@ -1,0 +1,165 @@
+"""The one thread that appends to the value log: group commit.
+
+It takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the indexer. A
+failing write or fsync ends it: what is on disk is unknown then, and a second fsync that succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pump_service.store import failpoints
+from pump_service.store.errors import StoreClosedError, StoreFailedError
+from pump_service.store.indexer import Batch, Indexer
+from pump_service.store.records import Record
+from pump_service.store.value_log import ValueLog
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[BaseException | None], None]
+
+_GROUP_BYTES = 4 << 20
+
+
+class _Submission(NamedTuple):
+    records: Sequence[Record]
+    size: int
+    done: Done | None
+    mark: int
+
+
+class Writer:
+    """`submit` and `mark` are thread-safe; the value log belongs to this thread."""
+
+    def __init__(self, value_log: ValueLog, indexer: Indexer, slow_write_s: float) -> None:
+        self._log, self._indexer, self._slow_write = value_log, indexer, slow_write_s
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._waiting = False
+        self._queue: deque[_Submission] = deque()
+        self.queued_bytes = 0
+        self._closing = False
+        self.failure: StoreFailedError | None = None
+        self.records = self.bytes = self.batches = 0
+        self.write_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Submissions not yet taken."""
+        return len(self._queue)
+
+    def submit(self, records: Sequence[Record], size: int, done: Done) -> None:
+        """Queues records of `size` payload bytes; `done` comes from the writer thread, or at once if it has ended."""
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is None:
+                self._queue.append(_Submission(records, size, done, 0))
+                self.queued_bytes += size
+                if self._waiting:
+                    self._work.notify()
+                return
+        done(refusal)
+
+    def mark(self, ts: int) -> None:
+        """Sends a mark after everything submitted so far; it never touches the disk."""
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            self._queue.append(_Submission((), 0, None, ts))
+            if self._waiting:
+                self._work.notify()
+
+    def _refusal(self) -> StoreFailedError | StoreClosedError | None:
+        if self.failure is not None:
+            return self.failure
+        return StoreClosedError("the store is closed: nothing is accepted any more") if self._closing else None
+
+    def close(self) -> None:
+        """Writes what is queued, then ends the thread."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._queue and not self._closing:
+                    self._waiting = True
+                    self._work.wait()
+                    self._waiting = False
+                if not self._queue:
+                    return
+                taken, size = [], 0
+                while self._queue and size <= _GROUP_BYTES:
+                    submission = self._queue.popleft()
+                    taken.append(submission)
+                    size += submission.size
+                self.queued_bytes -= size
+            try:
+                self._write(taken, size)
+            except BaseException as error:  # whatever it was, nobody may be told that the records are safe
+                self._fail(error, taken)
+                return
+
+    def _write(self, taken: list[_Submission], size: int) -> None:
+        records = taken[0].records if len(taken) == 1 else [r for s in taken for r in s.records]
+        batches: list[Batch] = []
+        if records:
+            tps, starts, commits, payloads = zip(*records, strict=True)
+            timestamps = [c if tp else s for tp, s, c in zip(tps, starts, commits, strict=True)]
+            began = time.monotonic()
+            failpoints.hit("writer.before_write")
+            for run in self._log.append(payloads, timestamps):
+                part = slice(run.first, run.first + len(run.offsets))
+                batches.append(Batch(run.fid, tps[part], starts[part], commits[part], run.offsets))
+            took = time.monotonic() - began
+            self.write_seconds += took
+            self.batches += 1
+            self.records += len(records)
+            self.bytes += size
+            if took >= self._slow_write:
+                log.warning("writing %d records (%d bytes) to the value log took %.1f s", len(records), size, took)
+        mark = max((s.mark for s in taken), default=0)
+        for submission in taken:
+            if submission.done is not None:
+                _call(submission.done, None)
+        taken.clear()  # nobody waits for these any more, whatever fails below
+        if batches:
+            failpoints.hit("writer.after_ack")
+            self._indexer.offer(batches, self._log.end)
+        if mark:
+            self._indexer.mark(mark)
+        self._log.rotate_if_full()
+
+    def _fail(self, error: BaseException, taken: list[_Submission]) -> None:
+        failure = StoreFailedError(
+            f"writing the value log failed, the store accepts nothing until the pump is started again: {error}"
+        )
+        failure.__cause__ = error
+        log.critical("%s", failure)
+        with self._lock:
+            self.failure = failure
+            rest = [*taken, *self._queue]
+            self._queue.clear()
+            self.queued_bytes = 0
+        for submission in rest:
+            if submission.done is not None:
+                _call(submission.done, failure)
+
+
+def _call(done: Done, error: BaseException | None) -> None:
+    try:
+        done(error)
+    except Exception:
+        log.exception("a caller's done callback failed")
