@@ -1,0 +1,69 @@
+"""The command ``sluice``: one module a command, loaded when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+_COMMANDS = {
+    "run": "Start everything, replay recorded traffic, compare, stop.",
+    "up": "Start the stack, or the parts of it that don't run.",
+    "down": "Stop the stack.",
+    "status": "What runs, where, and how far replication is.",
+    "replay": "Replay a recording into the running stack.",
+    "pump": "Run a pump, in the place of TiDB's.",
+}
+
+
+class _Group(click.Group):
+    """Loads a command's module when it is used, so that `--help` and `status` don't wait for what others import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--home", type=click.Path(file_okay=False), envvar="SLUICE_HOME", help="State folder of the one-machine stack [.sluice in the repository].")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="sluice", prog_name="sluice")
+@click.pass_context
+def group(ctx: click.Context, home: str | None, debug: bool) -> None:
+    """Sluice replicates TiDB in near real time, in the place of TiDB Binlog's Pump and Drainer."""
+    ctx.obj = home
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line `argv` (that of the process if None) and end the process: 0 done, 1 an error, 2 wrong usage."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        status = group.main(arguments, prog_name="sluice", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("sluice: interrupted", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        text = str(error) or type(error).__name__
+        if not isinstance(error, (RuntimeError, ValueError, OSError)):
+            text = f"{type(error).__name__}: {text} (`sluice --debug …` shows where)"
+        click.echo(f"sluice: {text}", err=True)
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+__all__ = ["main"]

@@ -134,10 +134,11 @@ class Stack:
             self._start_all([parts[name] for name in wanted], report)
             return wanted
 
-    def claim(self, runner: bool) -> None:
-        """Say in state.json that this process owns the stack (`sluice run`), or that nobody does (`sluice up`)."""
+    def claim(self) -> None:
+        """Say in state.json that this process runs the stack and stops it when done. `down` ends the claim."""
+        self.home.mkdir(parents=True, exist_ok=True)
         state = self.state()
-        state.runner = ProcessId(os.getpid(), start_ticks(os.getpid()) or 0) if runner else None
+        state.runner = ProcessId(os.getpid(), start_ticks(os.getpid()) or 0)
         save_state(self.home, state)
 
     def _ports(self, state: State, alive: set[str], wanted: list[str]) -> dict[str, int]:

@@ -1,0 +1,64 @@
+"""Progress of a replay: bars on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bars
+
+from embedded.view import Progress
+
+_LINE_EVERY_S = 2.0
+
+
+class ReplayProgress:
+    """Shows transactions received, landed and applied, and the lag. Lines printed through `say` stay above the bars."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._bars: Bars | None = None
+        self._tasks: dict[str, int] = {}
+        self._printed = 0.0
+        self._last: tuple[object, ...] = ()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars = Bars(
+                TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+                console=self._console, transient=True,
+            )  # fmt: skip
+            self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        if self._bars is None:
+            click.echo(line)
+        else:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, what: str, total: int, progress: Progress) -> None:
+        """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known."""
+        lag = "" if progress.lag_ms is None else f"lag {progress.lag_ms / 1000:.1f} s"
+        counts = {"received": progress.received or 0, "landed": progress.landed, "applied": progress.applied}
+        if self._bars is not None:
+            for name, count in counts.items():
+                if name not in self._tasks:
+                    self._tasks[name] = self._bars.add_task(name, total=None, note="")
+                note = f"to {what}   {lag}" if name == "applied" else ""
+                self._bars.update(self._tasks[name], completed=count, total=total or None, note=note)  # type: ignore[arg-type]
+            return
+        now = time.monotonic()
+        key = (what, *counts.values())
+        if now - self._printed >= _LINE_EVERY_S and key != self._last:
+            self._printed, self._last = now, key
+            click.echo(f"{what}: transactions " + ", ".join(f"{count:,} {name}" for name, count in counts.items()) + (f", {lag}" if lag else ""))

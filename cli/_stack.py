@@ -1,0 +1,44 @@
+"""What the commands about the one-machine stack share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from embedded import Stack
+
+
+def stack_of(ctx: click.Context) -> Stack:
+    """The stack in the folder that `--home` or SLUICE_HOME names, else the repository's."""
+    home: str | None = ctx.obj
+    return Stack(Path(home) if home else None)
+
+
+@contextmanager
+def stop_signals_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it started is stopped. Once is enough: while
+    stopping, further ones are ignored."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def tso_text(ts: int) -> str:
+    """A TSO with the time it stands for, in UTC."""
+    from datetime import UTC, datetime
+
+    return f"{ts} ({datetime.fromtimestamp((ts >> 18) / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC)"

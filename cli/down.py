@@ -1,0 +1,16 @@
+"""sluice down: stop the stack."""
+
+from __future__ import annotations
+
+import click
+
+from cli._stack import stack_of
+
+
+@click.command("down")
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Stop every process of the stack, also what a killed command left behind. The data stays."""
+    said: list[str] = []
+    stack_of(ctx).down(said.append)
+    click.echo("\n".join(said) or "nothing was running")

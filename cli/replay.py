@@ -1,0 +1,55 @@
+"""sluice replay: replay a recording into the running stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli._progress import ReplayProgress
+from cli._stack import stack_of, tso_text
+from embedded import LOOPBACK, replay
+from embedded.recording import Recording
+from embedded.view import View
+
+
+@click.command("replay")
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--until", metavar="LABEL|TS", help="Stop after the transactions of this snapshot, or of this TSO [the last snapshot].")
+@click.option("--speed", metavar="N|max", default="max", show_default=True, help="Pace: 1 as recorded, 2 twice as fast, max without waiting.")
+@click.option("--strategy", type=click.Choice(["range", "hash", "score"]), default="range", show_default=True, help="How the pump client spreads transactions over the pumps.")
+@click.option("--patience", metavar="S", type=float, default=900.0, show_default=True, help="Give up when nothing moves for so many seconds.")
+@click.pass_context
+def command(ctx: click.Context, directory: Path, until: str | None, speed: str, strategy: str, patience: float) -> None:
+    """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice up`), and wait until
+    all of it is applied. The state of an earlier replay is cleared. Everything stays up, to be looked at."""
+    if speed != "max":
+        try:
+            usable = float(speed) > 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise click.BadParameter("a number above 0, or max", param_hint="--speed")
+    directory = directory.absolute()
+    recording = Recording(directory)
+    label, target = replay.target(recording, until)
+    stack = stack_of(ctx)
+    with ReplayProgress() as display:
+        replay.clear(stack, directory, display.say)
+        site = stack.site()
+        view = View(site)
+        display.say(f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'}, {tso_text(target)}")
+        total = sum(1 for transaction in recording.transactions(recording.resolve(label)).values() if transaction.commit_ts)
+        try:
+            replay.send(stack, label, speed, strategy)
+            done = replay.wait_applied(
+                stack, view, target, lambda progress: display.show(str(label or "all"), total, progress), display.say,
+                replay.Patience(give_up_s=patience),
+            )  # fmt: skip
+        finally:
+            view.close()
+    click.echo(
+        f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes, {done.ddls_applied} DDL statements "
+        f"in {done.windows_applied} windows; checkpoint {done.checkpoint}"
+    )
+    click.echo(f"MariaDB: host {LOOPBACK} port {site.ports['mariadb']} user root, no password")

@@ -1,0 +1,56 @@
+"""sluice run: the whole on one machine, from nothing to compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli._progress import ReplayProgress
+from cli._stack import stack_of, stop_signals_raise
+from embedded.recording import Recording
+from embedded.run import RunSummary, run
+from embedded.stack import DEFAULT_RECORDING
+
+
+@click.command("run")
+@click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=DEFAULT_RECORDING, help="What to replay [the recording `shop`].")
+@click.pass_context
+def command(ctx: click.Context, directory: Path) -> int:
+    """Start everything on empty data, replay recorded TiDB traffic through it, compare the downstream with the
+    recording's snapshots, and stop everything. Exit code 0 only if there is no difference."""
+    directory = directory.absolute()
+    recording = Recording(directory)
+    totals = {
+        label.name: sum(1 for each in recording.transactions(label.ts).values() if each.commit_ts) for label in recording.labels
+    }
+    with stop_signals_raise(), ReplayProgress() as display:
+        summary = run(
+            stack_of(ctx), directory, display.say,
+            lambda label, progress: display.show(label.name, totals[label.name], progress),
+        )  # fmt: skip
+    _print(summary)
+    return 1 if summary.differences else 0
+
+
+def _print(summary: RunSummary) -> None:
+    click.echo()
+    for line in summary.differences:
+        click.echo(line)
+    rows = {
+        "recording": summary.recording,
+        "transactions": f"{summary.transactions:,}",
+        "row changes": f"{summary.changes:,}",
+        "DDL statements": f"{summary.ddls:,}",
+        "windows": f"{summary.windows:,}",
+        "rows/s": f"{summary.rows_per_s:,.0f} (first to last checkpoint)",
+        "lag": f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max {summary.lag_max_ms / 1000:.2f} s"
+        " (everything sent as fast as the pumps take it)",
+        "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
+        "differences": str(len(summary.differences)),
+        "time": f"{summary.total_s:.0f} s, {summary.start_s:.0f} s of them to start",
+    }
+    if summary.restarted:
+        rows["restarted"] = ", ".join(summary.restarted)
+    for name, value in rows.items():
+        click.echo(f"{name:<15} {value}")

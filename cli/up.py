@@ -1,0 +1,46 @@
+"""sluice up: start the stack, or the parts of it that don't run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli._stack import stack_of, stop_signals_raise
+from embedded import LOOPBACK, airflow_url, password_file
+
+
+@click.command("up")
+@click.argument("parts", nargs=-1)
+@click.option("--recording", type=click.Path(exists=True, file_okay=False, path_type=Path), help="What the stand-in cluster plays [the recording `shop`].")
+@click.pass_context
+def command(ctx: click.Context, parts: tuple[str, ...], recording: Path | None) -> None:
+    """Start the stack, or only PARTS of it, and leave it running. What runs already stays untouched.
+
+    Parts: etcd, cluster, pump-1, pump-2, mariadb, spark, airflow-api, airflow-scheduler, airflow-dag-processor,
+    airflow-triggerer.
+    """
+    stack = stack_of(ctx)
+    before = stack.running()
+    try:
+        with stop_signals_raise():
+            started = stack.up(parts, recording=recording, report=click.echo)
+    except BaseException:
+        if not before and not parts:
+            click.echo("stopping what was started", err=True)
+            stack.down()
+        raise
+    if parts:
+        if not started:
+            click.echo("running already")
+        return
+    site = stack.site()
+    click.echo("everything was running already" if not started else "")
+    click.echo(f"Airflow      {airflow_url(site.ports['airflow'])}")
+    click.echo(f"             user admin, password in {password_file(site.home)}")
+    click.echo(f"downstream   MariaDB {LOOPBACK}:{site.ports['mariadb']}, user root, no password")
+    click.echo(f"pumps        {LOOPBACK}:{site.ports['pump-1']}, {LOOPBACK}:{site.ports['pump-2']}")
+    click.echo(f"PD, etcd     http://{LOOPBACK}:{site.ports['cluster']}, http://{LOOPBACK}:{site.ports['etcd-client']}")
+    click.echo(f"Spark        sc://{LOOPBACK}:{site.ports['spark']}")
+    click.echo(f"state, logs  {site.home}")
+    click.echo("next: sluice replay DIR · sluice status · sluice down")

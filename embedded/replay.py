@@ -1,0 +1,167 @@
+"""Replaying a recording through a running stack: a fresh upstream and downstream, then wait until all of it is applied."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from embedded.control import AirflowClient, ClusterControl, Unreachable, clear_registry
+from embedded.launch import PART_NAMES, PUMP_NAMES, drop_everything
+from embedded.recording import Recording
+from embedded.stack import Report, Stack
+from embedded.state import StackError
+from embedded.view import Progress, View
+
+_UPSTREAM = ("cluster", *PUMP_NAMES)
+_END_TASKS_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a replay may stand still."""
+
+    warn_s: float = 60
+    """After so long without anything landed or applied it is said, with the reason if one can be found."""
+    give_up_s: float = 900
+    """After so long the replay is given up with an error."""
+
+
+def clear(stack: Stack, recording: Path, report: Report) -> None:
+    """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream, and a stand-in cluster
+    that plays `recording`. The pipeline is paused meanwhile. Raises StackError."""
+    running = stack.running()
+    if not running:
+        raise StackError("no stack is running: start one with `sluice up`")
+    missing = [name for name in PART_NAMES if name not in running]
+    if missing:
+        raise StackError(f"the stack isn't complete, {', '.join(missing)} not running: run `sluice up` first")
+    site = stack.site()
+    report("clearing the state of earlier replays: pumps, registry, relay log, and every database downstream")
+    airflow = AirflowClient(stack.home, site.ports["airflow"])
+    _halt_pipeline(stack, airflow)
+    stack.stop(_UPSTREAM, grace_s=0)
+    stack.wipe(*_UPSTREAM, "relay")
+    clear_registry(site.ports["etcd-client"])
+    drop_everything(site.ports["mariadb"])
+    stack.up(_UPSTREAM, recording=recording)
+    airflow.pause(False)
+
+
+def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
+    """No task of the DAG runs when this returns, and none starts until the DAG is unpaused."""
+    if not airflow.is_known():
+        errors = airflow.import_errors()
+        raise StackError("Airflow doesn't know the DAG replicate" + (f": {'; '.join(errors)}" if errors else " (yet): try again in a few seconds"))
+    airflow.pause(True)
+    deadline = time.monotonic() + _END_TASKS_S
+    while True:
+        runs = airflow.active_runs()
+        for run_id in runs:
+            airflow.end_run(run_id)
+        tasks = _task_processes(stack)
+        if not runs and not tasks:
+            return
+        if time.monotonic() > deadline:
+            raise StackError(f"the pipeline's tasks didn't end within {_END_TASKS_S:.0f} s; `sluice down` and `sluice up` will do it")
+        # They would find out by themselves at their next heartbeat, seconds from now.
+        for task in tasks:
+            with contextlib.suppress(psutil.Error):
+                task.kill()
+        time.sleep(0.1)
+
+
+def _task_processes(stack: Stack) -> list[psutil.Process]:
+    """The processes in which tasks run: children of the LocalExecutor's workers, which are the scheduler's children."""
+    started = stack.state().parts.get("airflow-scheduler")
+    if started is None:
+        return []
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        for worker in psutil.Process(started.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                found += [task for task in worker.children() if task.status() != psutil.STATUS_ZOMBIE]
+    return found
+
+
+def send(stack: Stack, until: str | int | None, speed: str, strategy: str) -> None:
+    """Let the stand-in cluster send its recording through `until` (label, TSO, or None for all of it). Raises StackError."""
+    ClusterControl(stack.site().ports["cluster-control"]).replay(until, speed, strategy)
+
+
+def target(recording: Recording, until: str | int | None) -> tuple[str | int | None, int]:
+    """What to send and the TSO through which it must be applied: the label or TSO `until`, else the last label, else
+    all there is. Raises RecordingError if there is no such label."""
+    if until is None and recording.labels:
+        until = max(recording.labels, key=lambda label: label.ts).name
+    ts = recording.resolve(until)
+    if ts is None:
+        ts = max((transaction.commit_ts for transaction in recording.transactions().values()), default=0)
+    return until, ts
+
+
+def wait_applied(
+    stack: Stack,
+    view: View,
+    target: int,
+    on_progress: Callable[[Progress], None],
+    report: Report,
+    patience: Patience = Patience(),
+    tend: Callable[[], None] = lambda: None,
+    interval_s: float = 0.25,
+) -> Progress:
+    """Wait until the replay was sent and the checkpoint is at `target` (TSO) or beyond. Returns the last Progress.
+
+    Parts may go down and come back meanwhile. `tend` is called about once a second. Raises StackError if the stand-in
+    cluster failed, or if nothing moved for `patience.give_up_s`.
+    """
+    control = ClusterControl(stack.site().ports["cluster-control"])
+    moved = time.monotonic()
+    warned = moved
+    tended = moved
+    last: tuple[int, int | None, int | None] | None = None
+    while True:
+        progress = view.progress()
+        on_progress(progress)
+        sent = _is_sent(control)
+        if sent and progress.checkpoint is not None and progress.checkpoint >= target:
+            return progress
+        now = time.monotonic()
+        position = (progress.landed, progress.checkpoint, progress.received)
+        if position != last:
+            last, moved, warned = position, now, now
+        if now - moved > patience.give_up_s:
+            raise StackError(f"nothing was landed or applied for {patience.give_up_s:.0f} s. {hint(stack)}")
+        if now - warned > patience.warn_s:
+            warned = now
+            report(f"nothing was landed or applied for {now - moved:.0f} s, still waiting. {hint(stack)}")
+        if now - tended > 1:
+            tended = now
+            tend()
+        time.sleep(interval_s)
+
+
+def _is_sent(control: ClusterControl) -> bool:
+    try:
+        status = control.status()
+    except Unreachable:
+        return False
+    if status["state"] == "failed":
+        raise StackError(f"the stand-in cluster could not replay: {status.get('error')}")
+    return bool(status["state"] == "done")
+
+
+def hint(stack: Stack) -> str:
+    """Why it may stand still: parts that are down, and the last error in the pipeline's task logs."""
+    parts = [f"Not running: {', '.join(dead)} (`sluice up` starts them again)."] if (dead := stack.dead()) else []
+    logs = sorted((stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=*/*.log"), key=lambda path: path.stat().st_mtime)
+    for log in reversed(logs[-4:]):
+        errors = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if '"level":"error"' in line or '"level":"critical"' in line]
+        if errors:
+            parts.append(f"The last error in {log}: {errors[-1][:1_000]}")
+            break
+    return " ".join(parts) or f"The logs are in {stack.home / 'logs'} and {stack.home / 'airflow' / 'logs'}."
