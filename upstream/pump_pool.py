@@ -191,7 +191,6 @@ class PumpPool:
         )
 
     def _apply(self, statuses: dict[str, NodeStatus]) -> None:
-        gone = []
         with self._lock:
             for node_id, status in statuses.items():
                 node = self._nodes.get(node_id)
@@ -204,8 +203,9 @@ class PumpPool:
                     node.available = False
                 elif not was_online or moved:
                     node.available, node.errors = True, 0
-            for node_id in [known for known in self._nodes if known not in statuses]:
-                gone.append(self._nodes.pop(node_id))
+            gone = [node for node_id, node in self._nodes.items() if node_id not in statuses]
+            for node in gone:
+                del self._nodes[node.node_id]
             self._rebuild()
         for node in gone:
             node.close()
