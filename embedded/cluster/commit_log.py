@@ -1,0 +1,39 @@
+"""When each transaction committed, by the wall clock: what lag is measured against."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from typing import NamedTuple
+
+
+class CommitTime(NamedTuple):
+    """`wall_ms`: Unix ms at which the transaction with `commit_ts` committed; `transaction`: its number in a workload."""
+
+    commit_ts: int
+    wall_ms: float
+    transaction: int | None = None
+
+
+class CommitLog:
+    """Commit times in order of commit_ts."""
+
+    def __init__(self) -> None:
+        self._times: list[CommitTime] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def newest_ts(self) -> int:
+        """The largest commit_ts, 0 before the first."""
+        return self._times[-1].commit_ts if self._times else 0
+
+    def add(self, commit_ts: int, transaction: int | None = None) -> None:
+        """The transaction committed just now."""
+        bisect.insort(self._times, CommitTime(commit_ts, time.time() * 1000, transaction))
+
+    def after(self, ts: int, limit: int) -> list[CommitTime]:
+        """Up to `limit` commit times with commit_ts > `ts`, ascending."""
+        at = bisect.bisect_right(self._times, ts, key=lambda entry: entry.commit_ts)
+        return self._times[at : at + limit]

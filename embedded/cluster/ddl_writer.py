@@ -1,0 +1,245 @@
+"""DDL as TiDB does it: the transaction that finishes the job with its binlogs, then the job in the history."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from embedded.cluster.ddl_history import DDLHistory
+from embedded.cluster.store import Store
+from embedded.oracle import Oracle
+from upstream import pb
+from upstream.meta import hash_field_key
+from upstream.schema import Table
+
+_PUBLIC = 5
+_SYNCED = 6
+_CREATE_SCHEMA, _CREATE_TABLE = 1, 3
+_CHARSET, _COLLATE = "utf8mb4", "utf8mb4_bin"
+_NOT_NULL, _PRIMARY_KEY, _NO_DEFAULT = 1, 2, 4096
+
+
+class Writer(Protocol):
+    """A pump client, see embedded.player.PumpWriter."""
+
+    async def prewrite(self, start_ts: int, payload: bytes) -> None: ...
+
+    async def finish(self, start_ts: int, payload: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A column to create: MySQL type number, display length, and its SQL. All are NOT NULL without default."""
+
+    name: str
+    tp: int
+    flen: int
+    sql: str
+    text: bool = False
+    primary: bool = False
+
+
+class DDLWriter:
+    """Creates schemas and tables upstream; one statement at a time, as TiDB's DDL owner."""
+
+    def __init__(self, writer: Writer, oracle: Oracle, store: Store, history: DDLHistory) -> None:
+        self._writer = writer
+        self._oracle = oracle
+        self._store = store
+        self._history = history
+
+    async def create_schema(self, name: str) -> int:
+        """CREATE DATABASE; returns its id."""
+        schema_id = self._history.allocate_id()
+        info = {
+            "id": schema_id,
+            "db_name": _cistr(name),
+            "charset": _CHARSET,
+            "collate": _COLLATE,
+            "state": _PUBLIC,
+            "policy_ref_info": None,
+        }
+        await self._finish_job(
+            _CREATE_SCHEMA,
+            f"CREATE DATABASE {_quoted(name)}",
+            schema_id,
+            0,
+            (name, ""),
+            ("DBs", f"DB:{schema_id}"),
+            {"DBInfo": info},
+        )
+        return schema_id
+
+    async def create_table(self, schema_id: int, schema: str, name: str, columns: list[ColumnSpec]) -> Table:
+        """CREATE TABLE with a BIGINT primary key as handle; returns it as its readers will see it."""
+        table_id = self._history.allocate_id()
+        body = ",".join(f"{_quoted(c.name)} {c.sql}" for c in columns)
+        ts = await self._oracle.take()
+        info = _table_info(table_id, name, columns, ts)
+        await self._finish_job(
+            _CREATE_TABLE,
+            f"CREATE TABLE {_quoted(schema)}.{_quoted(name)} ({body})",
+            schema_id,
+            table_id,
+            (schema, name),
+            (f"DB:{schema_id}", f"Table:{table_id}"),
+            {"TableInfo": info},
+        )
+        return Table.from_tidb(info, schema_id, schema)
+
+    async def _finish_job(
+        self,
+        kind: int,
+        query: str,
+        schema_id: int,
+        table_id: int,
+        names: tuple[str, str],
+        hash_field: tuple[str, str],
+        result: dict[str, Any],
+    ) -> None:
+        queued_ts = await self._oracle.take()
+        start_ts = await self._oracle.take()
+        job_id = self._history.allocate_id()
+        version = self._history.schema_version + 1
+        key = hash_field_key(hash_field[0], hash_field[1].encode())
+        binlog = pb.binlog.Binlog(
+            tp=pb.binlog.Prewrite,
+            start_ts=start_ts,
+            commit_ts=0,
+            prewrite_key=key,
+            ddl_query=f"{query};".encode(),
+            ddl_job_id=job_id,
+            ddl_schema_state=_PUBLIC,
+        )
+        self._store.prewrite(key, start_ts)
+        await self._writer.prewrite(start_ts, binlog.SerializeToString())
+        commit_ts = await self._oracle.take()
+        self._store.commit(key, start_ts, commit_ts)
+        self._store.put(key, json.dumps(next(iter(result.values()))).encode(), commit_ts)
+        binlog.tp, binlog.commit_ts = pb.binlog.Commit, commit_ts
+        await self._writer.finish(start_ts, binlog.SerializeToString())
+        # The history entry is written by the next transaction of the DDL owner.
+        finished_ts = await self._oracle.take()
+        self._history.add(
+            {
+                "id": job_id,
+                "type": kind,
+                "schema_id": schema_id,
+                "table_id": table_id,
+                "schema_name": names[0],
+                "table_name": names[1],
+                "state": _SYNCED,
+                "warning": None,
+                "err": None,
+                "err_count": 0,
+                "row_count": 0,
+                "raw_args": None,
+                "schema_state": _PUBLIC,
+                "snapshot_ver": 0,
+                "real_start_ts": start_ts,
+                "start_ts": queued_ts,
+                "dependency_id": 0,
+                "query": query,
+                "binlog": {
+                    "SchemaVersion": version,
+                    "DBInfo": None,
+                    "TableInfo": None,
+                    "FinishedTS": finished_ts,
+                    "MultipleTableInfos": None,
+                    **result,
+                },
+                "version": 1,
+                "reorg_meta": None,
+                "multi_schema_info": None,
+                "priority": 0,
+                "seq_num": version,
+            },
+            commit_ts,
+        )
+
+
+def _cistr(name: str) -> dict[str, str]:
+    return {"O": name, "L": name.lower()}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _column_info(column: ColumnSpec, number: int) -> dict[str, Any]:
+    charset, collate = (_CHARSET, _COLLATE) if column.text else ("binary", "binary")
+    return {
+        "id": number,
+        "name": _cistr(column.name),
+        "offset": number - 1,
+        "origin_default": None,
+        "origin_default_bit": None,
+        "default": None,
+        "default_bit": None,
+        "default_is_expr": False,
+        "generated_expr_string": "",
+        "generated_stored": False,
+        "dependences": None,
+        "type": {
+            "Tp": column.tp,
+            "Flag": _NOT_NULL | _NO_DEFAULT | (_PRIMARY_KEY if column.primary else 0),
+            "Flen": column.flen,
+            "Decimal": 0,
+            "Charset": charset,
+            "Collate": collate,
+            "Elems": None,
+            "ElemsIsBinaryLit": None,
+            "Array": False,
+        },
+        "state": _PUBLIC,
+        "comment": "",
+        "hidden": False,
+        "change_state_info": None,
+        "version": 2,
+    }
+
+
+def _table_info(table_id: int, name: str, columns: list[ColumnSpec], ts: int) -> dict[str, Any]:
+    return {
+        "id": table_id,
+        "name": _cistr(name),
+        "charset": _CHARSET,
+        "collate": _COLLATE,
+        "cols": [_column_info(column, number) for number, column in enumerate(columns, 1)],
+        "index_info": None,
+        "constraint_info": None,
+        "fk_info": None,
+        "state": _PUBLIC,
+        "pk_is_handle": True,
+        "is_common_handle": False,
+        "common_handle_version": 0,
+        "comment": "",
+        "auto_inc_id": 0,
+        "auto_id_cache": 0,
+        "auto_rand_id": 0,
+        "max_col_id": len(columns),
+        "max_idx_id": 0,
+        "max_fk_id": 0,
+        "max_cst_id": 0,
+        "update_timestamp": ts,
+        "ShardRowIDBits": 0,
+        "max_shard_row_id_bits": 0,
+        "auto_random_bits": 0,
+        "auto_random_range_bits": 0,
+        "pre_split_regions": 0,
+        "partition": None,
+        "compression": "",
+        "view": None,
+        "sequence": None,
+        "Lock": None,
+        "version": 5,
+        "tiflash_replica": None,
+        "is_columnar": False,
+        "temp_table_type": 0,
+        "cache_table_status": 0,
+        "policy_ref_info": None,
+        "stats_options": None,
+        "exchange_partition_info": None,
+        "ttl_info": None,
+    }

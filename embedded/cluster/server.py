@@ -1,0 +1,250 @@
+"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that replays or works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from embedded.cluster.commit_log import CommitLog
+from embedded.cluster.control import ControlServer, Refused
+from embedded.cluster.ddl_history import DDLHistory
+from embedded.cluster.etcd_proxy import EtcdProxy
+from embedded.cluster.pd import PDService
+from embedded.cluster.pump_writer import STRATEGIES, PumpWriter
+from embedded.cluster.regions import RegionMap
+from embedded.cluster.store import Store
+from embedded.cluster.tikv import TiKVService
+from embedded.oracle import Oracle
+from embedded.player import Player, ReplayError
+from embedded.recording import Recording, RecordingError
+from embedded.workload import Workload, WorkloadError, WorkloadOptions
+from upstream import pb_grpc
+
+_STORE_ID = 1
+_COMMITS_A_PAGE = 10_000
+_OPEN_TIMEOUT_S = 20.0
+_SERVER_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # etcd and PD clients ping idle connections; a server that isn't told so hangs up on them.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.so_reuseport", 0),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """`listen` and `control` are host:port (port 0: any free one); without `recording` only workloads can run."""
+
+    etcd: str
+    listen: str = "127.0.0.1:0"
+    control: str = "127.0.0.1:0"
+    recording: Path | None = None
+    cluster_id: int | None = None
+
+
+class Cluster:
+    """Build it and await `start()` on one event loop. Raises RecordingError for a bad recording."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self._options = options
+        self.recording = Recording(options.recording) if options.recording else None
+        first = None
+        if self.recording:
+            transactions = self.recording.transactions()
+            first = min(transactions) if transactions else None
+        self.cluster_id = options.cluster_id or (
+            self.recording.cluster_id if self.recording else random.getrandbits(62) | 1 << 61
+        )
+        self.oracle = Oracle(ceiling=first)
+        self.store = Store(lambda: self.oracle.last)
+        self.history = DDLHistory(self.store)
+        if self.recording:
+            self.history.load(self.recording)
+        self.regions = RegionMap(_STORE_ID, self.history.splits())
+        self.commits = CommitLog()
+        self.state = "idle"
+        self.error: str | None = None
+        self.port = self.control_port = 0
+        self._player: Player | None = None
+        self._workload: Workload | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._until_ts: int | None = None
+        self._opening = False
+
+    async def start(self) -> None:
+        """Listens. OSError if a port is taken."""
+        host, _ = _split(self._options.listen)
+        self._proxy = EtcdProxy(self._options.etcd)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        try:
+            self.port = self._server.add_insecure_port(self._options.listen)
+        except RuntimeError as error:
+            raise OSError(f"can't listen on {self._options.listen}: {error}") from error
+        self._address = f"{host}:{self.port}"
+        pd = PDService(self.cluster_id, f"http://{self._address}", self._address, self.oracle, self.regions)
+        pb_grpc.pd.add_PDServicer_to_server(pd, self._server)
+        pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions), self._server)
+        self._server.add_generic_rpc_handlers((self._proxy,))
+        await self._server.start()
+        control_host, control_port = _split(self._options.control)
+        self._control = ControlServer(
+            control_host,
+            control_port,
+            asyncio.get_running_loop(),
+            {
+                "GET /status": self.status,
+                "POST /replay": self.replay,
+                "POST /stop": self.stop_work,
+                "GET /commits": self.list_commits,
+                "POST /workload": self.start_workload,
+                "GET /workload": self.workload_status,
+            },
+        )
+        self.control_port = self._control.port
+        self._control.start()
+
+    async def stop(self) -> None:
+        """Ends what runs and stops listening."""
+        await self.stop_work({})
+        await asyncio.to_thread(self._control.stop)
+        await self._server.stop(grace=0.2)
+        await self._proxy.close()
+
+    async def status(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The answer of GET /status. Timestamps are TSOs; `commits` counts entries that GET /commits has."""
+        recording = self.recording
+        return {
+            "cluster_id": self.cluster_id,
+            "recording": recording and str(recording.directory),
+            "labels": [{"label": label.name, "ts": label.ts} for label in recording.labels] if recording else [],
+            "state": self.state,
+            "error": self.error,
+            "until_ts": self._until_ts,
+            "counts": self._player.status() if self._player else {},
+            "newest_commit_ts": self.commits.newest_ts,
+            "newest_ts": self.oracle.last,
+            "commits": len(self.commits),
+            "schema_version": self.history.schema_version,
+        }
+
+    async def replay(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /replay: starts it and returns at once; GET /status shows how it goes."""
+        self._check_free()
+        if self.recording is None:
+            raise Refused(409, "no recording to replay; start the stand-in cluster with --recording")
+        if self.state != "idle" or self._workload is not None:
+            raise Refused(409, "time can't go back in a cluster; start a fresh one to replay again")
+        try:
+            self._until_ts = self.recording.resolve(parameters.get("until"))
+        except (RecordingError, TypeError, AttributeError) as error:
+            raise Refused(400, str(error)) from error
+        speed = parameters.get("speed") or "max"
+        writer = self._writer(parameters)
+        try:
+            pace = None if speed == "max" else float(speed)
+            player = Player(
+                self.recording,
+                writer,
+                self.oracle,
+                self.store,
+                self.history,
+                self.commits,
+                until_ts=self._until_ts,
+                speed=pace,
+            )
+        except (ReplayError, TypeError, ValueError) as error:
+            raise Refused(400, f"speed {speed!r}: give a number above 0, or max") from error
+        await self._open(writer)
+        self._player, self.state = player, "replaying"
+        self._task = asyncio.create_task(self._run_replay(player, writer))
+        return await self.status({})
+
+    async def start_workload(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /workload: starts it and returns at once."""
+        self._check_free()
+        if self.recording is not None and self.state == "idle":
+            raise Refused(
+                409, "a workload would come before the recording in time; replay it first, or start without one"
+            )
+        strategy = parameters.pop("strategy", None)
+        try:
+            options = WorkloadOptions.from_json(parameters)
+        except WorkloadError as error:
+            raise Refused(400, str(error)) from error
+        writer = self._writer({"strategy": strategy})
+        await self._open(writer)
+        self._workload = Workload(options, writer, self.oracle, self.store, self.history, self.commits, self._workload)
+        self._task = asyncio.create_task(self._run_workload(self._workload, writer))
+        return await self.workload_status({})
+
+    async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The answer of GET /workload."""
+        return self._workload.status() if self._workload else {"state": "idle"}
+
+    async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /stop: ends a replay or workload, its open transactions rolled back."""
+        if self._task and not self._task.done():
+            for work in (self._player if self.state == "replaying" else None, self._workload):
+                if work is not None:
+                    await work.stop()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._task), 10)
+        return await self.status({})
+
+    async def list_commits(self, parameters: dict[str, Any]) -> list[list[Any]]:
+        """The answer of GET /commits."""
+        try:
+            after, limit = int(parameters.get("after") or 0), int(parameters.get("limit") or _COMMITS_A_PAGE)
+        except (TypeError, ValueError) as error:
+            raise Refused(400, "after is a TSO, limit a number of entries") from error
+        return [list(entry) for entry in self.commits.after(after, min(limit, _COMMITS_A_PAGE))]
+
+    async def _open(self, writer: PumpWriter) -> None:
+        self._opening = True
+        try:
+            await asyncio.wait_for(writer.open(), _OPEN_TIMEOUT_S)
+        except Exception as error:
+            await writer.close()
+            raise Refused(409, f"can't write to pumps: {error}") from error
+        finally:
+            self._opening = False
+
+    def _check_free(self) -> None:
+        if self._opening or (self._task and not self._task.done()):
+            raise Refused(409, "a replay or a workload is running; wait for it, or POST /stop")
+
+    def _writer(self, parameters: dict[str, Any]) -> PumpWriter:
+        strategy = parameters.get("strategy") or "range"
+        if strategy not in STRATEGIES:
+            raise Refused(400, f"strategy {strategy!r}: one of {', '.join(STRATEGIES)}")
+        return PumpWriter(f"http://{self._address}", self.cluster_id, strategy)
+
+    async def _run_replay(self, player: Player, writer: PumpWriter) -> None:
+        await self._run(player.run(), writer)
+        self.state = "failed" if self.error else "done" if player.complete else "stopped"
+
+    async def _run_workload(self, workload: Workload, writer: PumpWriter) -> None:
+        await self._run(workload.run(), writer)
+
+    async def _run(self, work: Coroutine[Any, Any, None], writer: PumpWriter) -> None:
+        self.error = None
+        try:
+            await work
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+        finally:
+            await writer.close()
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host or "127.0.0.1", int(port)
