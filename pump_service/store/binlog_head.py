@@ -17,6 +17,9 @@ HEAD_BYTES = 22
 """tag+tp, tag+9 bytes start_ts, tag+9 bytes commit_ts: as far as `parse_heads` looks"""
 
 
+_NO_DDL = b"\x38\x00\x40\x00"
+
+
 class Head(NamedTuple):
     """tp, start_ts and commit_ts of a Binlog; absent fields are 0."""
 
@@ -125,17 +128,39 @@ def encode_verdict(tp: int, start_ts: int, commit_ts: int) -> bytes:
 def merge(commit: bytes, prewrite: bytes) -> bytes:
     """The message a puller gets: the Commit with prewrite_value, ddl_query, ddl_job_id and ddl_schema_state of its
     Prewrite, which is the only one of the two that is sure to have them."""
-    head: list[bytes] = []
-    tail: list[bytes] = []
+    head_end, body = _after_key(commit), _after_key(prewrite)
+    if head_end and body and commit[head_end:] == _NO_DDL and prewrite[body : body + 1] == b"\x2a":
+        value_end = _end_of_bytes(prewrite, body)
+        if prewrite[value_end:] == _NO_DDL:
+            return commit[:head_end] + prewrite[body:]
+    first, rest = [], []
     for field in fields(commit):
         if field.number <= 4:
-            head.append(commit[field.begin : field.end])
+            first.append(commit[field.begin : field.end])
         elif field.number > 8:
-            tail.append(commit[field.begin : field.end])
-    for field in fields(prewrite):
-        if 5 <= field.number <= 8:
-            head.append(prewrite[field.begin : field.end])
-    return b"".join(head + tail)
+            rest.append(commit[field.begin : field.end])
+    middle = [prewrite[field.begin : field.end] for field in fields(prewrite) if 5 <= field.number <= 8]
+    return b"".join(first + middle + rest)
+
+
+def _after_key(payload: bytes) -> int:
+    """Where the fields behind prewrite_key begin, if the message begins as the encoder writes it, else 0."""
+    if len(payload) < 14 or payload[0] != 0x08 or payload[2] != 0x10 or payload[11] >= 0x80 or payload[12] != 0x18:
+        return 0
+    if min(payload[3:11]) < 0x80 or payload[1] >= 0x80:
+        return 0
+    pos = 14
+    if payload[13] >= 0x80:
+        if len(payload) < HEAD_BYTES or payload[21] >= 0x80 or min(payload[13:21]) < 0x80:
+            return 0
+        pos = HEAD_BYTES
+    return _end_of_bytes(payload, pos) if payload[pos : pos + 1] == b"\x22" else pos
+
+
+def _end_of_bytes(payload: bytes, tag: int) -> int:
+    """Where the length-delimited field with a one-byte tag at `tag` ends."""
+    size, begin = _varint(payload, tag + 1)
+    return begin + size
 
 
 def parse_heads(

@@ -12,12 +12,11 @@ Nothing here is synced: what is lost is made again from the value log, from the 
 from __future__ import annotations
 
 import logging
-import os
 import struct
 import threading
 import time
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +36,8 @@ HEAD_POINTER_KEY = b"!binlog!headPointer"
 TS_PREFIX = b"ts:"
 _KEY = struct.Struct(">3sQ")
 _U64 = struct.Struct("<Q")
-_END = b"ts;"
 _DELETE_BATCH = 1024
-_POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
+_ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
 
 Ints = npt.NDArray[np.int64]
 
@@ -64,7 +62,7 @@ class Index:
             raise OSError(f"the index {directory} can't be opened: {error}") from error
         except plyvel.Error as error:
             aside = directory.with_name(f"{directory.name}.broken-{time.time_ns() // 1_000_000}")
-            os.rename(directory, aside)
+            directory.rename(aside)
             log.error("%s can't be read (%s): moved to %s, the index is made again", directory, error, aside)
             self.was_rebuilt = True
             self._db = self._open()
@@ -110,15 +108,8 @@ class Index:
         """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
         low, high = encode_key(after + 1), encode_key(through + 1)
         with self._db.iterator(start=low, stop=high) as found:
-            pairs = list(islice(found, limit))
-        if not pairs:
-            empty = np.empty(0, np.int64)
-            return empty, empty, empty
-        keys, values = zip(*pairs, strict=True)
-        raw = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 11)
-        ts = np.ascontiguousarray(raw[:, 3:]).view(">u8").ravel().astype(np.int64)
-        pointers = np.frombuffer(b"".join(values), _POINTERS)
-        return ts, pointers["fid"].astype(np.int64), pointers["offset"].astype(np.int64)
+            entries = np.frombuffer(b"".join(chain.from_iterable(islice(found, limit))), _ENTRIES)
+        return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def delete_through(self, ts: int, stop: threading.Event) -> int:
         """Removes the keys [0, ts], a batch at a time, and yields to LevelDB's compaction; returns how many.

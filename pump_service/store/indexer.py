@@ -42,7 +42,14 @@ class Indexer:
     """`offer` and `mark` are called by the writer, in order; the rest runs on the indexer's own thread."""
 
     def __init__(
-        self, value_log: ValueLog, index: Index, sorter: Sorter, *, capacity: int, save_interval_s: float, begin: Pointer
+        self,
+        value_log: ValueLog,
+        index: Index,
+        sorter: Sorter,
+        *,
+        capacity: int,
+        save_interval_s: float,
+        begin: Pointer,
     ) -> None:
         self._log, self._index, self._sorter = value_log, index, sorter
         self._capacity, self._save_interval = capacity, save_interval_s
@@ -82,7 +89,9 @@ class Indexer:
                 self._behind = Pointer(batches[0].fid, batches[0].offsets[0])
                 self._caught_up.clear()
                 self.slow_count += 1
-                log.warning("indexing is %d records behind: catching up from the value log at %s", self._queued, self._behind)
+                log.warning(
+                    "indexing is %d records behind: catching up from the value log at %s", self._queued, self._behind
+                )
                 return
             self._queue.extend(batches)
             self._queued += count
@@ -199,7 +208,9 @@ class Indexer:
                 break
             except (plyvel.Error, OSError) as error:
                 self.errors += 1
-                log.error("writing %d entries to the index %s failed, trying again: %s", len(offsets), self._index.path, error)
+                log.error(
+                    "writing %d entries to the index %s failed, trying again: %s", len(offsets), self._index.path, error
+                )
                 if self._abandon.wait(1.0):
                     raise _AbandonedError from error
         self._sorter.push(fid, tps, starts, commits, offsets, replay=self._replay)

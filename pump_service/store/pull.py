@@ -1,9 +1,8 @@
-"""What a Drainer pulls: each committed transaction as one merged Binlog, and fake binlogs, following live."""
+"""What a Drainer pulls: each committed transaction as one merged Binlog, and fake binlogs."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,38 +24,23 @@ def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]
 
 
 def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
-    fakes = {i: p for i, p in reader.payloads(chunk.fakes) if p is not None}
-    waiting = sorted(((int(chunk.fakes.commits[i]), payload) for i, payload in fakes.items()), reverse=True)
+    payloads = reader.payloads(chunk.fakes)
+    waiting = [(ts, p) for ts, p in zip(chunk.fakes.commits.tolist(), payloads, strict=True) if p is not None]
+    waiting.reverse()
     for begin, end in groups(chunk.prewrites.lengths, _BYTES, _ENTRIES):
         rows = np.arange(begin, end)
-        commits = dict(reader.payloads(chunk.commits, rows))
-        prewrites = dict(reader.payloads(chunk.prewrites, rows))
-        for i in range(begin, end):
-            commit, prewrite = commits[i], prewrites[i]
-            commit_ts = int(chunk.commits.commits[i])
+        columns = (
+            reader.payloads(chunk.commits, rows),
+            reader.payloads(chunk.prewrites, rows),
+            chunk.commits.starts[rows].tolist(),
+            chunk.commits.commits[rows].tolist(),
+        )
+        for commit, prewrite, start_ts, commit_ts in zip(*columns, strict=True):
             while waiting and waiting[-1][0] < commit_ts:
                 ts, payload = waiting.pop()
                 yield Entity(payload, ts, ts)
             if commit is not None and prewrite is not None:
-                yield Entity(binlog_head.merge(commit, prewrite), int(chunk.commits.starts[i]), commit_ts)
+                yield Entity(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
     while waiting:
         ts, payload = waiting.pop()
         yield Entity(payload, ts, ts)
-
-
-def follow(
-    reader: WindowReader,
-    after: int,
-    stop: threading.Event,
-    wait_beyond: Callable[[int], int],
-) -> Iterator[Entity]:
-    """`entities` without end: `wait_beyond(ts)` waits a moment for max_commit_ts to pass ts and returns it."""
-    while not stop.is_set():
-        through = wait_beyond(after)
-        if through <= after:
-            continue
-        for entity in entities(reader, after, through):
-            yield entity
-            if stop.is_set():
-                return
-        after = through

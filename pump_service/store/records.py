@@ -74,6 +74,7 @@ class StoreStats(NamedTuple):
     transactions: int
     batches: int
     write_seconds: float
+    fsync_seconds: float
     max_commit_ts: int
     gc_ts: int
     pending_prewrites: int

@@ -140,7 +140,9 @@ def _big_record(segment: Segment, pos: int, check_crc: bool) -> ScanBatch | None
         if running != crc:
             return None
     head = segment.pread(begin, HEAD_BYTES)
-    tps, starts, commits, right = parse_heads(np.frombuffer(head, np.uint8).reshape(1, -1), np.array([length], np.int64))
+    tps, starts, commits, right = parse_heads(
+        np.frombuffer(head, np.uint8).reshape(1, -1), np.array([length], np.int64)
+    )
     if not right[0]:
         return _batch(segment.fid, segment.pread(begin, length), begin, [0], [length], end)
     return ScanBatch(segment.fid, np.array([pos], np.int64), tps, starts, commits, end)

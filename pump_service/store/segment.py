@@ -151,7 +151,9 @@ class Segment:
         if magic != RECORD_MAGIC:
             raise CorruptRecordError(str(self.path), offset, f"wrong magic {magic:#x}")
         if offset + HEADER.size + length > self.size:
-            raise CorruptRecordError(str(self.path), offset, f"a record of {length} bytes reaches beyond the file's end")
+            raise CorruptRecordError(
+                str(self.path), offset, f"a record of {length} bytes reaches beyond the file's end"
+            )
         end = HEADER.size + length
         payload = data[HEADER.size : end] if end <= len(data) else self.pread(offset + HEADER.size, length)
         if len(payload) != length or crc32c(payload) != crc:

@@ -51,7 +51,7 @@ class Sorter:
     def max_commit_ts(self) -> int:
         """Every commit through it is in the index."""
         root = self._root
-        return max(root[_COMMIT], root[_MARK])
+        return int(max(root[_COMMIT], root[_MARK]))
 
     def handled(self) -> tuple[Pointer, int]:
         """The record of the highest commit that has left the queue, and its timestamp: what is worth saving."""

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pump_service.store import failpoints, pull
 from pump_service.store.errors import (
     BarrierError,
-    CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
     StoreClosedError,
@@ -39,6 +38,8 @@ log = logging.getLogger(__name__)
 _LATE_COMMIT_SLACK = 600_000 << 18
 """Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
 _MAX_BARRIER_AHEAD_MS = 3_600_000
+_MAX_QUEUED = 262_144
+"""Records in memory on their way to the index, about 130 bytes each; more would take memory and gain nothing."""
 
 
 class Store:
@@ -61,7 +62,7 @@ class Store:
             self._log,
             self._index,
             self._sorter,
-            capacity=options.kv_chan_cap,
+            capacity=min(options.kv_chan_cap, _MAX_QUEUED),
             save_interval_s=options.save_interval_s,
             begin=begin,
         )
@@ -133,7 +134,9 @@ class Store:
         """With the index, gcTS is lost. Segments have been purged, and what they held is older than what is left by at
         most the slack that is kept for late Commits."""
         for batch in self._log.scan(self._log.first, self._log.end):
-            for tp, start, commit in zip(batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True):
+            for tp, start, commit in zip(
+                batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True
+            ):
                 ts = start if tp == PREWRITE else commit
                 if ts:
                     return int(ts) + _LATE_COMMIT_SLACK
@@ -274,6 +277,7 @@ class Store:
             keep_from = ts - _LATE_COMMIT_SLACK
             if keep_from > 0:
                 removed = self._log.purge(keep_from)
+                self._reader.forget()
                 deleted = self._index.delete_through(keep_from, self._closing)
                 self._deleted_keys += deleted
                 log.info("purged through %d: %d segments, %d index entries", ts, len(removed), deleted)
@@ -290,6 +294,7 @@ class Store:
             transactions=self._sorter.transactions,
             batches=writer.batches,
             write_seconds=writer.write_seconds,
+            fsync_seconds=self._log.fsync_seconds,
             max_commit_ts=self.max_commit_ts,
             gc_ts=self._gc_ts,
             pending_prewrites=self._sorter.open_count,

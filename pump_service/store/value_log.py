@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,11 +40,12 @@ class ValueLog:
         self._dir = directory
         self._limit = segment_limit
         self._sync = sync
+        self.fsync_seconds = 0.0
         self._lock = threading.Lock()
         self._skips: dict[tuple[int, int], int] = {}
         self._bad: set[tuple[int, int]] = set()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fids = sorted(int(m[1]) for entry in os.listdir(directory) if (m := _NAME.match(entry)))
+        fids = sorted(int(m[1]) for entry in directory.iterdir() if (m := _NAME.match(entry.name)))
         self._segments = {fid: Segment(self._path(fid), fid) for fid in fids}
         for segment in self._segments.values():
             if not segment.sealed:
@@ -98,7 +100,9 @@ class ValueLog:
             if (fid, offset) in self._bad:
                 return
             self._bad.add((fid, offset))
-        log.error("%s: offset %d: %s; what it held is left out of everything read from here", self._path(fid), offset, what)
+        log.error(
+            "%s: offset %d: %s; what it held is left out of everything read from here", self._path(fid), offset, what
+        )
 
     @property
     def end(self) -> Pointer:
@@ -146,7 +150,9 @@ class ValueLog:
             segment.write(parts)
             failpoints.hit("writer.after_write")
             if self._sync:
+                began = time.monotonic()
                 segment.sync()
+                self.fsync_seconds += time.monotonic() - began
             failpoints.hit("writer.after_sync")
             end = first + len(offsets)
             segment.max_ts = max(segment.max_ts, *timestamps[first:end])
@@ -169,7 +175,9 @@ class ValueLog:
         """The payload at `pointer`; CorruptRecordError if there is no good record or the segment has been purged."""
         segment = self.segment(pointer.fid)
         if segment is None:
-            raise CorruptRecordError(str(self._path(pointer.fid)), pointer.offset, "the segment does not exist (purged?)")
+            raise CorruptRecordError(
+                str(self._path(pointer.fid)), pointer.offset, "the segment does not exist (purged?)"
+            )
         return segment.read_record(pointer.offset)
 
     def holds_record(self, pointer: Pointer) -> bool:

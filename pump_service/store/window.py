@@ -8,6 +8,8 @@ joined with Prewrites by start_ts. Prewrites that lie in front of the chunk are 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,10 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads
-from pump_service.store.errors import CorruptRecordError
 from pump_service.store.index import Index
 from pump_service.store.records import WINDOW_SCHEMA, Bounds
-from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
+from pump_service.store.segment import HEADER, RECORD_MAGIC, Segment, crc32c
 from pump_service.store.value_log import ValueLog
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 CHUNK_ENTRIES = 32_768
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 32_768
+_KEPT_CHUNKS = 16
 _RUN_BYTES = 8 << 20
 _GAP = 64 << 10
 _LOOK = HEADER.size + HEAD_BYTES
@@ -49,7 +51,7 @@ class Records:
     starts: Ints
     commits: Ints
 
-    def take(self, which: Ints | npt.NDArray[np.bool_]) -> Records:
+    def take(self, which: Ints | npt.NDArray[np.bool_] | slice) -> Records:
         return Records(
             self.fids[which],
             self.offsets[which],
@@ -76,24 +78,52 @@ class Transactions:
     fakes: Records
     through: int
 
+    def until(self, ts: int) -> Transactions:
+        """The same up to a smaller timestamp."""
+        count = int(np.searchsorted(self.commits.commits, ts, "right"))
+        fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
+        first, rest = slice(0, count), slice(0, fakes)
+        return Transactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts)
+
 
 class WindowReader:
-    """Stateless but for the counters; any number of threads may read at once."""
+    """Any number of threads may read at once. The chunks read last are kept, without payloads: the range that `bounds`
+    has just looked at is the one that is read next, often by several readers."""
 
     def __init__(self, value_log: ValueLog, index: Index) -> None:
         self._log, self._index = value_log, index
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[int, Transactions] = OrderedDict()
         self.missing_prewrites = 0
 
     # -- which transactions
 
     def transactions(self, after: int, through: int, entries: int = CHUNK_ENTRIES) -> Iterator[Transactions]:
-        """The transactions with commit_ts in (after, through], chunk by chunk."""
+        """The transactions with commit_ts in (after, through], chunk by chunk. `through` must not be beyond max_commit_ts:
+        below it nothing changes any more."""
         while after < through:
-            keys, fids, offsets = self._index.range(after, through, entries)
-            last = int(keys[-1]) if len(keys) == entries else through
-            if len(keys):
-                yield self._join(keys, fids, offsets, last)
-            after = last
+            with self._lock:
+                chunk = self._recent.get(after)
+                if chunk is not None:
+                    self._recent.move_to_end(after)
+            if chunk is None:
+                keys, fids, offsets = self._index.range(after, through, entries)
+                last = int(keys[-1]) if len(keys) == entries else through
+                chunk = self._join(keys, fids, offsets, last)
+                with self._lock:
+                    self._recent[after] = chunk
+                    while len(self._recent) > _KEPT_CHUNKS:
+                        self._recent.popitem(last=False)
+            elif chunk.through > through:
+                chunk = chunk.until(through)
+            if len(chunk.commits) or len(chunk.fakes):
+                yield chunk
+            after = chunk.through
+
+    def forget(self) -> None:
+        """Drops the kept chunks (what they point to has been purged)."""
+        with self._lock:
+            self._recent.clear()
 
     def _join(self, keys: Ints, fids: Ints, offsets: Ints, through: int) -> Transactions:
         records, keys = self._look(fids, offsets, keys)
@@ -113,7 +143,13 @@ class WindowReader:
         return Transactions(commits, candidates.take(at), fakes, through)
 
     def _join_older(
-        self, commits: Records, candidates: Records, at: Ints, found: npt.NDArray[np.bool_], fakes: Records, through: int
+        self,
+        commits: Records,
+        candidates: Records,
+        at: Ints,
+        found: npt.NDArray[np.bool_],
+        fakes: Records,
+        through: int,
     ) -> Transactions:
         missing = np.flatnonzero(~found)
         keys, fids, offsets = [], [], []
@@ -137,7 +173,9 @@ class WindowReader:
     def _miss(self, commit_ts: int, start_ts: int) -> None:
         self.missing_prewrites += 1
         log.error(
-            "no Prewrite of transaction %d in this pump though its Commit %d is: the transaction is left out", start_ts, commit_ts
+            "no Prewrite of transaction %d in this pump though its Commit %d is: the transaction is left out",
+            start_ts,
+            commit_ts,
         )
 
     def _look(self, fids: Ints, offsets: Ints, keys: Ints) -> tuple[Records, Ints]:
@@ -168,50 +206,54 @@ class WindowReader:
             return records.take(good), keys[good]
         return records, keys
 
-    def _settle(
-        self, records: Records, keys: Ints, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]
-    ) -> None:
+    def _settle(self, records: Records, keys: Ints, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> None:
         """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
         for i in np.flatnonzero(~good).tolist():
             self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no record for ts {int(keys[i])}")
         # Prewrites are checked when their payload is read; all else is small and decides what belongs together.
-        full = good & (~right | (records.tps != 0))
-        for i, payload in self.payloads(records, np.flatnonzero(full)):
+        full = np.flatnonzero(good & (~right | (records.tps != 0)))
+        payloads = self.payloads(records, full)
+        if None in payloads:
+            good[full[[p is None for p in payloads]]] = False
+        for j in np.flatnonzero(~right[full]).tolist():
+            i, payload = int(full[j]), payloads[j]
             if payload is None:
+                continue
+            try:
+                records.tps[i], records.starts[i], records.commits[i] = parse_head(payload)
+            except (ValueError, OverflowError) as error:
+                self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
                 good[i] = False
-            elif not right[i]:
-                try:
-                    records.tps[i], records.starts[i], records.commits[i] = parse_head(payload)
-                except (ValueError, OverflowError) as error:
-                    self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
-                    good[i] = False
 
     # -- their payloads
 
-    def payloads(self, records: Records, which: Ints | None = None) -> Iterator[tuple[int, bytes | None]]:
-        """(i, payload) for each i of `which` (default: all), in order of place; None (and a report) where it is bad."""
-        if which is None:
-            which = np.arange(len(records))
-        order = which[np.lexsort((records.offsets[which], records.fids[which]))]
-        fids, offsets, lengths = records.fids[order], records.offsets[order], records.lengths[order]
-        ends = offsets + HEADER.size + lengths
-        for begin, end in _runs(fids, offsets, ends):
-            segment = self._log.segment(int(fids[begin]))
-            base = int(offsets[begin])
+    def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
+        """The payload of each record of `which` (default: all); None, after a report, where it is bad."""
+        part = records if which is None else records.take(which)
+        order = np.lexsort((part.offsets, part.fids))
+        in_order = bool((order[1:] > order[:-1]).all())
+        placed = part if in_order else part.take(order)
+        ends = placed.offsets + HEADER.size + placed.lengths
+        found: list[bytes | None] = []
+        for begin, end in _runs(placed.fids, placed.offsets, ends):
+            segment = self._log.segment(int(placed.fids[begin]))
+            base = int(placed.offsets[begin])
             data = b"" if segment is None else _pread(segment, base, int(ends[begin:end].max()) - base)
-            lows = (offsets[begin:end] - base + HEADER.size).tolist()
+            lows = (placed.offsets[begin:end] - base + HEADER.size).tolist()
             highs = (ends[begin:end] - base).tolist()
             slices = [data[low:high] for low, high in zip(lows, highs, strict=True)]
             crcs = np.fromiter(map(crc32c, slices), np.int64, len(slices))
-            part = order[begin:end]
-            bad = crcs != records.crcs[part]
-            if bad.any():
-                for j in np.flatnonzero(bad).tolist():
-                    i = int(part[j])
-                    what = "the segment has been purged" if segment is None else "checksum mismatch"
-                    self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), what)
-                    slices[j] = None  # type: ignore[call-overload]
-            yield from zip(part.tolist(), slices, strict=True)
+            found += slices
+            for j in np.flatnonzero(crcs != placed.crcs[begin:end]).tolist():
+                what = "the segment has been purged" if segment is None else "checksum mismatch"
+                self._log.report_corrupt(int(placed.fids[begin + j]), int(placed.offsets[begin + j]), what)
+                found[begin + j] = None
+        if in_order:
+            return found
+        result: list[bytes | None] = [None] * len(found)
+        for i, payload in zip(order.tolist(), found, strict=True):
+            result[i] = payload
+        return result
 
     def read(self, after: int, through: int) -> Iterator[pa.RecordBatch]:
         """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch."""
@@ -224,14 +266,18 @@ class WindowReader:
     def _batch(self, chunk: Transactions, begin: int, end: int) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
-        payloads: list[bytes | None] = [None] * (end - begin)
-        for i, payload in self.payloads(chunk.prewrites, np.arange(begin, end)):
-            payloads[i - begin] = payload
+        payloads = self.payloads(chunk.prewrites, np.arange(begin, end))
+        lengths = chunk.prewrites.lengths[rows]
         if None in payloads:
             keep = np.array([p is not None for p in payloads])
-            commits, starts = commits[keep], starts[keep]
-        whole = [p for p in payloads if p is not None]
-        return pa.record_batch([pa.array(commits), pa.array(starts), pa.array(whole, pa.large_binary())], schema=WINDOW_SCHEMA)
+            commits, starts, lengths = commits[keep], starts[keep], lengths[keep]
+        joined = b"".join(p for p in payloads if p is not None) if None in payloads else b"".join(payloads)  # type: ignore[arg-type]
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        column = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(joined)]
+        )
+        return pa.record_batch([_int64(commits), _int64(starts), column], schema=WINDOW_SCHEMA)
 
     def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> Bounds:
         """The largest end <= `through` with at most so many transactions and payload bytes behind `after`; the first
@@ -251,6 +297,10 @@ class WindowReader:
             size = int(sizes[-1]) if len(sizes) else size
             last = chunk.through
         return Bounds(through, count, size)
+
+
+def _int64(values: Ints) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _pread(segment: Segment, offset: int, size: int) -> bytes:

@@ -1,0 +1,73 @@
+"""Asks TiKV what became of a transaction whose Commit or Rollback never reached the pump.
+
+The order matters. MvccGetByKey on the primary key only reads, so it is asked first and, for young transactions, alone:
+nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every transaction
+is KvCheckTxnStatus asked, which rolls back what it finds without a lock or with an expired one. It is given the
+transaction's own start_ts as the caller's, which pushes nothing, and a TSO of PD's as the current one, because TiKV's
+clock follows it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pump_service.store import Verdict, VerdictKind
+from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
+
+MAX_TXN_TIME_S = 600.0
+"""maxTxnTimeoutSecond of the original"""
+
+_PENDING = Verdict(VerdictKind.PENDING)
+
+
+class TiKV(Protocol):
+    """What is needed of upstream.TiKVClient."""
+
+    def mvcc_get(self, key: bytes) -> Mvcc: ...
+
+    def check_txn_status(
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, rollback_if_not_exist: bool
+    ) -> TxnStatus: ...
+
+
+class PD(Protocol):
+    """What is needed of upstream.PDClient."""
+
+    def tso(self) -> int: ...
+
+
+class TiKVResolver:
+    """A resolver for `Store.open`. Thread-safe as its clients are; their time-outs bound each call."""
+
+    def __init__(self, tikv: TiKV, pd: PD, *, max_txn_time_s: float = MAX_TXN_TIME_S) -> None:
+        self._tikv, self._pd = tikv, pd
+        self._max_txn_ms = max_txn_time_s * 1000
+
+    def __call__(self, start_ts: int, prewrite_key: bytes) -> Verdict:
+        """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may still
+        commit. TiKVError or PDError if nobody answers: the verdict is never guessed."""
+        failure: TiKVError | None = None
+        try:
+            verdict = _verdict(self._tikv.mvcc_get(prewrite_key).status(start_ts), start_ts)
+            if verdict is not None:
+                return verdict
+        except TiKVError as error:
+            failure = error
+        now = self._pd.tso()
+        if (now >> 18) - (start_ts >> 18) <= self._max_txn_ms:
+            if failure is not None:
+                raise failure
+            return _PENDING
+        status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, True)
+        return _verdict(status, start_ts) or _PENDING
+
+
+def _verdict(status: TxnStatus, start_ts: int) -> Verdict | None:
+    """None if the status decides nothing."""
+    if status.kind is TxnKind.COMMITTED:
+        if status.commit_ts <= start_ts:
+            raise TiKVError(f"TiKV says that transaction {start_ts} committed at {status.commit_ts}, before it began")
+        return Verdict(VerdictKind.COMMITTED, status.commit_ts)
+    if status.kind is TxnKind.ROLLED_BACK:
+        return Verdict(VerdictKind.ROLLED_BACK)
+    return None
