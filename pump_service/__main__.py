@@ -1,0 +1,7 @@
+"""`python -m pump_service`."""
+
+import sys
+
+from pump_service import main
+
+sys.exit(main())

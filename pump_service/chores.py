@@ -1,0 +1,176 @@
+"""What a pump does by itself: fake binlogs when it is idle, garbage collection, and waiting until it may go offline."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from pump_service.config import Config
+from pump_service.ingest import Ingest
+from pump_service.metrics import Metrics
+from pump_service.node import OFFLINE, Clock
+from pump_service.store import Record, Store
+from upstream import pb
+from upstream.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+_GC_EVERY_S = 3600.0
+_CHECK_S = 1.0
+_REPORT_S = 30.0
+_WRITE_S = 10.0
+
+
+def fake_binlog(ts: int) -> Record:
+    """A binlog that holds nothing and says that everything up to `ts` has been written: start_ts == commit_ts."""
+    message = pb.binlog.Binlog(tp=pb.binlog.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
+    return Record(2, ts, ts, message.SerializeToString())
+
+
+class Chores:
+    """Background threads; `start` and `stop`. Failures are logged and tried again at the next turn."""
+
+    def __init__(
+        self, config: Config, store: Store, clock: Clock, ingest: Ingest, metrics: Metrics, registry: Registry
+    ) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._registry = registry
+        self._store = store
+        self._clock = clock
+        self._ingest = ingest
+        self._stop = threading.Event()
+        self._collecting = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin."""
+        for name, target in (("pump-fakes", self._fakes), ("pump-gc", self._hourly)):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        if self._config.metrics_addr:
+            self._threads.append(threading.Thread(target=self._push, name="pump-push", daemon=True))
+            self._threads[-1].start()
+
+    def stop(self) -> None:
+        """End the threads; waits a few seconds for what they are doing."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(3)
+
+    def write_fake(self) -> int:
+        """Write a fake binlog and wait until it is durable; its TSO. Raises what PD or the store raise."""
+        ts = self._clock.fresh()
+        durable = threading.Event()
+        verdict: list[BaseException | None] = []
+
+        def done(error: BaseException | None) -> None:
+            verdict.append(error)
+            durable.set()
+
+        self._store.submit([fake_binlog(ts)], done)
+        if not durable.wait(_WRITE_S):
+            raise TimeoutError(f"a fake binlog was not durable after {_WRITE_S:.0f} s")
+        if verdict[0] is not None:
+            raise verdict[0]
+        return ts
+
+    def wait_safe_to_offline(self, hurry: threading.Event) -> bool:
+        """Until every drainer that isn't offline has all that this pump holds; False if `hurry` came first."""
+        ts = None
+        while ts is None:
+            try:
+                ts = self.write_fake()
+            except Exception as error:
+                _log.error("going offline: no fake binlog could be written, trying again: %s", error)
+                if hurry.wait(_CHECK_S):
+                    return False
+        while self._store.max_commit_ts < ts or not self._store.all_matched():
+            if hurry.wait(0.1):
+                return False
+        last = self._store.max_commit_ts
+        reported = 0.0
+        while True:
+            try:
+                behind = [d for d in self._registry.drainers() if d.state != OFFLINE and d.max_commit_ts < last]
+                if not behind:
+                    return True
+                if time.monotonic() - reported >= _REPORT_S:
+                    reported = time.monotonic()
+                    _log.info(
+                        "going offline: waiting for %s to reach commit ts %d",
+                        ", ".join(f"{d.node_id} ({d.state}, at {d.max_commit_ts})" for d in behind),
+                        last,
+                    )
+                self.write_fake()  # keeps the drainers moving
+            except Exception as error:
+                _log.error("going offline: trying again: %s", error)
+            if hurry.wait(_CHECK_S):
+                return False
+
+    def collect_garbage(self) -> bool:
+        """Start a round in the background; False if one is under way."""
+        if not self._collecting.acquire(blocking=False):
+            return False
+        threading.Thread(target=self._collect, name="pump-gc-round", daemon=True).start()
+        return True
+
+    def _collect(self) -> None:
+        try:
+            until = int((time.time() - self._config.gc_s) * 1000) << 18
+            readers = [d for d in self._registry.drainers() if d.state != OFFLINE]
+            for reader in readers:
+                if reader.max_commit_ts < until:
+                    _log.warning(
+                        "garbage collection stops at commit ts %d, as far as drainer %s (%s) has read; "
+                        "if that drainer is gone for good, set it offline with binlogctl",
+                        reader.max_commit_ts,
+                        reader.node_id,
+                        reader.state,
+                    )
+                    until = reader.max_commit_ts
+            if until > 0:
+                self._store.gc(until)
+        except Exception:
+            _log.exception("garbage collection failed")
+        finally:
+            self._collecting.release()
+
+    def _hourly(self) -> None:
+        while not self._stop.wait(_GC_EVERY_S):
+            self.collect_garbage()
+
+    def _fakes(self) -> None:
+        reported = 0.0
+        while True:
+            asleep = time.monotonic()
+            if self._stop.wait(self._config.gen_binlog_interval):
+                return
+            if self._ingest.last_call >= asleep:
+                continue
+            try:
+                self.write_fake()
+            except Exception as error:
+                if time.monotonic() - reported >= _REPORT_S:
+                    reported = time.monotonic()
+                    _log.error("no fake binlog could be written, trying again: %s", error)
+
+    def _push(self) -> None:
+        from prometheus_client import push_to_gateway
+
+        reported = 0.0
+        while not self._stop.wait(self._config.metrics_interval):
+            try:
+                push_to_gateway(
+                    self._config.metrics_addr,
+                    job="binlog",
+                    registry=self._metrics.registry,
+                    grouping_key={"instance": self._config.advertise_addr},
+                    timeout=5,
+                )
+            except Exception as error:
+                if time.monotonic() - reported >= _REPORT_S:
+                    reported = time.monotonic()
+                    _log.error("metrics could not be pushed to %s: %s", self._config.metrics_addr, error)

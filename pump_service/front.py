@@ -1,0 +1,221 @@
+"""The one address: looks at a connection's first bytes and gives it to the lane, to grpcio or to HTTP/1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from weakref import WeakSet
+
+from pump_service.config import Security
+from pump_service.lane import Lane, LaneContext
+from pump_service.lane.frames import ACK, HEAD, PREFACE, SETTINGS
+from pump_service.tls import allowed
+
+_log = logging.getLogger(__name__)
+
+_FIRST_BYTES_S = 30.0
+_MAX_CONNECTIONS = 8192
+_USER_TIMEOUT_MS = 30_000
+
+
+class Front:
+    """Accepts connections. `grpc_path` is the Unix socket of the grpcio server, `http1` makes a protocol for HTTP/1."""
+
+    def __init__(self, grpc_path: str, http1: Callable[[], asyncio.Protocol], security: Security) -> None:
+        self.security = security
+        self._grpc_path = grpc_path
+        self._http1 = http1
+        self._context: LaneContext | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections: WeakSet[asyncio.Transport] = WeakSet()
+
+    def use(self, context: LaneContext) -> None:
+        """The context for lanes; must come before `listen`."""
+        self._context = context
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None, backlog: int = 1024) -> tuple[str, int]:
+        """Bind; returns the address. OSError if it is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Sniffer(self), host or None, port, ssl=tls, backlog=backlog, start_serving=False
+        )
+        name = self._server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    async def listen_unix(self, path: str) -> asyncio.Server:
+        """A second way in: a Unix socket (the original's `socket`)."""
+        return await asyncio.get_running_loop().create_unix_server(lambda: _Sniffer(self), path)
+
+    async def serve(self) -> None:
+        """Begin to accept."""
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket; open connections stay."""
+        if self._server is not None:
+            self._server.close()
+
+    def close_all(self) -> None:
+        """Close what is still open."""
+        for task in self._tasks:
+            task.cancel()
+        for transport in list(self.connections):
+            transport.abort()
+
+    def lane(self) -> Lane:
+        """A protocol for a new HTTP/2 connection."""
+        assert self._context is not None
+        return Lane(self._context)
+
+    def http1(self) -> asyncio.Protocol:
+        """A protocol for a new HTTP/1 connection."""
+        return self._http1()
+
+    def splice(self, transport: asyncio.Transport, first: bytes, acks_to_drop: int, our_ack_pending: bool) -> None:
+        """Join a connection with a new one to the grpcio server, byte for byte but for acknowledgements of SETTINGS that
+        would be one too many: `acks_to_drop` of the server's, and one of the client's if ours is still pending."""
+        client = _Pipe(_AckFilter(1 if our_ack_pending else 0, len(PREFACE)))
+        server = _Pipe(_AckFilter(acks_to_drop, 0))
+        transport.pause_reading()
+        transport.set_protocol(client)
+        client.connection_made(transport)
+        task = asyncio.get_running_loop().create_task(self._connect(client, server, first))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, client: _Pipe, server: _Pipe, first: bytes) -> None:
+        try:
+            await asyncio.wait_for(
+                asyncio.get_running_loop().create_unix_connection(lambda: server, self._grpc_path), 5.0
+            )
+        except OSError as error:  # TimeoutError is one
+            _log.error("the grpc server at %s doesn't take connections: %s", self._grpc_path, error)
+            client.transport.abort()
+            return
+        if client.lost:
+            server.transport.abort()
+            return
+        client.other, server.other = server, client
+        client.data_received(first)
+        client.transport.resume_reading()
+
+
+class _Sniffer(asyncio.Protocol):
+    """Holds a connection until its first bytes tell HTTP/2 from HTTP/1."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._data = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._front.connections) >= _MAX_CONNECTIONS:
+            _log.warning("connection refused: %d are open", len(self._front.connections))
+            transport.abort()
+            return
+        certificate = transport.get_extra_info("peercert")
+        if self._front.security.on and not allowed(self._front.security, certificate):
+            _log.warning("connection refused: its certificate's common name isn't in cert-allowed-cn")
+            transport.abort()
+            return
+        self._front.connections.add(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTES_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        head = self._data[: len(PREFACE)]
+        if PREFACE.startswith(head):
+            if len(head) < len(PREFACE):
+                return  # both are possible
+            protocol: asyncio.Protocol = self._front.lane()
+        else:
+            protocol = self._front.http1()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(self._data)
+
+
+class _AckFilter:
+    """Removes the first `count` acknowledgements of SETTINGS from a stream of frames, then lets bytes pass."""
+
+    def __init__(self, count: int, skip: int) -> None:
+        self._count = count
+        self._skip = skip  # bytes before the first frame
+        self._rest = b""
+
+    def pass_on(self, data: bytes) -> bytes:
+        """What of `data` (and what was kept back) may go on."""
+        if not self._count:
+            return data
+        buf = self._rest + data
+        pos = min(self._skip, len(buf))
+        self._skip -= pos
+        out = [buf[:pos]]
+        while self._count and len(buf) - pos >= 9:
+            head, flags, _ = HEAD.unpack_from(buf, pos)
+            stop = pos + 9 + (head >> 8)
+            if stop > len(buf):
+                break
+            if head & 0xFF == SETTINGS and flags & ACK:
+                self._count -= 1
+            else:
+                out.append(buf[pos:stop])
+            pos = stop
+        self._rest = b"" if not self._count else buf[pos:]
+        if not self._count:
+            out.append(buf[pos:])
+        return b"".join(out)
+
+
+class _Pipe(asyncio.Protocol):
+    """One end of a spliced connection; what it receives goes to `other`."""
+
+    def __init__(self, acks: _AckFilter) -> None:
+        self._acks = acks
+        self.other: _Pipe | None = None
+        self.lost = False
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and not self.other.lost:
+            passed = self._acks.pass_on(data)
+            if passed:
+                self.other.transport.write(passed)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and not self.other.lost:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and not self.other.lost:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        if self.other is not None and not self.other.lost:
+            self.other.transport.close()

@@ -1,0 +1,145 @@
+"""HTTP/1.1 on an accepted connection: h11 does the protocol, an async handler answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import h11
+
+_log = logging.getLogger(__name__)
+
+_MAX_HEAD = 65536
+_MAX_BODY = 1 << 20
+_IDLE_S = 75.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A complete request; `target` is path and query as sent."""
+
+    method: str
+    target: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What to answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Http1(asyncio.Protocol):
+    """One connection, kept alive as HTTP/1.1 says; requests are answered one after the other."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        self._request: h11.Request | None = None
+        self._body: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._http.receive_data(data)
+            self._events()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error.error_status_hint, str(error))
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._transport.close)
+
+    def _events(self) -> None:
+        while self._task is None:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return
+            if isinstance(event, h11.ConnectionClosed):
+                self._transport.close()
+                return
+            if isinstance(event, h11.Request):
+                self._request = event
+                self._body = []
+                if self._http.they_are_waiting_for_100_continue:
+                    self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            elif isinstance(event, h11.Data):
+                self._body.append(bytes(event.data))
+                if sum(map(len, self._body)) > _MAX_BODY:
+                    self._refuse(413, f"a body above {_MAX_BODY} bytes")
+                    return
+            elif isinstance(event, h11.EndOfMessage):
+                assert self._request is not None
+                request = Request(
+                    self._request.method.decode("ascii"), self._request.target.decode("ascii"), b"".join(self._body)
+                )
+                self._task = asyncio.get_running_loop().create_task(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        try:
+            response = await self._handler(request)
+        except Exception as error:
+            _log.exception("%s %s failed", request.method, request.target)
+            response = Response(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
+        self._task = None
+        if self._transport.is_closing():
+            return
+        self._respond(response, head_only=request.method == "HEAD")
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self._wait()
+            try:
+                self._events()  # the next request may be here already
+            except h11.RemoteProtocolError as error:
+                self._refuse(error.error_status_hint, str(error))
+        else:
+            self._transport.close()
+
+    def _respond(self, response: Response, *, head_only: bool = False) -> None:
+        headers = [("content-type", response.content_type), ("content-length", str(len(response.body)))]
+        self._send(h11.Response(status_code=response.status, headers=headers))
+        if not head_only:
+            self._send(h11.Data(data=response.body))
+        self._send(h11.EndOfMessage())
+
+    def _refuse(self, status: int, text: str) -> None:
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = f"{text}\n".encode()
+            headers = [
+                ("content-type", "text/plain; charset=utf-8"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            self._send(h11.Response(status_code=status, headers=headers))
+            self._send(h11.Data(data=body))
+            self._send(h11.EndOfMessage())
+        self._transport.close()
+
+    def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            self._transport.write(data)

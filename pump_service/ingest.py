@@ -1,0 +1,140 @@
+"""WriteBinlog's meaning, the same behind the lane and behind grpcio: who may write what, and what is no binlog at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import DecodeError
+
+from pump_service.metrics import BatchHistogram
+from pump_service.store import NoSpaceError, Record, Store
+from upstream import pb
+
+_UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
+_PREWRITE, _ROLLBACK = 0, 2
+_MAX_TS = 2**63 - 1
+
+
+class Refused(Exception):
+    """A call that isn't written: gRPC `status` and the `text` that TiDB sees."""
+
+    def __init__(self, text: str, status: int = _UNKNOWN) -> None:
+        super().__init__(text)
+        self.text = text
+        self.status = status
+
+
+class Ingest:
+    """Admits binlogs and hands them to the store.
+
+    `state()` is the node's state (`online`, `pausing` …): only an online pump takes Prewrites and probes; Commits,
+    Rollbacks and fake binlogs are taken in every state, so that open transactions can end.
+    """
+
+    def __init__(self, cluster_id: int, state: Callable[[], str], store: Store, latency: BatchHistogram) -> None:
+        self._cluster_id = cluster_id
+        self._state = state
+        self._store = store
+        self._latency = latency
+        # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
+        self._prefix = b"\x08" + _varint(cluster_id) + b"\x12"
+        self._prefix_end = len(self._prefix)
+        self._parse = pb.binlog.Binlog.FromString
+        self.last_call = time.monotonic()
+
+    def admit(self, message: bytes) -> Record | None:
+        """The record in a WriteBinlogReq; None for a probe (it succeeds, nothing is written). Raises Refused."""
+        payload = self._payload(message)
+        try:
+            binlog = self._parse(payload)
+        except DecodeError:
+            raise Refused(_not_a_binlog(payload, "it isn't a protobuf message of that type")) from None
+        tp = binlog.tp
+        start = binlog.start_ts
+        commit = binlog.commit_ts
+        # An unknown tp is dropped by the parser, which would make a Prewrite of it: look at the bytes themselves.
+        if payload[:1] == b"\x08" and payload[1] == tp and 0 <= tp <= _ROLLBACK:
+            pass
+        elif payload:
+            tp = _checked_type(payload, binlog)
+        if tp == _PREWRITE and (start != commit or start == 0):
+            state = self._state()
+            if state != "online":
+                raise Refused(f"no online: {state}")
+        if start == 0 and commit == 0:
+            self._check_space()
+            return None
+        if start < 0 or commit < 0:
+            raise Refused(_not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})"))
+        if tp == 1 and commit <= start:
+            raise Refused(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
+        return Record(tp, start, commit, payload)
+
+    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
+        """As Store.submit."""
+        self._store.submit(records, done)
+
+    def observe(self, seconds: float, calls: int, ok: bool) -> None:
+        """Count calls answered together, `seconds` after they came."""
+        self.last_call = time.monotonic()
+        self._latency.observe(seconds, calls, ("WriteBinlog", "succ" if ok else "fail"))
+
+    def _check_space(self) -> None:
+        """A probe writes nothing, but TiDB must not come back while its binlogs would be refused."""
+        stats = self._store.stats()
+        if not stats.writable:
+            threshold = self._store.options.stop_write_at_available_space
+            error = NoSpaceError(stats.available_bytes, threshold)
+            raise Refused("the store has failed, see the pump's log" if stats.failed else str(error))
+
+    def _payload(self, message: bytes) -> bytes:
+        """The payload of the request, by its bytes if they are as every client writes them."""
+        if message.startswith(self._prefix):
+            pos = self._prefix_end
+            size = shift = 0
+            for byte in message[pos : pos + 5]:
+                pos += 1
+                size |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    if size == len(message) - pos:
+                        return message[pos:]
+                    break
+                shift += 7
+        try:
+            request = pb.pump.WriteBinlogReq.FromString(message)
+        except DecodeError:
+            raise Refused(
+                f"the request of {len(message)} bytes is no WriteBinlogReq: {message[:16].hex(' ')} …"
+            ) from None
+        if request.clusterID != self._cluster_id:
+            raise Refused(f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}")
+        return request.payload
+
+
+def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:
+    """The type of a binlog whose bytes aren't in the usual order."""
+    if binlog.HasField("tp"):
+        tp = int(binlog.tp)
+        if tp <= _ROLLBACK:
+            return tp
+        raise Refused(_not_a_binlog(payload, f"its type {tp} is not in use"))
+    if binlog.HasField("start_ts") or binlog.HasField("commit_ts"):
+        if payload[:1] == b"\x08":
+            raise Refused(_not_a_binlog(payload, "its type is unknown"))
+        return _PREWRITE
+    raise Refused(_not_a_binlog(payload, "it has neither type nor timestamps"))
+
+
+def _not_a_binlog(payload: bytes, why: str) -> str:
+    head = payload[:16].hex(" ")
+    return f"the payload of {len(payload)} bytes is no valid Binlog: {why}; it begins with {head or 'nothing'}"
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

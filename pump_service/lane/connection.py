@@ -1,0 +1,502 @@
+"""One HTTP/2 connection: WriteBinlog answered here, all at once per read; any other first call spliced away.
+
+The connection is undecided until its first request. Until then the server's SETTINGS are empty (all defaults), so that
+another HTTP/2 server can take over behind it without the client seeing a contradiction: what the client sent is replayed
+to that server, without the acknowledgement of our SETTINGS, and that server's acknowledgement of the client's SETTINGS is
+dropped, because we have sent it already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pump_service.ingest import Refused
+from pump_service.lane import frames as f
+from pump_service.lane.context import LaneContext, LaneLimits
+from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
+from pump_service.lane.sender import Sender
+from pump_service.store import Record
+
+__all__ = ["Lane", "LaneContext", "LaneLimits"]
+
+_log = logging.getLogger(__name__)
+
+_WRITE_PATH = (b":path", b"/binlog.Pump/WriteBinlog")
+_GRPC = (b"content-type", b"application/grpc")
+_CONTINUATIONS = 64
+_REPLENISH = 1 << 20
+
+
+class _Stream:
+    """A call whose request isn't complete. `headers` is None for WriteBinlog."""
+
+    __slots__ = ("chunks", "granted", "headers", "size")
+
+    def __init__(self, granted: int, headers: Headers | None) -> None:
+        self.chunks: list[bytes] = []
+        self.size = 0  # bytes of body received
+        self.granted = granted  # bytes the client may still send
+        self.headers = headers
+
+
+class Lane(asyncio.Protocol):
+    """The server side of one connection. Everything runs in the loop's thread."""
+
+    def __init__(self, context: LaneContext) -> None:
+        self._context = context
+        self._limits = context.limits
+        self._sender = Sender()
+        self._out = self._sender.out
+        self._hpack = HpackDecoder()
+        self._rest = b""
+        self._preface = False
+        self._sniffed: list[bytes] | None = []  # frames to replay if another server takes over
+        self._client_settings = 0  # SETTINGS we acknowledged while undecided
+        self._our_ack_pending = True
+        self._window = f.DEFAULT_WINDOW  # what a new stream may send us
+        self._open: dict[int, _Stream | None] = {}  # None: WriteBinlog, nothing of the body yet
+        self._partial = 0
+        self._starved: set[int] = set()
+        self._last = 0
+        self._received = 0
+        self._records: list[Record] = []
+        self._streams: list[int] = []
+        self._probes: list[int] = []
+        self._waiting = 0  # calls in the store
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._block: tuple[int, int, list[bytes]] | None = None  # stream, flags, header block so far
+        self._held: set[str] = set()
+        self._closing = False
+        self._transport: asyncio.Transport
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._context.lanes.add(self)
+        transport.write(f.settings({}))
+        if self._context.full:
+            self.hold(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._context.lanes.discard(self)
+        for task in self._tasks.values():
+            task.cancel()
+        self._sender.forget_all()
+        self._open.clear()
+
+    def pause_writing(self) -> None:
+        self._hold("writing", True)
+
+    def resume_writing(self) -> None:
+        self._hold("writing", False)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        buf = self._rest + data if self._rest else data
+        try:
+            self._rest = self._frames(buf)
+        except f.ConnectionFault as fault:
+            self._fail(fault.code, str(fault))
+        except HpackError as error:
+            self._fail(f.COMPRESSION_ERROR, str(error))
+        if self._records:
+            records, self._records = self._records, []
+            streams, self._streams = self._streams, []
+            self._waiting += len(streams)
+            self._context.submit(self, records, streams)
+        if self._probes:
+            self._sender.replies(self._probes)
+            self._context.ingest.observe(0.0, len(self._probes), True)
+            self._probes = []
+        if self._received >= _REPLENISH:
+            self._out.append(f.window_update(0, self._received))
+            self._received = 0
+        if self._out:
+            self.flush()
+
+    # the context's side
+
+    def answer(self, streams: list[int], error: BaseException | None) -> None:
+        """The store's verdict on calls of this connection; `flush` sends the answers."""
+        self._waiting -= len(streams)
+        if self._closing:
+            return
+        if error is None:
+            self._sender.replies(streams)
+        else:
+            self._out += [f.error_reply(stream, f.GRPC_UNKNOWN, str(error)) for stream in streams]
+
+    def flush(self) -> None:
+        """Write what is ready."""
+        out = self._out
+        if out and not self._transport.is_closing():
+            self._transport.write(b"".join(out))
+        out.clear()
+
+    def hold(self, on: bool) -> None:
+        """Stop or go on reading, because the store is full or has room again."""
+        self._hold("store", on)
+
+    @property
+    def busy(self) -> bool:
+        """True while calls are open or unanswered."""
+        return bool(self._waiting or self._open or self._tasks)
+
+    def go_away(self) -> None:
+        """Tell the client to open no more calls here; those that cross the message are still served."""
+        if not self._closing:
+            self._out.append(f.goaway(f.MAX_WINDOW, f.NO_ERROR, "the pump is shutting down"))
+            self.flush()
+
+    def close(self) -> None:
+        """Close for good, after a last GOAWAY that says how far calls were taken."""
+        if not self._closing:
+            self._closing = True
+            self._out.append(f.goaway(self._last, f.NO_ERROR))
+            self.flush()
+            self._transport.close()
+
+    # the bridge's side
+
+    @property
+    def sender(self) -> Sender:
+        """Where the bridge puts the frames of its answer."""
+        return self._sender
+
+    def ended(self, stream: int) -> None:
+        """The bridge has answered the stream."""
+        self._tasks.pop(stream, None)
+        if not self._closing:
+            self.flush()
+
+    # frames
+
+    def _frames(self, buf: bytes) -> bytes:
+        """Handle every complete frame of `buf`, and return what is left of it."""
+        pos = 0
+        end = len(buf)
+        if not self._preface:
+            if not f.PREFACE.startswith(buf[: len(f.PREFACE)]):
+                raise f.ConnectionFault(f.PROTOCOL_ERROR, "this is not the HTTP/2 preface")
+            if end < len(f.PREFACE):
+                return buf
+            self._preface = True
+            pos = len(f.PREFACE)
+        unpack = f.HEAD.unpack_from
+        opened = self._open
+        admit = self._context.ingest.admit
+        while end - pos >= 9:
+            head, flags, stream = unpack(buf, pos)
+            kind = head & 0xFF
+            length = head >> 8
+            if length > f.MAX_FRAME:
+                raise f.ConnectionFault(f.FRAME_SIZE_ERROR, f"a frame of {length} bytes, {f.MAX_FRAME} are allowed")
+            start = pos + 9
+            stop = start + length
+            if stop > end:
+                break
+            if self._block is not None and kind != f.CONTINUATION:
+                raise f.ConnectionFault(f.PROTOCOL_ERROR, f"frame type {kind} inside a header block")
+            if kind == f.DATA:
+                # Most calls: the whole message in one frame.
+                if flags == f.END_STREAM and opened.get(stream, self) is None and length >= 5:
+                    self._received += length
+                    del opened[stream]
+                    if buf[start] == 0 and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5:
+                        try:
+                            record = admit(buf[start + 5 : stop])
+                        except Refused as refusal:
+                            self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+                        else:
+                            if record is None:
+                                self._probes.append(stream)
+                            else:
+                                self._records.append(record)
+                                self._streams.append(stream)
+                    else:
+                        self._message(stream, buf[start:stop])
+                else:
+                    self._data(flags, stream, buf[start:stop])
+            elif kind == f.HEADERS:
+                if flags & f.END_HEADERS and not flags & (f.PADDED | f.PRIORITY_FLAG):
+                    self._headers(stream, flags, buf[start:stop])
+                else:
+                    self._split_headers(stream, flags, buf[start:stop])
+            else:
+                self._control(kind, flags, stream, buf[start:stop])
+            if self._sniffed is not None:
+                self._sniff(kind, flags, buf[pos:stop])
+                if self._closing:  # spliced away: the rest belongs to the other server
+                    self._hand_over(buf[stop:])
+                    return b""
+            pos = stop
+        return buf[pos:]
+
+    def _sniff(self, kind: int, flags: int, raw: bytes) -> None:
+        assert self._sniffed is not None
+        if kind == f.PING or (kind == f.SETTINGS and flags & f.ACK):
+            return
+        self._sniffed.append(raw)
+        if len(self._sniffed) > 256:
+            raise f.ConnectionFault(f.ENHANCE_YOUR_CALM, "no request in 256 frames")
+        if kind == f.SETTINGS:
+            self._client_settings += 1
+
+    def _decide(self, is_write: bool) -> None:
+        """The first request says what the connection is for."""
+        if not is_write:
+            self._closing = True
+            return
+        self._sniffed = None
+        self._window = self._limits.stream_window
+        self._out += [
+            f.settings(
+                {
+                    f.SETTING_MAX_CONCURRENT_STREAMS: self._limits.streams,
+                    f.SETTING_INITIAL_WINDOW_SIZE: self._window,
+                    f.SETTING_MAX_HEADER_LIST_SIZE: self._limits.header_block,
+                }
+            ),
+            f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW),
+        ]
+
+    def _hand_over(self, rest: bytes) -> None:
+        assert self._sniffed is not None
+        self.flush()
+        self._context.lanes.discard(self)
+        if self._held:
+            self._transport.resume_reading()
+        first = f.PREFACE + b"".join(self._sniffed) + rest
+        self._sniffed = None
+        self._context.splice(self._transport, first, self._client_settings, self._our_ack_pending)
+
+    def _split_headers(self, stream: int, flags: int, payload: bytes) -> None:
+        payload = _unpad(payload, flags)
+        if flags & f.PRIORITY_FLAG:
+            if len(payload) < 5:
+                raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
+            payload = payload[5:]
+        if flags & f.END_HEADERS:
+            self._headers(stream, flags, payload)
+        else:
+            self._block = (stream, flags, [payload])
+
+    def _continue(self, stream: int, flags: int, payload: bytes) -> None:
+        if self._block is None or self._block[0] != stream:
+            raise f.ConnectionFault(f.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        _, first_flags, parts = self._block
+        parts.append(payload)
+        if len(parts) > _CONTINUATIONS or sum(map(len, parts)) > self._limits.header_block:
+            raise f.ConnectionFault(
+                f.ENHANCE_YOUR_CALM, f"a header block above {self._limits.header_block} bytes or in too many frames"
+            )
+        if flags & f.END_HEADERS:
+            self._block = None
+            self._headers(stream, first_flags, b"".join(parts))
+
+    def _headers(self, stream: int, flags: int, block: bytes) -> None:
+        headers = self._hpack.decode(block)  # always, or the table goes out of step
+        if stream <= self._last:
+            if stream in self._open and flags & f.END_STREAM:  # trailers of the client
+                self._data(f.END_STREAM, stream, b"")
+            elif stream == 0 or stream in self._open:
+                raise f.ConnectionFault(f.PROTOCOL_ERROR, f"HEADERS on stream {stream} out of turn")
+            return
+        if not stream & 1:
+            raise f.ConnectionFault(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
+        self._last = stream
+        if len(self._open) + self._waiting + len(self._tasks) >= self._limits.streams:
+            self._reset(stream, f.REFUSED_STREAM)
+            return
+        is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
+        if self._sniffed is not None:
+            self._decide(is_write)
+            if self._closing:
+                return
+        self._open[stream] = None if is_write else _Stream(self._window, headers)
+        if flags & f.END_STREAM:
+            self._data(f.END_STREAM, stream, b"")
+
+    def _data(self, flags: int, stream: int, payload: bytes) -> None:
+        length = len(payload)
+        self._received += length
+        if flags & f.PADDED:
+            payload = _unpad(payload, flags)
+        if stream not in self._open:
+            if stream == 0 or stream > self._last:
+                raise f.ConnectionFault(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
+            return  # answered or reset already
+        call = self._open[stream]
+        if call is None:
+            call = self._open[stream] = _Stream(self._window, None)
+        call.granted -= length
+        if call.granted < 0:
+            self._drop(stream, call)
+            self._reset(stream, f.FLOW_CONTROL_ERROR)
+            return
+        call.chunks.append(payload)
+        call.size += len(payload)
+        self._partial += len(payload)
+        if flags & f.END_STREAM:
+            self._drop(stream, call)
+            body = b"".join(call.chunks)
+            if call.headers is None:
+                self._message(stream, body)
+            else:
+                self._bridge(stream, call.headers, body)
+            return
+        if call.size - len(payload) < 5 <= call.size and self._too_long(stream, call):
+            return
+        first = next(iter(self._open))
+        if self._partial > self._limits.partial and stream != first:
+            self._drop(stream, call)
+            self._reset(stream, f.REFUSED_STREAM)
+        elif call.granted < self._window // 2:
+            # Under pressure only the oldest call gets room, so that at least that one comes to its end.
+            if self._partial * 2 < self._limits.partial or stream == first:
+                self._grant(stream, call)
+            else:
+                self._starved.add(stream)
+
+    def _grant(self, stream: int, call: _Stream) -> None:
+        increment = self._window - call.granted
+        call.granted = self._window
+        self._out.append(f.window_update(stream, increment))
+
+    def _drop(self, stream: int, call: _Stream) -> None:
+        del self._open[stream]
+        self._partial -= call.size
+        while self._starved:
+            starved = self._starved.pop()
+            waiting = self._open.get(starved)
+            if waiting is not None:
+                self._grant(starved, waiting)
+
+    def _too_long(self, stream: int, call: _Stream) -> bool:
+        head = b"".join(call.chunks)[:5]
+        size = int.from_bytes(head[1:5], "big")
+        if size <= self._limits.message:
+            return False
+        self._drop(stream, call)
+        text = f"a message of {size} bytes is larger than max ({self._limits.message} bytes, flag -max-message-size)"
+        self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
+        self._reset(stream, f.NO_ERROR)
+        return True
+
+    def _message(self, stream: int, body: bytes) -> None:
+        """A complete WriteBinlog request body: five bytes of gRPC prefix and the message."""
+        size = int.from_bytes(body[1:5], "big")
+        if len(body) < 5 or size != len(body) - 5:
+            text = f"a WriteBinlog call carries one message; its body of {len(body)} bytes is not one"
+            self._out.append(f.error_reply(stream, f.GRPC_INTERNAL, text))
+        elif body[0]:
+            self._out.append(f.error_reply(stream, f.GRPC_UNIMPLEMENTED, "WriteBinlog takes no compressed messages"))
+        elif size > self._limits.message:
+            text = f"a message of {size} bytes is larger than max ({self._limits.message} bytes)"
+            self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
+        else:
+            try:
+                record = self._context.ingest.admit(body[5:])
+            except Refused as refusal:
+                self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+                return
+            if record is None:
+                self._probes.append(stream)
+            else:
+                self._records.append(record)
+                self._streams.append(stream)
+
+    def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
+        if not _is_grpc(headers):
+            self._out.append(f.header_frames(stream, ((b":status", b"415"),), end_stream=True))
+        else:
+            self._tasks[stream] = self._context.bridge(self, stream, headers, body)
+
+    def _reset(self, stream: int, code: int) -> None:
+        self._out.append(f.frame(f.RST_STREAM, 0, stream, code.to_bytes(4, "big")))
+
+    def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        size = len(payload)
+        if kind == f.PING:
+            if size != 8 or stream:
+                raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "a PING must have 8 bytes on stream 0")
+            if not flags & f.ACK:
+                self._out.append(f.frame(f.PING, f.ACK, 0, payload))
+        elif kind == f.WINDOW_UPDATE:
+            increment = int.from_bytes(payload, "big") & f.MAX_WINDOW
+            if size != 4:
+                raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "a WINDOW_UPDATE must have 4 bytes")
+            if increment == 0 or stream > self._last:
+                raise f.ConnectionFault(f.PROTOCOL_ERROR, f"WINDOW_UPDATE of {increment} on stream {stream}")
+            self._sender.window_update(stream, increment)
+        elif kind == f.SETTINGS:
+            self._settings(flags, stream, payload)
+        elif kind == f.RST_STREAM:
+            if size != 4 or stream == 0 or stream > self._last:
+                raise f.ConnectionFault(f.PROTOCOL_ERROR, f"RST_STREAM of {size} bytes on stream {stream}")
+            if stream in self._open:
+                self._drop(stream, self._open[stream] or _Stream(0, None))
+            task = self._tasks.pop(stream, None)
+            if task is not None:
+                task.cancel()
+            self._sender.forget(stream)
+        elif kind == f.CONTINUATION:
+            self._continue(stream, flags, payload)
+        elif kind == f.PUSH_PROMISE:
+            raise f.ConnectionFault(f.PROTOCOL_ERROR, "a client can't push")
+        # PRIORITY, the client's GOAWAY and unknown types ask for nothing.
+
+    def _settings(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream:
+            raise f.ConnectionFault(f.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & f.ACK:
+            self._our_ack_pending = False
+            return
+        if len(payload) % 6:
+            raise f.ConnectionFault(f.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        for at in range(0, len(payload), 6):
+            key = int.from_bytes(payload[at : at + 2], "big")
+            if key == f.SETTING_INITIAL_WINDOW_SIZE:
+                self._sender.initial_window(int.from_bytes(payload[at + 2 : at + 6], "big"))
+        self._out.append(f.frame(f.SETTINGS, f.ACK, 0))
+
+    def _fail(self, code: int, text: str) -> None:
+        _log.warning("closing the connection of %s: %s", self._transport.get_extra_info("peername"), text)
+        self._closing = True
+        self._out.append(f.goaway(self._last, code, text))
+        self.flush()
+        self._transport.close()
+
+    def _hold(self, why: str, on: bool) -> None:
+        if on:
+            self._held.add(why)
+            if self._transport.is_reading():
+                self._transport.pause_reading()
+        else:
+            self._held.discard(why)
+            if not self._held and not self._closing:
+                self._transport.resume_reading()
+
+
+def _unpad(payload: bytes, flags: int) -> bytes:
+    if not flags & f.PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise f.ConnectionFault(f.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _is_grpc(headers: Headers) -> bool:
+    return any(
+        name == b"content-type"
+        and (value == b"application/grpc" or value.startswith((b"application/grpc+", b"application/grpc;")))
+        for name, value in headers
+    )

@@ -1,0 +1,136 @@
+"""What all lane connections of a process share: the way into the store, and the memory they may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pump_service.store import Record
+
+if TYPE_CHECKING:
+    from pump_service.lane.connection import Lane
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Bounds that keep a broken or hostile client from taking the process down. Bytes unless said."""
+
+    message: int = 2**31 - 1  # one WriteBinlogReq; gRPC's own clients stop at this size
+    header_block: int = 65536
+    streams: int = 4096  # open calls of a connection (count)
+    partial: int = 256 << 20  # received parts of unfinished messages of a connection
+    queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
+    stream_window: int = 1 << 20
+
+
+class Ingest(Protocol):
+    """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
+
+    def admit(self, message: bytes) -> Record | None:
+        """A record; None for a probe, which succeeds without writing. Raises Refused."""
+
+    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
+        """As Store.submit."""
+
+    def observe(self, seconds: float, calls: int, ok: bool) -> None:
+        """Count `calls` answered together, `seconds` after they came."""
+
+
+class _Batch(NamedTuple):
+    lane: Lane
+    streams: list[int]
+    size: int
+    began: float
+
+
+Splice = Callable[[asyncio.Transport, bytes, int, bool], None]
+Bridge = Callable[["Lane", int, Sequence[tuple[bytes, bytes]], bytes], "asyncio.Task[None]"]
+
+
+class LaneContext:
+    """Hands batches of calls to the store and gives each connection its verdicts, in the loop's thread.
+
+    `splice(transport, first_bytes, acks_to_drop, our_ack_pending)` takes over a connection that isn't WriteBinlog's;
+    `bridge(lane, stream, headers, body)` answers another call on a lane connection.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, ingest: Ingest, limits: LaneLimits, splice: Splice, bridge: Bridge
+    ) -> None:
+        self.loop = loop
+        self.ingest = ingest
+        self.limits = limits
+        self.splice = splice
+        self.bridge = bridge
+        self.lanes: set[Lane] = set()
+        self.queued = 0  # payload bytes that the store has and has not made durable
+        self._finished: deque[tuple[_Batch, BaseException | None]] = deque()
+        self._woken = False
+        self._full = False
+
+    def submit(self, lane: Lane, records: list[Record], streams: list[int]) -> None:
+        """Give a connection's calls to the store; `lane.answer` follows when they are durable."""
+        size = 256 * len(records)
+        for record in records:
+            size += len(record.payload)
+        self.queued += size
+        batch = _Batch(lane, streams, size, time.monotonic())
+        try:
+            self.ingest.submit(records, partial(self._durable, batch))
+        except Exception as error:  # the store is closed or broken: the calls get its error
+            self._durable(batch, error)
+        if self.queued > self.limits.queued and not self._full:
+            self._full = True
+            for other in self.lanes:
+                other.hold(True)
+
+    def _durable(self, batch: _Batch, error: BaseException | None) -> None:
+        # The store's writer thread calls this for one batch after the other: wake the loop once for all of them.
+        self._finished.append((batch, error))
+        if not self._woken:
+            self._woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # the loop is closed: nobody is left to answer
+                _log.debug("a batch became durable after the end of the event loop")
+
+    def _answer(self) -> None:
+        self._woken = False
+        touched = set()
+        now = time.monotonic()
+        while self._finished:
+            batch, error = self._finished.popleft()
+            self.queued -= batch.size
+            batch.lane.answer(batch.streams, error)
+            touched.add(batch.lane)
+            self.ingest.observe(now - batch.began, len(batch.streams), error is None)
+        for lane in touched:
+            lane.flush()
+        if self._full and self.queued < self.limits.queued // 2:
+            self._full = False
+            for lane in self.lanes:
+                lane.hold(False)
+
+    @property
+    def full(self) -> bool:
+        """True while the store lags so far behind that connections aren't read."""
+        return self._full
+
+    async def drain(self, timeout_s: float) -> None:
+        """Ask every client to go away, wait until all calls are answered or the time is up, and close."""
+        for lane in list(self.lanes):
+            lane.go_away()
+        deadline = time.monotonic() + timeout_s
+        await asyncio.sleep(0.05)  # calls that crossed the GOAWAY are still served
+        while time.monotonic() < deadline and any(lane.busy for lane in self.lanes):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        for lane in list(self.lanes):
+            lane.close()

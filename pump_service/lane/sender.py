@@ -1,0 +1,146 @@
+"""The send side of a lane connection: flow-control windows, and streams that have more to send than fits in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from pump_service.lane.frames import (
+    DATA,
+    DEFAULT_WINDOW,
+    EMPTY_MESSAGE,
+    FLOW_CONTROL_ERROR,
+    MAX_FRAME,
+    MAX_WINDOW,
+    OK_TRAILERS,
+    REPLY_PARTS,
+    REPLY_WINDOW,
+    RESPONSE_HEADERS,
+    ConnectionFault,
+    frame,
+    header_frames,
+)
+
+_CREDIT_LIMIT = 16384
+
+
+class _Queue:
+    __slots__ = ("drained", "parts", "trailers")
+
+    def __init__(self) -> None:
+        self.parts: deque[bytes] = deque()
+        self.trailers: bytes | None = None
+        self.drained: asyncio.Future[None] | None = None
+
+
+class Sender:
+    """What may be sent now and what must wait. Frames to write go to `out`; the connection writes and clears it."""
+
+    __slots__ = ("_credit", "_queues", "initial", "out", "window")
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.window = DEFAULT_WINDOW  # of the connection
+        self.initial = DEFAULT_WINDOW  # of a stream, as the peer's SETTINGS say
+        self._credit: dict[int, int] = {}  # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
+        self._queues: dict[int, _Queue] = {}
+
+    def replies(self, streams: list[int]) -> None:
+        """Answer WriteBinlog calls with success."""
+        need = REPLY_WINDOW * len(streams)
+        if self.window >= need and self.initial >= REPLY_WINDOW and not self._queues:
+            self.window -= need
+            parts = REPLY_PARTS
+            self.out += [stream.to_bytes(4, "big").join(parts) for stream in streams]
+            if self._credit:
+                for stream in streams:
+                    self._credit.pop(stream, None)
+            return
+        for stream in streams:
+            self.out.append(header_frames(stream, RESPONSE_HEADERS, end_stream=False))
+            self.queue(stream, EMPTY_MESSAGE)
+            self.finish(stream, header_frames(stream, OK_TRAILERS, end_stream=True))
+
+    def queue(self, stream: int, data: bytes) -> None:
+        """Send `data` on a stream whose HEADERS are out, as its windows allow."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queues[stream] = _Queue()
+        queue.parts.append(data)
+        self._push(stream, queue)
+
+    def finish(self, stream: int, trailers: bytes) -> None:
+        """End the stream behind what it still has to send."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            self._credit.pop(stream, None)
+            self.out.append(trailers)
+            return
+        queue.trailers = trailers
+        self._push(stream, queue)
+
+    async def drained(self, stream: int) -> None:
+        """Wait until everything queued on the stream is sent; CancelledError if the stream goes away."""
+        queue = self._queues.get(stream)
+        if queue is not None:
+            queue.drained = asyncio.get_running_loop().create_future()
+            await queue.drained
+
+    def forget(self, stream: int) -> None:
+        """The peer reset the stream: drop what it had to send."""
+        self._credit.pop(stream, None)
+        queue = self._queues.pop(stream, None)
+        if queue is not None and queue.drained is not None and not queue.drained.done():
+            queue.drained.cancel()
+
+    def forget_all(self) -> None:
+        """The connection is gone."""
+        for stream in list(self._queues):
+            self.forget(stream)
+
+    def window_update(self, stream: int, increment: int) -> None:
+        """A WINDOW_UPDATE of the peer. ConnectionFault if a window would pass 2^31 - 1."""
+        if stream == 0:
+            self.window += increment
+            if self.window > MAX_WINDOW:
+                raise ConnectionFault(FLOW_CONTROL_ERROR, "the connection's window passes 2^31-1")
+            for waiting, queue in list(self._queues.items()):
+                self._push(waiting, queue)
+            return
+        if len(self._credit) > _CREDIT_LIMIT:  # updates that crossed the last answer of their stream
+            self._credit = {k: v for k, v in self._credit.items() if k in self._queues}
+        credit = self._credit.get(stream, 0) + increment
+        if self.initial + credit > MAX_WINDOW:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, f"the window of stream {stream} passes 2^31-1")
+        self._credit[stream] = credit
+        if stream in self._queues:
+            self._push(stream, self._queues[stream])
+
+    def initial_window(self, size: int) -> None:
+        """The peer's SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, also below zero."""
+        if size > MAX_WINDOW:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, f"an initial window of {size} bytes")
+        self.initial = size
+        for stream, queue in list(self._queues.items()):
+            self._push(stream, queue)
+
+    def _push(self, stream: int, queue: _Queue) -> None:
+        while queue.parts:
+            part = queue.parts[0]
+            room = min(self.window, self.initial + self._credit.get(stream, 0), MAX_FRAME)
+            if room <= 0:
+                return
+            now = part[:room]
+            self.out.append(frame(DATA, 0, stream, now))
+            self.window -= len(now)
+            self._credit[stream] = self._credit.get(stream, 0) - len(now)
+            if len(now) == len(part):
+                queue.parts.popleft()
+            else:
+                queue.parts[0] = part[room:]
+        if queue.drained is not None and not queue.drained.done():
+            queue.drained.set_result(None)
+        del self._queues[stream]
+        if queue.trailers is not None:
+            self._credit.pop(stream, None)
+            self.out.append(queue.trailers)

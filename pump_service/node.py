@@ -1,0 +1,224 @@
+"""The pump as a member of the cluster: its id, its entry in the registry, its heartbeat, and how it leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pump_service.notify import notify_drainers
+from upstream.registry import NodeStatus, Registry
+from upstream.rpc import TLS
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "closing", "offline"
+
+_TRIES = 3
+_RETRY_S = 1.0
+_REPORT_S = 30.0  # a failure that lasts is logged this often
+
+
+class NodeError(Exception):
+    """The pump can't join the cluster; the message says why and what to do."""
+
+
+def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:
+    """The id kept in `<data dir>/.node`; if there is none, the configured one or `hostname:port`, which is kept.
+
+    The id in the file wins over the configured one: TiDB and Drainers know the data under it.
+    """
+    path = data_dir / ".node"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        kept = ""
+    if kept:
+        if configured and configured != kept:
+            _log.warning("node-id %s is ignored: %s says that this data belongs to node %s", configured, path, kept)
+        return kept
+    chosen = configured or f"{socket.gethostname()}:{advertise_addr.rsplit(':', 1)[-1]}"
+    _write_new(path, chosen, 0o600)
+    return chosen
+
+
+def check_cluster(data_dir: Path, cluster_id: int) -> None:
+    """Refuse a data directory that was written for another cluster. Keeps the id in `<data dir>/.cluster`."""
+    path = data_dir / ".cluster"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        _write_new(path, str(cluster_id), 0o600)
+        return
+    if kept != str(cluster_id):
+        raise NodeError(
+            f"{data_dir} holds binlogs of cluster {kept}, but PD belongs to cluster {cluster_id}: "
+            "check pd-urls, or give this pump another data-dir"
+        )
+
+
+def _write_new(path: Path, text: str, mode: int) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class Clock:
+    """Timestamps that need not be exact: the last TSO seen plus the time since."""
+
+    def __init__(self, tso: Callable[[], int]) -> None:
+        self._tso = tso
+        self._seen = 0
+        self._at = 0.0
+
+    def fresh(self) -> int:
+        """A TSO from PD; raises what the client raises."""
+        ts = self._tso()
+        self._seen, self._at = ts, time.monotonic()
+        return ts
+
+    def about_now(self) -> int:
+        """Without asking PD; 0 before the first `fresh`."""
+        if not self._seen:
+            return 0
+        return self._seen + (int((time.monotonic() - self._at) * 1000) << 18)
+
+
+class Node:
+    """State and registration. `max_commit_ts()` is the store's; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        node_id: str,
+        host: str,
+        registry: Registry,
+        clock: Clock,
+        max_commit_ts: Callable[[], int],
+        heartbeat_s: float,
+        tls: TLS | None = None,
+    ) -> None:
+        self.id = node_id
+        self.host = host
+        self._registry = registry
+        self._clock = clock
+        self._max_commit_ts = max_commit_ts
+        self._heartbeat_s = heartbeat_s
+        self._tls = tls
+        self._state = PAUSED
+        self._stop = threading.Event()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._label: dict[str, str] | None = None
+
+    @property
+    def state(self) -> str:
+        """One of online, pausing, paused, closing, offline."""
+        return self._state
+
+    def status(self) -> NodeStatus:
+        """This pump as the registry should show it."""
+        return NodeStatus(
+            node_id=self.id,
+            host=self.host,
+            state=self._state,
+            label=self._label,
+            max_commit_ts=self._max_commit_ts(),
+            update_ts=self._clock.about_now(),
+        )
+
+    def join(self) -> None:
+        """Register online, tell the drainers if this pump is new to them, and start the heartbeat.
+
+        Raises NodeError if another process runs under this id or a drainer can't be told.
+        """
+        former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
+        if former is not None:
+            self._label = None if former.label is None else dict(former.label)
+            if former.host != self.host and former.state == ONLINE:
+                self._check_alone(former)
+        self._state = ONLINE
+        self._retry("register", self._publish)
+        if former is None or former.state == OFFLINE:
+            try:
+                notify_drainers([d for d in self._registry.drainers() if d.state == ONLINE], tls=self._tls)
+            except Exception as error:
+                # A drainer that doesn't know of this pump would miss what it holds.
+                self._state = OFFLINE
+                self._retry("register", self._publish)
+                raise NodeError(f"fail to notify all living drainer: {error}") from None
+        self._thread = threading.Thread(target=self._beat, name="pump-heartbeat", daemon=True)
+        self._thread.start()
+        _log.info("registered as %s at %s, online", self.id, self.host)
+
+    def move(self, state: str) -> None:
+        """Change the state and tell the registry; a registry that is away is only logged."""
+        self._state = state
+        try:
+            self._publish()
+        except Exception as error:
+            _log.error("the registry doesn't know yet that this pump is %s: %s", state, error)
+
+    def leave(self, state: str) -> None:
+        """End the heartbeat and leave the last word in the registry, trying for a few seconds."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10)
+        self._state = state
+        try:
+            self._retry("register", self._publish, tries=2)
+        except NodeError as error:
+            _log.error("the registry was not told that this pump is %s: %s", state, error)
+
+    def _publish(self) -> None:
+        with self._writing:
+            self._registry.update_pump(self.status())
+
+    def _check_alone(self, former: NodeStatus) -> None:
+        deadline = time.monotonic() + 2.5 * self._heartbeat_s
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            now = self._registry.get_pump(self.id)
+            if now is not None and now.host == former.host and now.update_ts != former.update_ts:
+                raise NodeError(
+                    f"a pump with node id {self.id} is running at {former.host}: "
+                    "stop it, or give this one another node-id and data-dir"
+                )
+
+    def _retry(self, what: str, call: Callable[[], _T], tries: int = _TRIES) -> _T:
+        for left in range(tries - 1, -1, -1):
+            try:
+                return call()
+            except Exception as error:
+                if not left:
+                    raise NodeError(f"can't {what} (etcd of PD): {error}") from error
+                _log.warning("can't %s, %d more tries: %s", what, left, error)
+                time.sleep(_RETRY_S)
+        raise AssertionError
+
+    def _beat(self) -> None:
+        failed_since = 0.0
+        reported = 0.0
+        while not self._stop.wait(self._heartbeat_s):
+            try:
+                if not self._clock.about_now():
+                    self._clock.fresh()
+                self._publish()
+            except Exception as error:
+                now = time.monotonic()
+                failed_since = failed_since or now
+                if now - reported >= _REPORT_S:
+                    reported = now
+                    _log.error("heartbeat failed for %.0f s, the pump goes on: %s", now - failed_since, error)
+                continue
+            if failed_since:
+                _log.info("heartbeat is back after %.0f s", time.monotonic() - failed_since)
+                failed_since = reported = 0.0

@@ -1,0 +1,48 @@
+"""Tells Drainers that a pump has come up, so that they read the list of pumps again before it takes binlogs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from upstream import pb
+from upstream.registry import NodeStatus
+from upstream.rpc import TLS, describe, open_channel
+
+_log = logging.getLogger(__name__)
+
+_BUDGET_S = 10.0
+_TRIES = 3
+_FIRST_WAIT_S = 1.0
+
+
+def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _BUDGET_S) -> None:
+    """Call `binlog.Cistern/Notify` on each drainer: 3 tries each, `budget_s` seconds in all.
+
+    Raises RuntimeError that names the drainer that doesn't answer.
+    """
+    import grpc
+
+    deadline = time.monotonic() + budget_s
+    for drainer in drainers:
+        wait = _FIRST_WAIT_S
+        with open_channel(drainer.host, tls) as channel:
+            call = channel.unary_unary(
+                "/binlog.Cistern/Notify",
+                request_serializer=pb.pump.NotifyReq.SerializeToString,
+                response_deserializer=pb.pump.NotifyResp.FromString,
+            )
+            for left in range(_TRIES - 1, -1, -1):
+                try:
+                    call(pb.pump.NotifyReq(), timeout=max(deadline - time.monotonic(), 0.01))
+                    _log.info("drainer %s at %s knows of this pump", drainer.node_id, drainer.host)
+                    break
+                except grpc.RpcError as error:
+                    if not left or time.monotonic() + wait > deadline:
+                        raise RuntimeError(
+                            f"drainer {drainer.node_id} at {drainer.host} is online in the registry but doesn't answer "
+                            f"({describe(error)}); if it is gone for good, set it offline with binlogctl"
+                        ) from None
+                time.sleep(wait)
+                wait *= 2

@@ -1,0 +1,288 @@
+"""The Pump: puts the parts together, starts them in the right order and ends them in the reverse one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pump_service.bridge import Bridge
+from pump_service.chores import Chores
+from pump_service.config import Config, split_addr
+from pump_service.front import Front
+from pump_service.http1 import Http1
+from pump_service.http_api import Api
+from pump_service.ingest import Ingest
+from pump_service.lane import LaneContext, LaneLimits
+from pump_service.metrics import Metrics
+from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Clock, Node, NodeError, check_cluster, node_id
+from pump_service.rpc import PumpRPC
+from pump_service.store import Store
+from pump_service.store.errors import StoreError
+from pump_service.tls import server_context
+from upstream import pb
+from upstream.etcd import EtcdClient
+from upstream.pd import PDClient, PDError
+from upstream.registry import Registry
+from upstream.rpc import TLS
+from upstream.tikv import TiKVClient
+
+_log = logging.getLogger(__name__)
+
+_PD_TRIES = 3
+_ETCD_TIMEOUT_S = 3.0
+_DRAIN_S = 3.0
+_UNIX_PATH_MAX = 100
+
+
+class StartError(Exception):
+    """The pump can't start; the message is for the operator."""
+
+
+class Pump:
+    """One pump. `start`, then `wait` until it has left; `leave` from any thread.
+
+    `etcd_urls`: where the registry is; by default PD's own addresses, which serve etcd.
+    """
+
+    def __init__(self, config: Config, etcd_urls: Sequence[str] | str | None = None) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.address = ""  # host:port bound
+        self._etcd_urls = etcd_urls if etcd_urls is not None else config.pd_urls
+        self._closers = contextlib.ExitStack()
+        self._loop: asyncio.AbstractEventLoop
+        self._node: Node
+        self._store: Store
+        self._leaving = threading.Lock()
+        self._hurry = threading.Event()
+        self._left = threading.Event()
+        self._final = PAUSED
+
+    # life
+
+    def start(self) -> None:
+        """Everything up to serving. Raises StartError, after undoing what was done."""
+        try:
+            self._start()
+        except (StartError, NodeError, StoreError, PDError, OSError) as error:
+            self._closers.close()
+            raise StartError(str(error)) from error
+        except BaseException:
+            self._closers.close()
+            raise
+
+    def leave(self, action: str = "pause") -> None:
+        """Begin to pause (`pause`: expected back) or go offline (`close`: for good). Returns at once; once only."""
+        if not self._leaving.acquire(blocking=False):
+            return
+        self._node.move(CLOSING if action == "close" else PAUSING)
+        threading.Thread(target=self._leave, args=(action,), name="pump-leave").start()
+
+    def hurry(self) -> None:
+        """Stop waiting for drainers: the pump ends in state closing."""
+        self._hurry.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the pump has left; False if the time is up before."""
+        return self._left.wait(timeout_s)
+
+    # what the HTTP pages ask for
+
+    @property
+    def node_id(self) -> str:
+        """The id in the registry."""
+        return self._node.id
+
+    @property
+    def state(self) -> str:
+        """One of online, pausing, paused, closing, offline."""
+        return self._node.state
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """The registry's pumps by node id, this one up to date."""
+        found = {status.node_id: status for status in self._registry.pumps()}
+        found[self._node.id] = self._node.status()
+        return {key: dict(status.to_dict()) for key, status in found.items()}
+
+    def drainers(self) -> list[dict[str, Any]]:
+        """The registry's drainers."""
+        return [dict(status.to_dict()) for status in self._registry.drainers()]
+
+    def fresh_ts(self) -> int:
+        """A TSO from PD."""
+        return self._clock.fresh()
+
+    def collect_garbage(self) -> bool:
+        """Start a round of garbage collection; False if one is under way."""
+        return self._chores.collect_garbage()
+
+    def describe_binlog(self, ts: int) -> str:
+        """The binlog stored at a timestamp, as text. KeyError if there is none."""
+        payload = self._store.lookup(ts)
+        if payload is None:
+            raise KeyError(f"no binlog at timestamp {ts}")
+        binlog = pb.binlog.Binlog.FromString(payload)
+        value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
+        return f"Binlog: {binlog}\n PrewriteValue: {value}\n"
+
+    # the steps of starting
+
+    def _start(self) -> None:
+        config = self.config
+        data_dir = Path(config.data_dir)
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"the data directory {data_dir} can't be made: {error.strerror}") from None
+        security = config.security
+        tls = None
+        if security.ssl_ca:
+            cert, key = security.ssl_cert, security.ssl_key
+            tls = TLS(Path(security.ssl_ca), Path(cert) if cert else None, Path(key) if key else None)
+        pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls))
+        cluster_id = _reach_pd(pd)
+        etcd = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S)
+        self._closers.callback(etcd.close)
+        tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
+        self._registry = Registry(etcd)
+        self._clock = Clock(pd.tso)
+        self._store = Store.open(data_dir, config.storage, _resolver(tikv, pd))
+        self._closers.callback(self._store.close)
+        check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
+        self.metrics.watch_store(self._store.stats)
+        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics.rpc)
+        grpc_path = self._grpc_path(data_dir)
+        self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, f"unix:{grpc_path}")
+        self._rpc.start()
+        self._closers.callback(self._rpc.stop, 0.5)
+        self._run_loop()
+        self._call(self._bind(ingest, grpc_path))
+        advertised = config.advertise_addr
+        host, port = split_addr(advertised)
+        if not port:
+            advertised = f"{host}:{self.address.rsplit(':', 1)[1]}"
+        self._node = Node(
+            node_id(data_dir, config.node_id, advertised),
+            advertised,
+            self._registry,
+            self._clock,
+            lambda: self._store.max_commit_ts,
+            config.heartbeat_interval,
+            tls,
+        )
+        self._chores = Chores(config, self._store, self._clock, ingest, self.metrics, self._registry)
+        _warm(self._clock)
+        # Drainers must know of the pump before it takes its first binlog.
+        self._node.join()
+        self._call(self._front.serve())
+        self._chores.start()
+        self._closers.callback(self._chores.stop)
+        _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
+
+    def _grpc_path(self, data_dir: Path) -> str:
+        path = str(data_dir.resolve() / ".grpc.sock")
+        if len(path.encode()) > _UNIX_PATH_MAX:
+            path = self._closers.enter_context(tempfile.TemporaryDirectory(prefix="sluice-pump-")) + "/grpc.sock"
+        with contextlib.suppress(FileNotFoundError):
+            Path(path).unlink()  # left by a pump that was killed; the data directory is ours
+        return path
+
+    def _run_loop(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="pump-loop", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join(5)
+            if not thread.is_alive():
+                self._loop.close()
+
+        self._closers.callback(end)
+
+    def _call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    async def _bind(self, ingest: Ingest, grpc_path: str) -> None:
+        config = self.config
+        api = Api(self, self.metrics.registry)
+        self._front = Front(grpc_path, lambda: Http1(api.handle), config.security)
+        self._bridge = Bridge(f"unix:{grpc_path}")
+        limits = replace(LaneLimits(), message=config.max_message_size)
+        self._lanes = LaneContext(self._loop, ingest, limits, self._front.splice, self._bridge)
+        self._front.use(self._lanes)
+        host, port = split_addr(config.addr)
+        try:
+            bound = await self._front.listen(host, port, server_context(config.security))
+        except OSError as error:
+            raise StartError(f"can't listen on {config.addr} (setting addr): {error.strerror or error}") from None
+        self.address = f"{bound[0]}:{bound[1]}"
+        self._closers.callback(lambda: self._call(self._end_front()))
+        if config.socket:
+            await self._front.listen_unix(config.socket)
+
+    async def _end_front(self) -> None:
+        self._front.stop_accepting()
+        await self._bridge.close()
+        self._front.close_all()
+
+    # the steps of leaving
+
+    def _leave(self, action: str) -> None:
+        try:
+            state = PAUSED
+            if action == "close":
+                safe = self._chores.wait_safe_to_offline(self._hurry)
+                state = OFFLINE if safe else CLOSING
+            self._chores.stop()
+            self._rpc.stop_pulls()
+            drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+            self._node.leave(state)
+            with contextlib.suppress(TimeoutError):
+                drained.result(_DRAIN_S + 2)
+            self._closers.close()
+            _log.info("pump %s has left, %s", self._node.id, state)
+        except Exception:
+            _log.exception("the pump did not end cleanly; what it acknowledged is on disk")
+        finally:
+            self._left.set()
+
+    async def _drain(self) -> None:
+        self._front.stop_accepting()
+        await self._lanes.drain(_DRAIN_S)
+
+
+def _reach_pd(pd: PDClient) -> int:
+    """The cluster id, asking a few times."""
+    for left in range(_PD_TRIES - 1, -1, -1):
+        try:
+            return pd.cluster_id
+        except PDError as error:
+            if not left:
+                raise StartError(f"PD can't be reached (setting pd-urls): {error}") from error
+            _log.warning("PD can't be reached, %d more tries: %s", left, error)
+            time.sleep(1.0)
+    raise AssertionError
+
+
+def _warm(clock: Clock) -> None:
+    try:
+        clock.fresh()
+    except PDError as error:
+        raise StartError(f"PD gives no timestamp: {error}") from error
+
+
+def _resolver(tikv, pd):
+    try:
+        from pump_service.resolver import TiKVResolver
+    except ImportError:
+        return None
+    return TiKVResolver(tikv, pd)

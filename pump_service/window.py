@@ -1,0 +1,102 @@
+"""The `sluice.Window` service: how far a window may reach, and the window itself as an Arrow IPC stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pyarrow as pa
+
+from pump_service.store import Store
+from pump_service.store.errors import BarrierError, StoreError, WindowPurgedError
+from pump_service.store.records import WINDOW_SCHEMA
+from upstream import pb
+
+_CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
+_MAX_WAIT_MS = 60_000
+_MAX = 2**63 - 1
+
+
+class WindowService:
+    """Handlers for Bounds and Read; they take and give messages."""
+
+    def __init__(self, cluster_id: int, store: Store, stopping: threading.Event) -> None:
+        self._cluster_id = cluster_id
+        self._store = store
+        self._stopping = stopping
+
+    def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
+        """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the limits (0: none)."""
+        self._check(request.cluster_id, context)
+        if request.lo < 0 or request.fresh_ts < 0:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
+            )
+        try:
+            reached = self._store.barrier(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
+            found = self._store.bounds(request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX)
+        except StoreError as error:
+            _abort(context, error)
+        return pb.window.BoundsResponse(
+            max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes
+        )
+
+    def read(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
+        """The transactions with lo < commit_ts <= hi. A hi above max_commit_ts is refused: it would have gaps."""
+        self._check(request.cluster_id, context)
+        if request.hi > self._store.max_commit_ts:
+            context.abort(
+                grpc.StatusCode.OUT_OF_RANGE,
+                f"the window ends at {request.hi}, but commits are complete only through {self._store.max_commit_ts}; "
+                "ask Bounds first",
+            )
+        sink = _Chunks()
+        try:
+            with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
+                for batch in self._store.read_window(request.lo, request.hi):
+                    if not context.is_active() or self._stopping.is_set():
+                        return
+                    writer.write_batch(batch)
+                    yield from sink.take()
+        except StoreError as error:
+            _abort(context, error)
+        yield from sink.take()
+
+    def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
+        if cluster_id != self._cluster_id:
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
+            )
+
+
+def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+    code = grpc.StatusCode.UNKNOWN
+    if isinstance(error, WindowPurgedError):
+        code = grpc.StatusCode.OUT_OF_RANGE
+    elif isinstance(error, BarrierError):
+        code = grpc.StatusCode.INVALID_ARGUMENT
+    context.abort(code, str(error))
+
+
+class _Chunks:
+    """A file for pyarrow to write to that hands the bytes on as messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._buffer += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> Iterator[pb.window.ReadResponse]:
+        buffer, self._buffer = bytes(self._buffer), bytearray()
+        for at in range(0, len(buffer), _CHUNK):
+            yield pb.window.ReadResponse(chunk=buffer[at : at + _CHUNK])
