@@ -55,11 +55,9 @@ def escape_bytes(array: pa.Array, escapes: Sequence[tuple[bytes, bytes]]) -> pa.
     _, values = data_of(result)
     if len(values) == 0:
         return result
-    present = np.zeros(256, bool)
-    for start in range(0, len(values), 1 << 20):
-        present |= np.bincount(values[start : start + (1 << 20)], minlength=256).astype(bool)
+    plain = values.tobytes()  # bytes.find runs at memory speed
     for byte, replacement in escapes:
-        if present[byte[0]]:
+        if plain.find(byte) >= 0:
             result = pc.replace_substring(result, pattern=byte, replacement=replacement)
     return result
 

@@ -1,0 +1,116 @@
+"""What the downstream has: fingerprints of the objects a DDL affects, and columns as they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etl._ddl_text import collation_name
+from etl.sinks.mysql import DownstreamError, MySQLSink
+from upstream.schema import Table
+
+_FINGERPRINTS = (
+    "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME IN ({schemas}) ORDER BY 1",
+    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_COLLATION, CREATE_OPTIONS, TABLE_COMMENT, AUTO_INCREMENT FROM "
+    "information_schema.TABLES WHERE {tables} ORDER BY 1, 2",
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, ORDINAL_POSITION, COLUMN_DEFAULT, IS_NULLABLE, COLUMN_TYPE, COLLATION_NAME, "
+    "EXTRA, COLUMN_COMMENT, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE {tables} ORDER BY 1, 2, 4",
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART, NON_UNIQUE FROM "
+    "information_schema.STATISTICS WHERE {tables} ORDER BY 1, 2, 3, 4",
+    "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME, PARTITION_METHOD, PARTITION_EXPRESSION, PARTITION_DESCRIPTION FROM "
+    "information_schema.PARTITIONS WHERE {tables} ORDER BY 1, 2, 3",
+    "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE {tables} ORDER BY 1, 2",
+)
+# Swaps leave every definition as it was; InnoDB's own ids tell who is who. Needs the PROCESS privilege.
+_IDENTITIES = (
+    "SELECT NAME, TABLE_ID FROM information_schema.INNODB_SYS_TABLES WHERE {prefixes} ORDER BY 1",
+    "SELECT NAME, TABLE_ID FROM information_schema.INNODB_TABLES WHERE {prefixes} ORDER BY 1",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActualColumn:
+    """A downstream column. `collation` is "" for those that hold no text."""
+
+    name: str
+    collation: str
+
+
+def affected_names(ddl: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """(schemas, tables) that a DDL names, before or after it."""
+    schemas, tables = {str(ddl.get("schema_name") or "")}, {str(ddl.get("table_name") or "")}
+    effect = ddl.get("effect") or {}
+    for document in (effect.get("schemas") or {}).values():
+        if document:
+            schemas.add(document["name"])
+    for source in (effect.get("tables") or {}, ddl.get("before") or {}):
+        for document in source.values():
+            if document:
+                schemas.add(document["schema_name"])
+                tables.add(document["name"])
+    return schemas - {""}, tables - {""}
+
+
+def fingerprint(sink: MySQLSink, ddl: Mapping[str, Any], swaps: bool) -> str:
+    """A hash over the definitions of everything the DDL affects; with `swaps` also over which table is which."""
+    schemas, tables = affected_names(ddl)
+    in_schemas = _placeholders(schemas)
+    where = {
+        "schemas": in_schemas,
+        "tables": f"TABLE_SCHEMA IN ({in_schemas}) AND TABLE_NAME IN ({_placeholders(tables)})",
+    }
+    digest = hashlib.sha256()
+    for statement in _FINGERPRINTS:
+        args = [*sorted(schemas), *(sorted(tables) if "{tables}" in statement else ())]
+        if not schemas or ("{tables}" in statement and not tables):
+            continue
+        digest.update(repr(sink.query(statement.format(**where), args)).encode())
+    if swaps and schemas:
+        for statement in _IDENTITIES:
+            prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
+            args = [_like(schema) + "/%" for schema in sorted(schemas)]
+            try:
+                digest.update(repr(sink.query(statement.format(prefixes=prefixes), args)).encode())
+                break
+            except DownstreamError as error:
+                if error.code not in (1109, 1227, 1142):  # no such table there, or no right to look
+                    raise
+    return digest.hexdigest()[:32]
+
+
+def actual_columns(sink: MySQLSink, table: Table) -> list[ActualColumn]:
+    """The downstream table's columns, [] if there is no such table."""
+    rows = sink.query(
+        "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, '') FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
+        "ORDER BY ORDINAL_POSITION",
+        (table.schema_name, table.name),
+    )
+    return [ActualColumn(str(name), str(collation)) for name, collation in rows]
+
+
+def wrong_collations(table: Table, actual: Iterable[ActualColumn], mariadb: bool) -> list[str]:
+    """Names of text columns whose collation isn't the upstream's: their keys would take other values for equal."""
+    found = {column.name.lower(): column.collation for column in actual}
+    wrong = []
+    for column in table.columns:
+        if not column.public or column.hidden or column.generated or column.kind not in ("text", "enum", "set"):
+            continue
+        want = collation_name(column.collate, mariadb)
+        if want and _same_charset_name(found.get(column.name.lower(), want)) != _same_charset_name(want):
+            wrong.append(column.name)
+    return wrong
+
+
+def _same_charset_name(collation: str) -> str:
+    return collation.lower().replace("utf8mb3_", "utf8_").replace("utf8mb4_uca1400", "uca1400")
+
+
+def _placeholders(values: Iterable[str]) -> str:
+    return ", ".join("%s" for _ in values)
+
+
+def _like(name: str) -> str:
+    """A schema name as InnoDB's dictionary spells it, as a LIKE pattern; characters it encodes match anything."""
+    return "".join(char if char.isascii() and char.isalnum() else "%" for char in name)

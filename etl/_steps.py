@@ -1,0 +1,102 @@
+"""What preparing hands to applying: one Arrow row a step, in the order they are to be executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+STEP_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("schema", pa.string(), nullable=False),
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("changes", pa.int64(), nullable=False),
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+"""`kind`: delete, load, ddl, commit. `rows`: net rows. `changes`: the row changes a commit completes (0 on other steps).
+`commit_ts`: the last commit timestamp a step belongs to; on a commit, where the checkpoint goes. `detail` is JSON:
+
+    delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
+    load    {"first_ts", "statement", "replaces"}  payload: the text; REPLACE must remove exactly `replaces` rows
+    ddl     the window record's DDL plus {"before": {table id: Table | null}}
+    commit  {"schema_version", "timings_ms"}
+"""
+
+_BATCH_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row of STEP_SCHEMA; `payload` is bytes-like."""
+
+    kind: str
+    commit_ts: int
+    schema: str = ""
+    table: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
+    changes: int = 0
+    payload: Any = b""
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table`, for messages."""
+        return f"{self.schema}.{self.table}"
+
+
+def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
+    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step."""
+    waiting: list[Step] = []
+    size = first = 0
+    for step in steps:
+        if waiting and size + len(step.payload) > _BATCH_BYTES:
+            yield _batch(waiting, first)
+            first += len(waiting)
+            waiting, size = [], 0
+        waiting.append(step)
+        size += len(step.payload)
+    if waiting:
+        yield _batch(waiting, first)
+
+
+def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(first, first + len(steps)), pa.int32()),
+            pa.array([s.kind for s in steps], pa.string()),
+            pa.array([s.schema for s in steps], pa.string()),
+            pa.array([s.table for s in steps], pa.string()),
+            pa.array([json.dumps(s.detail, ensure_ascii=False, separators=(",", ":")) for s in steps], pa.string()),
+            pa.array([s.rows for s in steps], pa.int64()),
+            pa.array([s.changes for s in steps], pa.int64()),
+            pa.array([s.commit_ts for s in steps], pa.int64()),
+            pa.array([memoryview(s.payload) for s in steps], pa.binary()),
+        ],
+        schema=STEP_SCHEMA,
+    )
+
+
+def from_table(table: pa.Table) -> Iterator[Step]:
+    """The steps of a table or batch in STEP_SCHEMA; payloads are buffers of it, not copies. Raises ValueError when steps
+    are missing or out of order."""
+    expected = 0
+    for batch in table.to_batches():
+        columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names) if name != "payload"}
+        payloads = batch.column(batch.schema.get_field_index("payload"))
+        for i in range(batch.num_rows):
+            if columns["step"][i] != expected:
+                raise ValueError(f"step {expected} expected, {columns['step'][i]} found: the prepared batch is incomplete")
+            expected += 1
+            yield Step(
+                columns["kind"][i], columns["commit_ts"][i], columns["schema"][i], columns["table"][i],
+                json.loads(columns["detail"][i]), columns["rows"][i], columns["changes"][i], payloads[i].as_buffer(),
+            )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Landed windows become steps for the downstream: decoded, reduced to net effects, ready to be sent.
+
+`prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no downstream and no credentials.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etl._steps import STEP_SCHEMA, Step, to_batches
+from etl._table_changes import ChangeError, TableChanges, Timings
+from etl.ddl import TRUNCATE_TABLE, skip_reason
+from etl.filters import Filter, is_internal_table
+from relay import Window, read_parts
+from upstream.schema import Table
+
+__all__ = ["STEP_SCHEMA", "ChangeError", "describe_window", "prepare", "prepare_steps"]
+
+
+def describe_window(window: Window, after_ts: int | None = None) -> dict[str, Any]:
+    """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a window
+    that a checkpoint lies in)."""
+    return {
+        "lo": window.lo,
+        "hi": window.hi,
+        "after_ts": max(window.lo, after_ts or 0),
+        "schema_version": window.schema_version,
+        "parts": [part.to_dict() for part in window.parts],
+        "tables": dict(window.tables),
+        "ddls": [dict(ddl) for ddl in window.ddls],
+        "truncated_tables": list(window.truncated_tables),
+    }
+
+
+def prepare(relay_url: str, windows: Sequence[Mapping[str, Any]], filters: Filter | None = None) -> Iterator[pa.RecordBatch]:
+    """The steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in STEP_SCHEMA.
+
+    `windows` come from `describe_window` and follow one another. Raises ChangeError, relay and row codec errors; all name
+    what they are about.
+    """
+    yield from to_batches(prepare_steps(relay_url, windows, filters))
+
+
+def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], filters: Filter | None = None) -> Iterator[Step]:
+    """The same as `prepare`, step by step."""
+    filters = filters or Filter()
+    state = _Schemas(filters)
+    timings = Timings()
+    segment = _Segment(state, timings)
+    for window in windows:
+        started = time.perf_counter()
+        changes = read_parts(relay_url, window["parts"])
+        timings.read += time.perf_counter() - started
+        state.enter(window)
+        done = int(window["after_ts"])
+        for ddl in window["ddls"]:
+            commit_ts = int(ddl["commit_ts"])
+            if not state.is_barrier(ddl):
+                state.apply(ddl)
+                continue
+            segment.add(_between(changes, done, commit_ts))
+            if commit_ts > int(window["after_ts"]):
+                yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
+                yield Step("ddl", commit_ts, detail={**ddl, "before": state.before(ddl)})
+            done = max(done, commit_ts)
+            state.apply(ddl)
+        segment.add(_between(changes, done, int(window["hi"])))
+    yield from segment.flush(int(windows[-1]["hi"]), int(windows[-1]["schema_version"]), last=True)
+
+
+def _between(changes: pa.Table, after: int, through: int) -> pa.Table:
+    commit_ts = changes["commit_ts"].to_numpy()
+    first, end = np.searchsorted(commit_ts, [after, through], side="right")
+    return changes.slice(int(first), int(end - first))
+
+
+class _Schemas:
+    """Tables by id, as of the place in the stream that has been reached."""
+
+    def __init__(self, filters: Filter) -> None:
+        self._filters = filters
+        self._tables: dict[int, Table | None] = {}
+        self._truncated: set[int] = set()
+        self._unwanted: set[int] = set()
+
+    def _put(self, table_id: int, document: Mapping[str, Any] | None) -> None:
+        table = self._tables[table_id] = Table.from_json(document) if document else None
+        if table is not None:
+            wanted = table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+            (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
+
+    def enter(self, window: Mapping[str, Any]) -> None:
+        for key, document in window["tables"].items():
+            self._put(int(key), document)
+        self._truncated.update(int(table_id) for table_id in window["truncated_tables"])
+
+    def is_barrier(self, ddl: Mapping[str, Any]) -> bool:
+        """Statements that are skipped and touch no replicated table need no barrier."""
+        if skip_reason(ddl, self._filters) is None:
+            return True
+        tables = (ddl.get("effect") or {}).get("tables") or {}
+        return any(
+            self._filters.wants_schema(t["schema_name"]) if t else self._tables.get(int(i)) and int(i) not in self._unwanted
+            for i, t in tables.items()
+        )
+
+    def before(self, ddl: Mapping[str, Any]) -> dict[str, Any]:
+        known = ((i, self._tables.get(int(i))) for i in (ddl.get("effect") or {}).get("tables") or {})
+        return {i: table.to_json() for i, table in known if table is not None}
+
+    def apply(self, ddl: Mapping[str, Any]) -> None:
+        for key, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
+            if document is None and ddl.get("type") == TRUNCATE_TABLE:
+                self._truncated.add(int(key))
+            self._put(int(key), document)
+
+    def find(self, table_id: int, commit_ts: int) -> Table | None:
+        """The table a change belongs to; None if the change is to be dropped. Raises ChangeError."""
+        if is_internal_table(table_id) or table_id in self._unwanted:
+            return None
+        table = self._tables.get(table_id)
+        if table is None:
+            if table_id in self._truncated:
+                return None
+            raise ChangeError(
+                f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the window "
+                "again, or name the transaction in ignore-txn-commit-ts if the table is not wanted"
+            )
+        return table
+
+
+class _Segment:
+    """Changes between two barriers, from one or more windows."""
+
+    def __init__(self, schemas: _Schemas, timings: Timings) -> None:
+        self._schemas = schemas
+        self._timings = timings
+        self._pieces: list[pa.Table] = []
+        self._tables: list[TableChanges] = []
+
+    def add(self, changes: pa.Table) -> None:
+        if changes.num_rows:
+            self._pieces.append(changes)
+
+    def flush(self, commit_ts: int, schema_version: int, last: bool) -> Iterator[Step]:
+        """Delete, load and commit steps of what was added; without changes a commit only at the end."""
+        if not self._pieces and not last:
+            return
+        changes = 0
+        rows = 0
+        reduced = []
+        for table_changes in self._split():
+            changes += table_changes.changes
+            reduced.append(table_changes)
+        for table_changes in reduced:
+            for step in table_changes.deletes():
+                rows += step.rows
+                yield step
+        for table_changes in reduced:
+            for step in table_changes.loads():
+                rows += step.rows
+                yield step
+        detail = {"schema_version": schema_version if last else None, "timings_ms": self._timings.to_ms()}
+        yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
+        self._timings.read = self._timings.decode = self._timings.reduce = self._timings.format = 0.0
+
+    def _split(self) -> Iterator[TableChanges]:
+        if not self._pieces:
+            return
+        started = time.perf_counter()
+        table = pa.concat_tables(self._pieces).combine_chunks()
+        self._pieces = []
+        ids, kinds = table["table_id"].to_numpy(), table["kind"].to_numpy()
+        commit_ts = table["commit_ts"].to_numpy()
+        rows = table["row"].chunk(0)
+        order = np.argsort(ids, kind="stable")
+        sorted_ids = ids[order]
+        starts = np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1]))
+        self._timings.decode += time.perf_counter() - started
+        for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
+            chosen = order[start:end]
+            found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[chosen[0]]))
+            if found is None:
+                continue
+            whole = len(chosen) == len(order)
+            picked = rows if whole else rows.take(pa.array(chosen))
+            yield TableChanges(found, kinds[chosen], picked, commit_ts[chosen], self._timings)

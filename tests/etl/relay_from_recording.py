@@ -1,0 +1,100 @@
+"""A relay log from a recording, without pump, PD and Spark: what landing would have written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from etl.explode import WINDOW_SCHEMA, Exploder
+from relay import RelayLog, Window
+from upstream import pb
+from upstream.history import Job, SchemaHistory
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+_HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
+
+
+def binlogs(folder: Path) -> Iterator[Any]:
+    """Every Binlog message of a recording, in order of arrival, with its bytes."""
+    data = gzip.decompress((folder / "binlogs.bin.gz").read_bytes())
+    at = 0
+    while at < len(data):
+        size = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        yield pb.binlog.Binlog.FromString(data[at : at + size]), data[at : at + size]
+        at += size
+
+
+def committed(folder: Path) -> list[tuple[int, int, bytes]]:
+    """(commit_ts, start_ts, Prewrite payload) of every committed transaction, ascending."""
+    prewrites, commits = {}, {}
+    for binlog, payload in binlogs(folder):
+        if binlog.tp == 0:
+            prewrites[binlog.start_ts] = payload
+        elif binlog.tp == 1:
+            commits[binlog.start_ts] = binlog.commit_ts
+    return sorted((commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items())
+
+
+def jobs(folder: Path) -> dict[int, dict[str, Any]]:
+    """DDL jobs by id, as TiKV keeps them."""
+    found = {}
+    with gzip.open(folder / "tikv-meta.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            if not line.startswith(("{", '["')):
+                continue
+            pair = json.loads(line)
+            key, value = pair if isinstance(pair, list) else list(pair.values())[:2]
+            if key.startswith(_HISTORY_PREFIX):
+                raw = json.loads(bytes.fromhex(value))
+                found[int(raw["id"])] = raw
+    return found
+
+
+def land(folder: Path, url: str, transactions: int = 1000, through: int | None = None, cluster_id: int = 7) -> RelayLog:
+    """Write the windows of a recording, `transactions` each, to the relay log at `url`."""
+    relay = RelayLog.open(url)
+    rows = [row for row in committed(folder) if through is None or row[0] <= through]
+    job_by_id = jobs(folder)
+    history = SchemaHistory()
+    lo = rows[0][0] - 1
+    for first in range(0, len(rows), transactions):
+        chosen = rows[first : first + transactions]
+        hi = chosen[-1][0]
+        exploder = Exploder("recording")
+        batches: list[pa.RecordBatch] = []
+        columns = [pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))]
+        exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA), batches.append)
+        exploder.finish(batches.append)
+        part = relay.write_part(lo, hi, "test", 0, batches)
+        wanted = set(exploder.totals.tables)
+        before = dict(history.tables)
+        truncated = sorted(i for i in wanted if history.is_truncated(i))
+        ddls = []
+        for record in exploder.totals.ddls:
+            raw = job_by_id[record.job_id]
+            job = Job.from_json(raw, record.schema_state)
+            name = history.schemas[job.schema_id].name if job.schema_id in history.schemas else job.schema_name
+            effect = history.apply(job)
+            wanted |= set(effect.tables)
+            ddls.append({
+                **record.to_dict(), "type": job.type, "schema_name": name or job.schema_name,
+                "table_name": job.table_name, "effect": effect.to_json(),
+            })  # fmt: skip
+        relay.commit(Window(
+            lo, hi, cluster_id, "test", 0, exploder.totals.transactions, exploder.totals.changes, history.schema_version,
+            (part,) if part else (), {str(i): before[i].to_json() for i in wanted if i in before}, tuple(ddls), tuple(truncated),
+        ))  # fmt: skip
+        lo = hi
+    return relay
