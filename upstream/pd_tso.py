@@ -19,6 +19,8 @@ from upstream.rpc import describe
 if TYPE_CHECKING:
     from upstream.pd import PDClient
 
+_GRACE_S = 0.2  # the worker, which knows the reason of a failure, speaks first
+
 
 class TsoStream:
     """Hands out timestamps to many threads. A worker thread owns the stream; it starts with the first request."""
@@ -50,7 +52,7 @@ class TsoStream:
                 self._worker.start()
             self._waiting.append(future)
             self._wakeup.notify()
-        deadline = Deadline(self._timeout_s)
+        deadline = Deadline(self._timeout_s + _GRACE_S)
         while True:
             try:
                 return future.result(timeout=min(self._attempt_s, deadline.left()))
@@ -59,7 +61,8 @@ class TsoStream:
                 if deadline.passed() and not future.done():
                     future.cancel()
                     raise PDError(
-                        f"no timestamp from PD within {self._timeout_s:g} s (leader {self._url or 'unknown'})"
+                        f"no timestamp within {self._timeout_s:g} s from PD at "
+                        f"{self._url or ', '.join(self._client.urls)}"
                     ) from None
 
     def close(self) -> None:

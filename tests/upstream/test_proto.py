@@ -77,7 +77,7 @@ def test_binlogs_built_field_by_field_come_out_as_tidb_writes_them():
 
 
 def test_a_packed_sequence_is_understood_too():
-    parsed = pb.binlog.TableMutation.FromString(bytes.fromhex("0801" "3a03000104"))
+    parsed = pb.binlog.TableMutation.FromString(bytes.fromhex("08013a03000104"))
     assert list(parsed.sequence) == [pb.binlog.Insert, pb.binlog.Update, pb.binlog.DeleteRow]
     assert parsed.SerializeToString().hex() == "0801380038013804"
 
