@@ -119,7 +119,7 @@ def test_a_region_that_pd_does_not_know_yet_is_waited_for(cluster, pd):
     cluster.unknown_regions = 2
     assert pd.get_region(b"k").id == 2
     cluster.unknown_regions = 10_000
-    with pytest.raises(PDError, match="GetRegion within 3 s.*empty"):
+    with pytest.raises(PDError, match=r"GetRegion within 3 s.*empty"):
         pd.get_region(b"k")
 
 

@@ -176,7 +176,7 @@ def test_a_tikv_that_stays_away_is_an_error_in_time(cluster):
         for store in cluster.stores.values():
             store.stop()
         begin = time.monotonic()
-        with pytest.raises(TiKVError, match="KvGet of key 6b303031 in region 2 failed for 1 s.*UNAVAILABLE"):
+        with pytest.raises(TiKVError, match=r"KvGet of key 6b303031 in region 2 failed for 1 s.*UNAVAILABLE"):
             client.get(b"k001", TS)
         assert time.monotonic() - begin < 3
 
@@ -243,7 +243,7 @@ def test_the_fate_of_a_transaction(cluster, tikv, answer, status):
 
 def test_another_key_error_is_raised(cluster, tikv):
     cluster.statuses[b"k001"] = pb.tikv.CheckTxnStatusResponse(error=pb.tikv.KeyError(abort="disk on fire"))
-    with pytest.raises(TiKVError, match="transaction 5, primary 6b303031.*disk on fire"):
+    with pytest.raises(TiKVError, match=r"transaction 5, primary 6b303031.*disk on fire"):
         tikv.check_txn_status(b"k001", 5, 5, TS, True)
 
 
