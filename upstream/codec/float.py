@@ -7,6 +7,8 @@ stored as +0.0. FLOAT columns hold the double of their float32 value.
 import math
 import struct
 
+import numpy as np
+
 from upstream.codec.errors import CodecError
 
 _SIGN = 1 << 63
@@ -51,3 +53,16 @@ def format_double(value: float) -> str:
     if point >= len(digits):
         return sign + digits + "0" * (point - len(digits))
     return f"{sign}{digits[:point]}.{digits[point:]}"
+
+
+def format_float(value: float) -> str:
+    """A FLOAT as TiDB sends it in result sets, so as dumps and comparisons see it: the shortest float32 text, but only 6
+    significant digits below 1e-15 and from 1e15 on (`3.40282e38`). Rows hold the exact float32."""
+    number = np.float32(value)
+    if not np.isfinite(number):
+        return "0"
+    if number and not 1e-15 <= abs(number) < 1e15:
+        mantissa, exponent = f"{number:.5e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    text = np.format_float_positional(number, unique=True, trim="-")
+    return "0" if text == "-0" else text

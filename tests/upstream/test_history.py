@@ -1,0 +1,182 @@
+"""The schema through time: replaying the jobs of a real cluster gives the schema it stored, and the cases it lacks."""
+
+from typing import Any
+
+import pytest
+import recorded
+
+from upstream.history import IGNORED_ACTIONS, Action, Effect, HistoryError, Job, SchemaHistory
+from upstream.schema import Schema, Table
+
+
+def jobs(name: str) -> list[Job]:
+    return [Job.from_json(document) for document in recorded.meta(name)[0].values()]
+
+
+@pytest.mark.parametrize("name", ["types", "ddl", "shop", "orphans"])
+def test_all_jobs_give_exactly_the_stored_schema(name: str) -> None:
+    _, schemas, infos = recorded.meta(name)
+    history = SchemaHistory.from_jobs(reversed(jobs(name)))
+    want = {i: Schema.from_tidb(d) for i, d in schemas.items()}
+    assert history.schemas == want
+    internal = 0xFFFFFFFFFFFF - 1000
+    stored = {t: Table.from_tidb(d, s, want[s].name) for (s, t), d in infos.items() if t <= internal}
+    assert history.tables == stored
+
+
+def test_every_version_of_the_history_equals_stepping_there_and_effects_survive_json() -> None:
+    stepped = SchemaHistory()
+    for job in sorted(jobs("ddl"), key=lambda j: j.schema_version):
+        effect = stepped.apply(job)
+        assert Effect.from_json(effect.to_json()) == effect
+        if job.finished and job.schema_version > 80:
+            built = SchemaHistory.from_jobs(jobs("ddl"), job.schema_version)
+            assert (built.schemas, built.tables) == (stepped.schemas, stepped.tables)
+            assert built.schema_version == stepped.schema_version == job.schema_version
+
+
+def test_recorded_renames_exchange_truncate_and_drop() -> None:
+    by_version = {j.schema_version: j for j in jobs("ddl")}
+    history = SchemaHistory.from_jobs(jobs("ddl"), 84)
+
+    truncate = history.apply(by_version[85])
+    assert truncate.tables[99] is None
+    assert truncate.tables[101] is not None
+    assert history.is_truncated(99)
+    assert not history.is_truncated(101)
+
+    rename = history.apply(by_version[86])  # goods to g2, tmp_a to goods
+    assert {i: t and t.full_name for i, t in rename.tables.items()} == {86: "shop.g2", 101: "shop.goods"}
+
+    history = SchemaHistory.from_jobs(jobs("ddl"), 87)
+    across = history.apply(by_version[88])  # rename table shop.g2 to other.g2
+    assert across.tables[86] is not None
+    assert across.tables[86].full_name == "other.g2"
+
+    history = SchemaHistory.from_jobs(jobs("ddl"), 101)
+    exchange = history.apply(by_version[103])
+    assert exchange.tables[120] is None
+    moved = exchange.tables[115]
+    assert moved is not None
+    assert moved.name == "px"
+    partitioned = exchange.tables[111]
+    assert partitioned is not None
+    assert 120 in {d["id"] for d in (partitioned.partition or {})["definitions"]}
+
+    history = SchemaHistory.from_jobs(jobs("ddl"), 174)
+    drop = history.apply(by_version[177])  # drop database other
+    assert (drop.schemas, drop.tables) == ({104: None}, {86: None})
+
+
+def document(number: int, kind: int, **more: Any) -> dict[str, Any]:
+    binlog = {"SchemaVersion": number, "DBInfo": more.pop("db", None), "TableInfo": more.pop("table", None)}
+    binlog["MultipleTableInfos"] = more.pop("tables", None)
+    return {"id": 1000 + number, "type": kind, "state": 6, "schema_state": 5, "binlog": binlog, **more}
+
+
+def info(table_id: int, name: str, **more: Any) -> dict[str, Any]:
+    return {"id": table_id, "name": {"O": name, "L": name.lower()}, "cols": [], "state": 5, **more}
+
+
+def seeded() -> SchemaHistory:
+    schemas = [Schema(2, "a"), Schema(3, "B")]
+    tables = [Table(i, 2 if i < 20 else 3, "a" if i < 20 else "B", f"t{i}") for i in (10, 11, 20)]
+    return SchemaHistory(schemas, tables, schema_version=5)
+
+
+def apply(history: SchemaHistory, doc: dict[str, Any]) -> Effect:
+    return history.apply(Job.from_json(doc))
+
+
+@pytest.mark.parametrize("text", ["rename table t10 to `b`.x, B.`t20` to t21", "RENAME TABLE a.t10 TO b.x, b.t20 TO a.t21;"])
+def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_statement(text: str) -> None:
+    history = seeded()
+    effect = apply(history, document(6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")]))
+    assert {i: t and t.full_name for i, t in effect.tables.items()} == {10: "B.x", 20: "a.t21"}
+
+
+def test_rename_of_several_tables_believes_the_arguments_first() -> None:
+    history = seeded()
+    args = [[2, 3], [3, 2], [], [10, 20]]
+    doc = document(6, 47, query="rename table t10 to x, t20 to y", raw_args=args, tables=[info(10, "x"), info(20, "y")])
+    assert {i: t and t.schema_id for i, t in apply(history, doc).tables.items()} == {10: 3, 20: 2}
+
+
+def test_batch_creation_leaves_out_internal_tables() -> None:
+    effect = apply(seeded(), document(6, 60, schema_id=2, tables=[info(30, "x"), info(0xFFFFFFFFFFFF - 5, "y"), info(31, "z")]))
+    assert set(effect.tables) == {30, 31}
+
+
+def test_replacing_a_view_removes_the_old_id() -> None:
+    effect = apply(seeded(), document(6, 21, schema_id=2, table_id=40, table=info(40, "T10", view={})))
+    assert effect.tables[10] is None
+    assert effect.tables[40] is not None
+    assert effect.tables[40].is_view
+
+
+def test_repartitioning_gives_the_table_a_new_id() -> None:
+    history = seeded()
+    effect = apply(history, document(6, 71, schema_id=2, table_id=10, table=info(50, "t10", partition={"type": 2})))
+    assert effect.tables[10] is None
+    assert history.table(50) is not None
+    assert not history.is_truncated(10)
+
+
+def test_a_recovered_schema_has_its_tables_again() -> None:
+    history = seeded()
+    before = dict(history.tables)
+    apply(history, document(6, 2, schema_id=2, db={"id": 2, "db_name": "a"}))
+    assert set(history.tables) == {20}
+    effect = apply(history, document(7, 63, schema_id=2, db={"id": 2, "db_name": "a", "charset": None}))
+    assert set(effect.tables) == {10, 11}
+    assert history.tables == before
+
+
+def test_the_extra_event_of_drop_column_marks_the_table_and_changes_nothing() -> None:
+    history = seeded()
+    doc = document(6, 6, schema_id=2, table_id=10, table=info(10, "t10"))
+    early = Job.from_json(doc, schema_state=1)
+    assert history.apply(early) == Effect()
+    assert history.dropping_columns == {10}
+    assert not history.should_send(early)
+    assert history.schema_version == 5
+    assert set(history.apply(Job.from_json(doc)).tables) == {10}
+    assert history.dropping_columns == set()
+    assert history.should_send(Job.from_json(doc))
+
+
+@pytest.mark.parametrize("change", [{"state": 3}, {"state": 5}, {"binlog": None}, {"binlog": {"SchemaVersion": 0}}])
+def test_jobs_that_failed_change_nothing_and_are_not_sent(change: dict[str, Any]) -> None:
+    history = seeded()
+    job = Job.from_json(document(6, 4, schema_id=2, table_id=10) | change)
+    assert history.apply(job) == Effect()
+    assert not history.should_send(job)
+    assert history.table(10) is not None
+
+
+def test_a_job_seen_before_is_not_applied_again() -> None:
+    history = seeded()
+    assert apply(history, document(5, 4, schema_id=2, table_id=10)) == Effect()
+    assert history.table(10) is not None
+
+
+@pytest.mark.parametrize("kind", sorted(IGNORED_ACTIONS))
+def test_ignored_types_move_the_version_only(kind: int) -> None:
+    history = seeded()
+    job = Job.from_json(document(6, kind, schema_id=2, table_id=10, table=info(10, "other")))
+    assert history.apply(job) == Effect()
+    assert (history.schema_version, history.should_send(job)) == (6, False)
+
+
+def test_system_schemas_are_not_sent() -> None:
+    history = seeded()
+    doc = document(6, int(Action.CREATE_TABLE), schema_id=1, table_id=60, schema_name="mysql", table=info(60, "user"))
+    assert not history.should_send(Job.from_json(doc))
+    assert history.should_send(Job.from_json(doc | {"schema_id": 3}))
+
+
+def test_a_job_without_its_table_names_itself() -> None:
+    with pytest.raises(HistoryError, match=r"DDL job 1006 \(type 3.*TableInfo"):
+        apply(seeded(), document(6, 3, schema_id=2, table_id=10, query="create table x(a int)"))
+    with pytest.raises(HistoryError, match="unknown"):
+        apply(seeded(), document(6, 42, schema_id=2, table_id=99, table=info(10, "t10")))
