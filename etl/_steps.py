@@ -26,7 +26,7 @@ STEP_SCHEMA = pa.schema(
 `commit_ts`: the last commit timestamp a step belongs to; on a commit, where the checkpoint goes. `detail` is JSON:
 
     delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
-    load    {"first_ts", "statement", "replaces"}  payload: the text; REPLACE must remove exactly `replaces` rows
+    load    {"first_ts", "statement", "replaces", "keys"}  payload: the text; REPLACE must remove exactly `replaces` rows
     ddl     the window record's DDL plus {"before": {table id: Table | null}}
     commit  {"schema_version", "timings_ms"}
 """

@@ -150,7 +150,9 @@ class TableChanges:
                 self._timings.format += time.perf_counter() - started
                 if chunk is None:
                     break
-                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=chunk.rows if replaces else 0)
+                keys = [column.name for column in self._locating_columns()]
+                replaced = chunk.rows if replaces else 0
+                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys)
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
         detail["first_ts"] = self.first_ts

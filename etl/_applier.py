@@ -1,0 +1,241 @@
+"""Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
+
+Crash-safe by construction: every commit moves the checkpoint row from the place it was locked at, so whatever happened to a
+connection or a process, the row tells what is done. A DDL statement commits by itself; before it, its job and a fingerprint
+of what it affects go into the checkpoint row. Found there later: fingerprint as before, it did not run; else it did.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from etl._sql_text import quote_name
+from etl._steps import Step
+from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
+from etl.ddl import DdlExecutor, skip_reason
+from etl.filters import Filter
+from etl.sinks import DownstreamError, LoadOutcome, MySQLSink, is_transient
+
+log = logging.getLogger("sluice.apply")
+
+_SHOWN = 3
+
+
+class ApplyError(Exception):
+    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What `Applier.run` did. Times in seconds."""
+
+    rows: int = 0
+    changes: int = 0
+    ddls: int = 0
+    commits: int = 0
+    send_s: float = 0.0
+    commit_s: float = 0.0
+    ddl_s: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+
+class Applier:
+    """One downstream, one cluster. After any error: `recover`, then go on from the checkpoint it returns."""
+
+    def __init__(self, sink: MySQLSink, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600) -> None:
+        self._sink = sink
+        self._table = table
+        self._filters = filters
+        self._ddl = DdlExecutor(sink, keep_dropped_s)
+        self._checkpoint: Checkpoint | None = None
+        self._in_transaction = False
+        self._purged_at = 0
+
+    def recover(self) -> Checkpoint | None:
+        """Connect anew and read the checkpoint; None if there is none yet."""
+        self._in_transaction = False
+        self._sink.connect()
+        self._table.create()
+        self._checkpoint = self._table.load()
+        self._sink.query("COMMIT")
+        return self._checkpoint
+
+    def run(self, steps: Iterable[Step]) -> Written:
+        """Execute steps in order. Raises ApplyError, DdlError, CheckpointMovedError (terminal) and DownstreamError."""
+        written = Written()
+        for step in steps:
+            match step.kind:
+                case "delete":
+                    self._begin()
+                    self._delete(step, written)
+                case "load":
+                    self._begin()
+                    self._load(step, written)
+                case "commit":
+                    self._begin()
+                    self._commit(step, written)
+                case "ddl":
+                    self._run_ddl(step, written)
+                case _:
+                    raise ValueError(f"unknown step {step.kind!r}")
+        self._purge(written)
+        return written
+
+    def _begin(self) -> None:
+        if self._in_transaction:
+            return
+        self._sink.begin()
+        self._table.lock(self._checkpoint)
+        self._in_transaction = True
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint row and commit."""
+        self._table.save(checkpoint, first=self._checkpoint is None)
+        self._sink.commit()
+        self._checkpoint = checkpoint
+        self._in_transaction = False
+
+    def _commit(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        before = self._checkpoint or Checkpoint(0)
+        self._save(before.at(step.commit_ts, step.detail.get("schema_version")))
+        written.commit_s += time.perf_counter() - started
+        written.commits += 1
+        written.rows += step.rows
+        written.changes += step.changes
+        for stage, milliseconds in (step.detail.get("timings_ms") or {}).items():
+            written.stages_ms[stage] = written.stages_ms.get(stage, 0.0) + milliseconds
+
+    def _delete(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        statement = bytes(step.payload)
+        try:
+            affected = self._sink.execute(statement)
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        if affected != step.rows:
+            raise self._mismatch(step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement))
+        written.send_s += time.perf_counter() - started
+
+    def _load(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        replaces = int(step.detail["replaces"])
+        try:
+            outcome = self._sink.load(str(step.detail["statement"]), step.payload)
+            if outcome.warnings:
+                texts = "; ".join(f"{message} ({code})" for _, code, message in self._sink.warnings())
+                raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        expected = LoadOutcome(step.rows, replaces, 0, 0)
+        if outcome.records < 0:  # the server tells the sum only
+            expected = LoadOutcome(-1, step.rows + replaces, 0, 0)
+        if outcome != expected:
+            found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
+            raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
+        written.send_s += time.perf_counter() - started
+
+    def _run_ddl(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        ddl = step.detail
+        after = (self._checkpoint or Checkpoint(0)).at(step.commit_ts)
+        reason = skip_reason(ddl, self._filters)
+        if reason is None:
+            ran = self._marked(ddl, step.commit_ts)
+            warnings = self._ddl.settle(ddl) if ran else self._ddl.execute(ddl)
+            for warning in warnings:
+                log.warning("DDL job %s at commit_ts %s: %s", ddl.get("job_id"), step.commit_ts, warning)
+            log.info("DDL at commit_ts %s: %s", step.commit_ts, str(ddl.get("query"))[:500])
+            written.warnings += [f"DDL job {ddl.get('job_id')}: {warning}" for warning in warnings]
+            written.ddls += 1
+        self._sink.query("COMMIT")
+        self._begin()
+        self._save(after)
+        written.ddl_s += time.perf_counter() - started
+
+    def _marked(self, ddl: Mapping[str, Any], commit_ts: int) -> bool:
+        """Whether the statement has run already; if not, leaves the marker that tells so next time."""
+        fingerprint = self._ddl.fingerprint(ddl)
+        self._sink.query("COMMIT")
+        pending = self._checkpoint.pending if self._checkpoint else None
+        if pending is not None and (pending.job_id, pending.commit_ts) == (int(ddl.get("job_id") or 0), commit_ts):
+            if pending.fingerprint != fingerprint:
+                log.info("DDL job %s at commit_ts %s ran before the interruption", pending.job_id, commit_ts)
+                return True
+            return False
+        marker = PendingDdl(int(ddl.get("job_id") or 0), commit_ts, fingerprint)
+        before = (self._checkpoint or Checkpoint(0)).at(commit_ts - 1)
+        self._begin()
+        self._save(replace(before, pending=marker))
+        return False
+
+    def _purge(self, written: Written) -> None:
+        """Once a minute of upstream time: dropped tables that are kept no longer."""
+        at = self._checkpoint.commit_ts if self._checkpoint else 0
+        if (at - self._purged_at) >> 18 < 60_000 or self._in_transaction:
+            return
+        self._purged_at = at
+        for name in self._ddl.recycle.purge(at):
+            log.info("removed %s for good", name)
+        self._sink.query("COMMIT")
+
+    def _refused(self, step: Step, error: DownstreamError) -> Exception:
+        if is_transient(error):
+            return error
+        return self._mismatch(step, str(error), "")
+
+    def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
+        return ApplyError(
+            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
+            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
+            f"{self._sink.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
+            "or copy the table again, then start again"
+        )
+
+    def _missing(self, step: Step, statement: bytes) -> str:
+        """Which keys of a DELETE aren't there; for the error message, so it never fails."""
+        try:
+            self._sink.rollback()
+            head, _, conditions = statement.partition(b" WHERE ")
+            count = head.replace(b"DELETE", b"SELECT COUNT(*)", 1)
+            if b" IN (" in conditions and b"\nOR " not in conditions:
+                name, _, values = conditions.partition(b" IN (")
+                terms = [name + b"=" + value for value in values[:-1].split(b",\n")]
+            else:
+                terms = conditions.rpartition(b" LIMIT ")[0].split(b"\nOR ") if b" LIMIT " in conditions else conditions.split(b"\nOR ")
+            missing = []
+            for term in terms:
+                if int(self._sink.query(count + b" WHERE " + term)[0][0]) == 0:
+                    missing.append(term.decode("utf-8", "replace")[:300])
+                    if len(missing) == _SHOWN:
+                        break
+            return "missing: " + "; ".join(missing) if missing else ""
+        except DownstreamError:
+            return ""
+
+    def _unexpected(self, step: Step, replaces: bool) -> str:
+        """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
+        target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
+        check = f"{quote_name(step.schema)}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
+        keys = [quote_name(key) for key in step.detail.get("keys") or ()]
+        if not keys:
+            return ""
+        try:
+            self._sink.rollback()
+            self._sink.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+            statement = str(step.detail["statement"]).replace(f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1)
+            self._sink.load(statement, step.payload)
+            columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
+            join = f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL" if replaces else f"JOIN {target} o ON {same}"
+            rows = self._sink.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_SHOWN}")
+            self._sink.execute(f"DROP TEMPORARY TABLE {check}")
+        except DownstreamError:
+            return ""
+        what = "missing" if replaces else "there already"
+        return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
