@@ -1,0 +1,85 @@
+"""Fixtures for tests of the pipeline: a Spark Connect server for the test session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from embedded.launch.part import Site, base_environment
+from embedded.launch.spark import spark as spark_part
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class SparkServer:
+    """A Spark Connect server as a child process; `kill` and `start` again keep its port."""
+
+    def __init__(self, home: Path) -> None:
+        self.part = spark_part(Site(home, {"spark": free_port()}, home))
+        self.remote = f"sc://127.0.0.1:{self.part.ports['connect']}"
+        self.log = home / "spark.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout_s: float = 90) -> None:
+        self.part.prepare()
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.part.argv,
+                env=base_environment() | dict(self.part.env),
+                cwd=self.part.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.part.probe()
+                return
+            except Exception:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"Spark Connect did not start: {self.log.read_text()[-2000:]}") from None
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        """kill -9, with its Python workers."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def spark_server() -> Iterator[SparkServer]:
+    """The server that `spark_remote` is the address of; for tests that kill and restart it."""
+    home = Path(tempfile.mkdtemp(prefix="sluice-spark-"))
+    server = SparkServer(home)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def spark_remote(spark_server: SparkServer) -> str:
+    """Address (sc://127.0.0.1:port) of a real Spark Connect server, shared by the whole test session."""
+    return spark_server.remote
