@@ -14,7 +14,7 @@ import grpc
 
 from upstream import pb, tso
 from upstream.backoff import Backoff, Deadline
-from upstream.rpc import describe
+from upstream.rpc import describe, status
 
 if TYPE_CHECKING:
     from upstream.pd import PDClient
@@ -107,10 +107,18 @@ class TsoStream:
             except (grpc.RpcError, StopIteration, ValueError) as error:
                 failure = describe(error) if isinstance(error, grpc.RpcError) else "the stream ended"
                 retry = not isinstance(error, grpc.RpcError) or worth_retrying(error)
+                if isinstance(error, grpc.RpcError) and status(error) == grpc.StatusCode.CANCELLED:
+                    failure = "it stayed silent"  # _cancel_if_stuck cut the stream
                 self._client.forget_leader(self._url)
                 self._drop_stream()
-                if not retry or not backoff.wait("tso", 20, 1000):
-                    self._fail(batch, f"no timestamp from PD at {self._url}: {failure}")
+                if not retry:
+                    self._fail(batch, f"PD at {self._url} refused a timestamp: {failure}")
+                    return
+                if not backoff.wait("tso", 20, 1000):
+                    self._fail(
+                        batch,
+                        f"no timestamp within {self._timeout_s:g} s from PD at {self._url}; last failure: {failure}",
+                    )
                     return
                 continue
             first = last - (len(batch) - 1) * step

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _STREAM_BUFFER = 1 << 20
+_END_OF_STREAM = bytes.fromhex("ffffffff00000000")
 
 
 class PumpReadError(Exception):
@@ -110,8 +111,8 @@ class PumpReader:
                 if names != ["commit_ts", "start_ts", "payload"]:
                     raise PumpReadError(f"pump {self.host} sent {what} with the columns {names}")
                 yield from reader
-            # Arrow takes a stream cut between two batches for a whole one; grpc's status tells the difference.
-            chunks.drain()
+            # Arrow takes a stream cut between two batches for a whole one.
+            chunks.finish()
         except (grpc.RpcError, OSError, ValueError, pyarrow.ArrowException) as error:
             raise self._error(f"could not read {what}", chunks.failure or error) from error
         finally:
@@ -185,6 +186,7 @@ class _Chunks(io.RawIOBase):
         self.failure: BaseException | None = None
         self._call = call
         self._chunk = memoryview(b"")
+        self._tail = b""
         self._guard = _SilenceGuard(call.cancel, timeout_s)
 
     def readable(self) -> bool:
@@ -201,11 +203,13 @@ class _Chunks(io.RawIOBase):
         self._chunk = self._chunk[size:]
         return size
 
-    def drain(self) -> None:
-        """Waits for the end of the call. Raises its error; ValueError if data follow the end of the Arrow stream."""
+    def finish(self) -> None:
+        """Waits for the end of the call. Raises its error; ValueError if the Arrow stream had no end or goes on after it."""
         while (chunk := self._next()) is not None:
             if chunk:
                 raise ValueError("data after the end of the Arrow stream")
+        if self._tail != _END_OF_STREAM:
+            raise ValueError("the pump broke off in the middle: the Arrow stream has no end")
 
     def close(self) -> None:
         if not self.closed:
@@ -216,7 +220,9 @@ class _Chunks(io.RawIOBase):
     def _next(self) -> bytes | None:
         try:
             with self._guard:
-                return bytes(next(self._call).chunk)
+                chunk = bytes(next(self._call).chunk)
+            self._tail = (self._tail + chunk[-len(_END_OF_STREAM) :])[-len(_END_OF_STREAM) :]
+            return chunk
         except StopIteration:
             return None
         except grpc.RpcError as error:

@@ -92,7 +92,7 @@ def test_score_shares_in_proportion_and_without_scores_evenly(pumps, registry, c
 
 
 def test_an_unknown_strategy_is_refused(pumps, registry):
-    with pytest.raises(ValueError, match="'fastest'.*range, hash, score"):
+    with pytest.raises(ValueError, match=r"'fastest'.*range, hash, score"):
         PumpClient(registry, CLUSTER_ID, strategy="fastest")
 
 

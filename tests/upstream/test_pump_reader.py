@@ -83,6 +83,12 @@ def test_a_pump_that_breaks_off_between_two_batches_is_an_error_and_not_a_short_
         list(reader.read(0, 30))
 
 
+def test_a_pump_that_stops_politely_in_the_middle_is_an_error_too(pump, reader):
+    pump.chunks = lambda request: iter([_stream([_batch(1, 10)])[:-8]])
+    with pytest.raises(PumpReadError, match="broke off in the middle"):
+        list(reader.read(0, 30))
+
+
 def test_what_is_no_arrow_stream_is_an_error_that_names_the_pump(pump, reader):
     for data in [[], [b""], [b"hello, this is not Arrow"], [_stream([_batch(1, 1000)])[:-3000]]]:
         pump.chunks = lambda request, data=data: iter(data)
