@@ -108,14 +108,12 @@ def terminate(roots: Iterable[ProcessId], grace_s: float, leftovers: Callable[[]
             with contextlib.suppress(psutil.Error):
                 killed += _kill(psutil.Process(pid))
         time.sleep(0.02)
-    _reap()
     return killed
 
 
 def _wait_gone(roots: Sequence[ProcessId], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while any(is_alive(root) for root in roots) and time.monotonic() < deadline:
-        _reap()
         time.sleep(0.02)
 
 
@@ -127,11 +125,3 @@ def _kill(process: psutil.Process) -> bool:
     except psutil.Error:
         return False
     return True
-
-
-def _reap() -> None:
-    """Take the exit status of own children that ended, so that they don't stay as zombies."""
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error, ChildProcessError):
-            if child.status() == psutil.STATUS_ZOMBIE:
-                os.waitpid(child.pid, os.WNOHANG)

@@ -147,7 +147,7 @@ class Stack:
             return choose_ports(PORT_NAMES, taken)
         for port_name in PORT_NAMES:
             owner = {"etcd-client": "etcd", "etcd-peer": "etcd", "cluster-control": "cluster", "airflow": "airflow-api"}.get(port_name, port_name)
-            if owner in wanted and port_name in state.ports and not port_is_free(state.ports[port_name]):
+            if owner in wanted and port_name in state.ports and not _becomes_free(state.ports[port_name]):
                 raise StackError(
                     f"port {state.ports[port_name]} of {owner} is used by another program; end that, or move the whole stack to other ports: "
                     "sluice down, then sluice up"
@@ -255,10 +255,14 @@ class Stack:
         with self._patiently_locked():
             state = self.state()
             running = [name for name, part in state.parts.items() if is_alive(part.process)]
+            known = {member.pid for member in processes.family(part.process for part in state.parts.values())}
+            leftovers = set(processes.marked(self.home)) - known
             self._stop(list(PART_NAMES), None)
-            leftovers = processes.terminate([], 0, lambda: processes.marked(self.home))
-            if running or leftovers:
-                report(f"stopped {', '.join(running) or 'nothing'}" + (f"; killed {leftovers} left-over processes" if leftovers else ""))
+            processes.terminate([], 0, lambda: processes.marked(self.home))
+            if running:
+                report(f"stopped {', '.join(running)}")
+            if leftovers:
+                report(f"ended {len(leftovers)} processes that were left behind")
             state = self.state()
             state.parts.clear()
             state.runner = None
@@ -332,6 +336,16 @@ _STOPPING = {
     "etcd": (2, 5.0),
     "mariadb": (2, 20.0),
 }
+
+
+def _becomes_free(port: int) -> bool:
+    """Whether the port is free within a few seconds: a process that was killed may still be closing its sockets."""
+    deadline = time.monotonic() + 5
+    while not port_is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _tail(log: Path, start: int) -> str:

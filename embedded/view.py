@@ -129,7 +129,7 @@ class View:
         received: int | None = None
         lag_ms: int | None = None
         with contextlib.suppress(StackError):
-            received = self._control.status()["counts"]["committed"]
+            received = self._control.status()["counts"].get("committed", 0)
             if checkpoint is not None:
                 waiting = self._control.commits(checkpoint, 1)
                 lag_ms = max(0, int(time.time() * 1000 - waiting[0][1])) if waiting else 0

@@ -61,7 +61,7 @@ def airflow(site: Site, dags: Path = REPOSITORY / "dags") -> list[Part]:
             probe=_probe(name, site.home, port),
             prepare=lambda: _prepare(data, env),
             data=data,
-            start_timeout_s=120,
+            start_timeout_s=240,
             summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}" if name == "airflow-api" else "",
         )
         for name, words in _COMPONENTS.items()

@@ -99,7 +99,7 @@ def spark(site: Site) -> Part:
         probe=lambda: _ask_version(port),
         prepare=prepare,
         data=data,
-        start_timeout_s=120,
+        start_timeout_s=240,
         summary=f"sc://{LOOPBACK}:{port}",
     )  # fmt: skip
 

@@ -1,0 +1,81 @@
+"""The command line: readable help, one clear line an error, and answers with the stack down."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOP = ROOT / "tests" / "recordings" / "shop"
+
+
+@pytest.fixture
+def sluice(tmp_path):
+    def run(*words):
+        env = {**os.environ, "SLUICE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [sys.executable, "-c", "from cli import main; main()", *map(str, words)], env=env, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def test_help_lists_every_command(sluice):
+    done = sluice("--help")
+    assert done.returncode == 0
+    for command in ("run", "up", "down", "status", "replay", "pump"):
+        assert f"  {command} " in done.stdout
+        assert sluice(command, "--help").returncode == 0
+
+
+def test_status_works_without_a_stack(sluice):
+    done = sluice("status")
+    assert done.returncode == 0
+    assert "nothing runs" in done.stdout
+    status = json.loads(sluice("status", "--json").stdout)
+    assert status["running"] is False
+    assert {part["state"] for part in status["parts"].values()} == {"stopped"}
+    assert status["replication"] is None
+
+
+def test_down_without_a_stack_is_no_error(sluice):
+    done = sluice("down")
+    assert (done.returncode, done.stdout) == (0, "nothing was running\n")
+
+
+def one_error_line(done, code=1):
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_replay_without_a_stack_says_what_to_do(sluice):
+    assert "sluice up" in one_error_line(sluice("replay", SHOP))
+
+
+def test_a_recording_with_a_missing_file_is_refused_by_name(sluice, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(SHOP, broken, ignore=shutil.ignore_patterns("tikv-meta*", "pump-data-dir*"))
+    line = one_error_line(sluice("replay", broken))
+    assert "tikv-meta.jsonl.gz" in line
+    assert str(broken) in line
+
+
+def test_an_unknown_label_is_refused_with_those_there_are(sluice):
+    line = one_error_line(sluice("replay", SHOP, "--until", "z_never"))
+    assert "z_never" in line
+    assert "b_mid" in line
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "fast"])
+def test_a_speed_that_is_none_is_wrong_usage(sluice, speed):
+    assert "above 0" in one_error_line(sluice("replay", SHOP, "--speed", speed), code=2)
+
+
+def test_an_unknown_part_is_an_error_in_one_line(sluice):
+    assert "foo" in one_error_line(sluice("up", "foo"))
+    assert "Traceback" in sluice("--debug", "up", "foo").stderr
