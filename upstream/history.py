@@ -329,12 +329,12 @@ def _recovered_tables(args: Any) -> list[Mapping[str, Any]]:
 _NAME = r"(?:`((?:[^`]|``)+)`|([^\s`.,;]+))"
 _QUALIFIED = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
 _RENAME = re.compile(rf"{_QUALIFIED}\s+to\s+{_QUALIFIED}", re.IGNORECASE)
-_COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*|#[^\n]*", re.DOTALL)
+_COMMENT = re.compile(r"(`(?:[^`]|``)*`)|/\*.*?\*/|--[^\n]*|#[^\n]*", re.DOTALL)  # group 1: a name, to be kept
 
 
 def _renames(query: str) -> list[tuple[str | None, str | None]]:
     """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none."""
-    text = re.sub(r"^\s*rename\s+tables?\s+", "", _COMMENT.sub(" ", query), flags=re.IGNORECASE)
+    text = re.sub(r"^\s*rename\s+tables?\s+", "", _COMMENT.sub(lambda m: m[1] or " ", query), flags=re.IGNORECASE)
     pairs = []
     for match in _RENAME.finditer(text):
         parts = [quoted.replace("``", "`") if quoted else plain for quoted, plain in zip(*[iter(match.groups())] * 2)]

@@ -67,7 +67,7 @@ def test_a_cut_or_changed_document_is_refused_or_still_a_document(document: Any,
 def test_nesting_without_end_is_refused() -> None:
     # an array whose only element is the array itself
     loop = bytes.fromhex("03 01000000 0d000000 03 00000000")
-    with pytest.raises(CodecError, match="nested|points"):
+    with pytest.raises(CodecError, match=r"nested|points"):
         decode_json(loop)
 
 

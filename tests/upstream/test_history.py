@@ -88,7 +88,7 @@ def apply(history: SchemaHistory, doc: dict[str, Any]) -> Effect:
     return history.apply(Job.from_json(doc))
 
 
-@pytest.mark.parametrize("text", ["rename table t10 to `b`.x, B.`t20` to t21", "RENAME TABLE a.t10 TO b.x, b.t20 TO a.t21;"])
+@pytest.mark.parametrize("text", ["rename table t10 to `b`.x, B.`t20` to t21", "/* x to y */ RENAME TABLE a.t10 TO b.`a#b--c`, b.t20 TO a.t21;"])
 def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_statement(text: str) -> None:
     history = seeded()
     effect = apply(history, document(6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")]))

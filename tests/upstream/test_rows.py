@@ -327,7 +327,7 @@ def test_a_corrupt_update_names_table_row_place_and_reason(make: Any, says: str,
 def test_values_a_column_can_not_have_are_refused(column: dict[str, Any], datum: Datum) -> None:
     table = Table(9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "c", 1, **column)), pk_is_handle=True)
     good = encode_datum(Datum(VARINT, 1)) + pair(2, Datum(NIL, None))
-    with pytest.raises(RowDecodeError, match="row 11.*(c'|no packed|no TIME)"):
+    with pytest.raises(RowDecodeError, match=r"row 11.*(c'|no packed|no TIME)"):
         decode_inserts(table, binary([good] * 11 + [encode_datum(Datum(VARINT, 1)) + pair(2, datum)]))
 
 

@@ -22,6 +22,7 @@ import json
 import math
 import re
 import struct
+from functools import lru_cache
 from typing import Any
 
 from upstream.codec.duration import format_duration
@@ -35,7 +36,9 @@ DATE, DATETIME, TIMESTAMP, TIME = 0x0E, 0x0F, 0x10, 0x11
 _FIXED = {LITERAL: 1, INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, TIME: 12}
 _LITERALS = ("null", "true", "false")
 _MAX_DEPTH = 200
-_PLAIN = re.compile(r'[^"\\\x00-\x1f\u2028\u2029]*')
+_SPECIAL = re.compile(r'["\\\x00-\x1f\u2028\u2029]')
+_I64, _U64, _F64, _HEAD = (struct.Struct(f).unpack_from for f in ("<q", "<Q", "<d", "<II"))
+_ENTRY, _KEY_ENTRY = struct.Struct("<BI"), struct.Struct("<IH")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -66,80 +69,94 @@ def decode_json(data: bytes | memoryview, pos: int = 0) -> tuple[str, int]:
     """Read type and body at `pos`; returns `(text as TiDB prints it, position after it)`."""
     end = pos + json_size(data, pos)
     try:
-        return _text(data[pos], memoryview(data)[pos + 1 : end], 0), end
+        return _text(data[pos], bytes(data[pos + 1 : end]), 0, end - pos - 1, 0), end
     except (struct.error, IndexError) as error:
         raise CodecError(f"JSON value points outside itself: {error}", pos) from error
 
 
 def quote(text: str) -> str:
     """`text` as a JSON string literal in TiDB's escaping."""
-    if _PLAIN.fullmatch(text):
+    if _SPECIAL.search(text) is None:
         return f'"{text}"'
-    return '"' + "".join(_ESCAPES.get(c) or (f"\\u{ord(c):04x}" if c < " " or c in "\u2028\u2029" else c) for c in text) + '"'
+    return f'"{_SPECIAL.sub(_escape, text)}"'
 
 
-def _text(kind: int, body: memoryview, depth: int) -> str:
-    """Text of the value whose body starts at `body[0]`; `body` may be longer than the value."""
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return _ESCAPES.get(char) or f"\\u{ord(char):04x}"
+
+
+@lru_cache(4096)
+def _key(raw: bytes) -> str:
+    return quote(raw.decode("utf-8", "replace")) + ": "
+
+
+def _text(kind: int, data: bytes, at: int, limit: int, depth: int) -> str:
+    """Text of the value whose body is at `at` and doesn't reach beyond `limit`."""
     if kind == STRING:
-        return quote(str(_sized(body, 0), "utf-8", "replace"))
-    if kind == LITERAL:
-        if body[0] > 2:
-            raise CodecError(f"JSON literal {body[0]} is unknown")
-        return _LITERALS[body[0]]
-    if kind == INT64:
-        return str(struct.unpack_from("<q", body)[0])
-    if kind == UINT64:
-        return str(struct.unpack_from("<Q", body)[0])
-    if kind == DOUBLE:
-        return format_double(struct.unpack_from("<d", body)[0])
-    if kind in (DATE, DATETIME, TIMESTAMP):
-        return f'"{_core_time(struct.unpack_from("<Q", body)[0], kind)}"'
-    if kind == TIME:
-        return f'"{format_duration(struct.unpack_from("<q", body)[0], 6)}"'
-    if kind == OPAQUE:
-        return f'"base64:type{body[0]}:{base64.b64encode(_sized(body, 1)).decode()}"'
-    if kind not in (OBJECT, ARRAY):
+        start, end = _sized(data, at, limit)
+        return quote(data[start:end].decode("utf-8", "replace"))
+    if kind in (OBJECT, ARRAY):
+        return _container_text(kind, data, at, limit, depth)
+    if kind not in _FIXED and kind != OPAQUE:
         raise CodecError(f"JSON type 0x{kind:02x} is unknown")
+    if at + _FIXED.get(kind, 1) > limit:
+        raise CodecError("JSON value points outside its container")
+    if kind == INT64:
+        return str(_I64(data, at)[0])
+    if kind == DOUBLE:
+        return format_double(_F64(data, at)[0])
+    if kind == LITERAL:
+        return _literal(data[at])
+    if kind == UINT64:
+        return str(_U64(data, at)[0])
+    if kind in (DATE, DATETIME, TIMESTAMP):
+        return f'"{_core_time(_U64(data, at)[0], kind)}"'
+    if kind == TIME:
+        return f'"{format_duration(_I64(data, at)[0], 6)}"'
+    start, end = _sized(data, at + 1, limit)
+    return f'"base64:type{data[at]}:{base64.b64encode(data[start:end]).decode()}"'
+
+
+def _container_text(kind: int, data: bytes, at: int, limit: int, depth: int) -> str:
     if depth > _MAX_DEPTH:
         raise CodecError(f"JSON is nested deeper than {_MAX_DEPTH}")
-    count, size = struct.unpack_from("<II", body)
-    if size > len(body):
-        raise CodecError(f"JSON container of {size} bytes in {len(body)}")
-    body = body[:size]
+    count, size = _HEAD(data, at)
+    end = at + size
+    values = at + 8 + (6 * count if kind == OBJECT else 0)
+    after = values + 5 * count
+    if end > limit or after > end:
+        raise CodecError(f"JSON container of {size} bytes with {count} elements in {limit - at} bytes")
+    parts = []
+    for entry, (element, offset) in enumerate(_ENTRY.iter_unpack(data[values:after])):
+        if element == LITERAL:
+            parts.append(_literal(data[values + 5 * entry + 1]))
+        else:
+            parts.append(_text(element, data, at + offset, end, depth + 1))
     if kind == ARRAY:
-        _entries_fit(8 + 5 * count, size)
-        return "[" + ", ".join(_element(body, 8 + 5 * i, depth) for i in range(count)) + "]"
-    _entries_fit(8 + 11 * count, size)
-    members = []
-    for i in range(count):
-        at, length = struct.unpack_from("<IH", body, 8 + 6 * i)
-        if at + length > size:
+        return f"[{', '.join(parts)}]"
+    for i, (offset, length) in enumerate(_KEY_ENTRY.iter_unpack(data[at + 8 : values])):
+        if offset + length > size:
             raise CodecError("JSON key points outside its object")
-        key = quote(str(body[at : at + length], "utf-8", "replace"))
-        members.append(f"{key}: {_element(body, 8 + 6 * count + 5 * i, depth)}")
-    return "{" + ", ".join(members) + "}"
+        parts[i] = _key(data[at + offset : at + offset + length]) + parts[i]
+    return f"{{{', '.join(parts)}}}"
 
 
-def _entries_fit(needed: int, size: int) -> None:
-    if needed > size:
-        raise CodecError(f"JSON container of {size} bytes can't hold its {needed} bytes of entries")
+def _literal(value: int) -> str:
+    if value > 2:
+        raise CodecError(f"JSON literal {value} is unknown")
+    return _LITERALS[value]
 
 
-def _element(container: memoryview, entry: int, depth: int) -> str:
-    kind = container[entry]
-    if kind == LITERAL:
-        return _text(kind, container[entry + 1 :], depth)
-    at: int = struct.unpack_from("<I", container, entry + 1)[0]
-    if at >= len(container):
-        raise CodecError("JSON value points outside its container")
-    return _text(kind, container[at:], depth + 1)
-
-
-def _sized(body: memoryview, pos: int) -> memoryview:
-    length, pos = decode_uvarint(body, pos)
-    if pos + length > len(body):
-        raise CodecError(f"JSON string of {length} bytes, {len(body) - pos} are left")
-    return body[pos : pos + length]
+def _sized(data: bytes, at: int, limit: int) -> tuple[int, int]:
+    """Start and end of bytes that have their length in front."""
+    length = data[at]
+    at += 1
+    if length > 0x7F:
+        length, at = decode_uvarint(data, at - 1)
+    if at + length > limit:
+        raise CodecError(f"JSON string of {length} bytes, {max(0, limit - at)} are left")
+    return at, at + length
 
 
 def _core_time(bits: int, kind: int) -> str:

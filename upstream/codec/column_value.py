@@ -72,9 +72,17 @@ def from_datum(column: Column, datum: Datum) -> Any:
         raise CodecError(f"column {column.name!r} ({kind or f'type {column.tp}'}) has a datum with flag 0x{flag:02x}")
     if isinstance(value, int):
         return _from_int(column, kind, value)
-    if kind == "float":
-        return struct.unpack("<f", struct.pack("<f", value))[0]
+    if kind == "float" and isinstance(value, float):
+        return _to_float32(column, value)
     return value
+
+
+def _to_float32(column: Column, value: float) -> float:
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError as error:
+        raise CodecError(f"column {column.name!r} is a FLOAT and has the value {value!r}") from error
+    return rounded
 
 
 def _from_int(column: Column, kind: str, value: int) -> int | str:
@@ -162,8 +170,7 @@ def _parse_default(column: Column, default: bytes | str) -> Any:
     if kind in ("int", "year"):
         return int(Decimal(text))
     if kind in ("float", "double"):
-        value = float(text)
-        return struct.unpack("<f", struct.pack("<f", value))[0] if kind == "float" else value
+        return _to_float32(column, float(text)) if kind == "float" else float(text)
     if kind == "decimal":
         return f"{Decimal(text):.{max(0, column.decimal)}f}"
     if kind in ("date", "datetime", "timestamp"):

@@ -107,7 +107,12 @@ def _floats(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array
     values = np.where(bits & top != 0, bits ^ top, ~bits).view(np.float64)
     if column.kind == "float":
         with np.errstate(over="ignore", invalid="ignore"):
-            return _primitive(values.astype(np.float32), pa.float32(), cells.null)
+            rounded = values.astype(np.float32)
+        wrong = np.isinf(rounded) & ~np.isinf(values)
+        if cells.null is not None:
+            wrong &= ~cells.null
+        bad |= wrong
+        return _primitive(rounded, pa.float32(), cells.null)
     return _primitive(values, pa.float64(), cells.null)
 
 
@@ -291,17 +296,23 @@ def _sets(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
 
 
 def _jsons(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
-    """Documents are decoded one by one."""
-    view, texts = memoryview(buffer.bytes.data), []
+    """Documents are decoded one by one, equal ones once."""
+    view, known = memoryview(buffer.bytes.data), dict[bytes, str]()
+    texts: list[str | None] = []
     nulls = np.zeros(len(cells.start), np.bool_) if cells.null is None else cells.null
-    for i, (start, length, null) in enumerate(
-        zip(cells.start.tolist(), cells.length.tolist(), nulls.tolist(), strict=True)
-    ):
-        try:
-            texts.append(None if null else decode_json(view[start : start + length])[0])
-        except CodecError:
+    ends = (cells.start + cells.length).tolist()
+    for i, (start, end, null) in enumerate(zip(cells.start.tolist(), ends, nulls.tolist(), strict=True)):
+        if null:
             texts.append(None)
-            bad[i] = True
+            continue
+        raw = bytes(view[start:end])
+        text = known.get(raw)
+        if text is None:
+            try:
+                text = known[raw] = decode_json(raw)[0]
+            except CodecError:
+                bad[i] = True
+        texts.append(text)
     return pa.array(texts, pa.large_string())
 
 

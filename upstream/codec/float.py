@@ -4,7 +4,6 @@ Layout: 8 bytes big-endian. IEEE-754 bits with the top bit set for values >= 0, 
 stored as +0.0. FLOAT columns hold the double of their float32 value.
 """
 
-import math
 import struct
 
 import numpy as np
@@ -34,11 +33,10 @@ def decode_float(data: bytes | memoryview, pos: int = 0) -> tuple[float, int]:
 def format_double(value: float) -> str:
     """Shortest text that reads back as `value`, as TiDB prints numbers inside JSON: plain digits for 1e-6 <= |x| < 1e21
     (integers without `.0`), else `d.ddde-7` or `d.ddde+21` with an exponent that isn't padded."""
-    if not math.isfinite(value):
-        return repr(value)
-    if value == 0:
-        return "-0" if math.copysign(1, value) < 0 else "0"
-    mantissa, _, exponent = f"{value!r}".partition("e")
+    text = repr(value)
+    if "e" not in text:  # also "inf" and "nan"
+        return text.removesuffix(".0")
+    mantissa, _, exponent = text.partition("e")
     sign, digits = ("-", mantissa[1:]) if mantissa[0] == "-" else ("", mantissa)
     whole, _, fraction = digits.partition(".")
     point = len(whole) + int(exponent or 0)

@@ -67,8 +67,8 @@ class Buffer:
 @dataclass(slots=True)
 class Cells:
     """One column's datum in each row. `present` and `null`: None = all present, none null. `start` and `length`: the bytes
-    after the flag, without a length prefix. `value`: integers of varint datums (two's complement). `signed_flag`: some
-    came as signed varints."""
+    after the flag, without a length prefix. `value`: integers of varint datums (two's complement); `unsigned`: which came as
+    unsigned ones, None = none."""
 
     present: Mask | None
     null: Mask | None
@@ -80,11 +80,14 @@ class Cells:
     def select(self, rows: Ints) -> "Cells":
         """The cells of some rows."""
 
-        def pick(array: npt.NDArray) -> npt.NDArray:  # type: ignore[type-arg]
-            return array[rows]
-
-        optional = [None if a is None else pick(a) for a in (self.present, self.null, self.value, self.unsigned)]
-        return Cells(optional[0], optional[1], pick(self.start), pick(self.length), optional[2], optional[3])
+        return Cells(
+            None if self.present is None else self.present[rows],
+            None if self.null is None else self.null[rows],
+            self.start[rows],
+            self.length[rows],
+            None if self.value is None else self.value[rows],
+            None if self.unsigned is None else self.unsigned[rows],
+        )
 
 
 def varints(words: Words, at: Ints) -> tuple[Words, Ints, Mask | None]:
