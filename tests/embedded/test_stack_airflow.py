@@ -1,0 +1,127 @@
+"""Spark and Airflow in the stack: tasks run, are ended for a replay, and come back after the scheduler was killed."""
+
+import os
+import signal
+import stat
+import time
+
+import pytest
+
+from embedded import replay
+from embedded.control import AirflowClient
+from embedded.launch import password_file
+from embedded.processes import marked
+from embedded.run import wait_pipeline
+from embedded.stack import Stack
+
+pytestmark = pytest.mark.e2e
+
+PARTS = ("spark", "airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+DAG = '''
+import time
+from datetime import UTC, datetime, timedelta
+from airflow.sdk import dag, task
+
+@dag(schedule="@continuous", start_date=datetime(2026, 1, 1, tzinfo=UTC), max_active_runs=1, catchup=False,
+     is_paused_upon_creation=False, default_args={"retries": 100, "retry_delay": timedelta(seconds=1)})
+def replicate():
+    @task
+    def land():
+        time.sleep(600)
+
+    @task
+    def apply():
+        time.sleep(600)
+
+    land()
+    apply()
+
+replicate()
+'''
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("airflow")
+    (folder / "dags").mkdir()
+    (folder / "dags" / "replicate.py").write_text(DAG)
+    stack = Stack(folder / "home", dags=folder / "dags")
+    try:
+        stack.up(PARTS)
+        yield stack
+    finally:
+        stack.down()
+    assert marked(stack.home) == []
+
+
+@pytest.fixture(scope="module")
+def airflow(stack):
+    return AirflowClient(stack.home, stack.site().ports["airflow"])
+
+
+def tasks(stack):
+    return {process.pid for process in replay._task_processes(stack)}
+
+
+def wait_for_other_tasks(stack, before):
+    deadline = time.monotonic() + 90
+    while len(now := tasks(stack)) != 2 or now & before:
+        assert time.monotonic() < deadline, f"tasks {now}, before {before}"
+        time.sleep(0.1)
+
+
+def test_spark_runs_python_that_sees_this_repository(stack):
+    from pyspark.sql import SparkSession
+
+    def batches(stream):
+        import pyarrow
+
+        import relay  # the workers have the repository on their path
+
+        for _ in stream:
+            yield pyarrow.RecordBatch.from_pydict({"name": [relay.__name__]})
+
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{stack.site().ports['spark']}").getOrCreate()
+    try:
+        rows = session.range(1, numPartitions=1).mapInArrow(batches, "name string").collect()
+        assert [row.name for row in rows] == ["relay"]
+        assert session.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    finally:
+        session.stop()
+
+
+def test_the_tasks_of_the_dag_run_once_the_stack_is_up(stack, airflow):
+    wait_pipeline(stack, airflow)
+    assert airflow.tasks() == {"land": "running", "apply": "running"}
+
+
+def test_passwords_are_readable_by_the_owner_only_and_stand_in_no_state_file(stack, airflow):
+    path = password_file(stack.home)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    state = (stack.home / "state.json").read_text()
+    for secret in path.parent.iterdir():
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert secret.read_text() not in state
+
+
+def test_halting_the_pipeline_ends_its_tasks_and_starting_it_runs_new_ones(stack, airflow):
+    wait_pipeline(stack, airflow)
+    before = tasks(stack)
+    replay._halt_pipeline(stack, airflow)
+    assert tasks(stack) == set()
+    assert airflow.active_runs() == []
+    airflow.start()
+    wait_for_other_tasks(stack, before)
+    wait_pipeline(stack, airflow)
+
+
+def test_tasks_come_back_after_the_scheduler_was_killed_and_started_again(stack, airflow):
+    wait_pipeline(stack, airflow)
+    before = tasks(stack)
+    os.kill(stack.state().parts["airflow-scheduler"].process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while "airflow-scheduler" not in stack.dead():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert stack.up(PARTS) == ["airflow-scheduler"]
+    wait_for_other_tasks(stack, before)
