@@ -189,8 +189,8 @@ class RelayLog:
 
     # Retention
 
-    def clean_unreferenced(self) -> int:
-        """Delete the parts that killed or losing tasks left behind; returns how many.
+    def clean_unreferenced(self, since_ts: int = 0) -> int:
+        """Delete the parts that killed or losing tasks left behind in windows with lo >= since_ts; returns how many.
 
         Only parts that no record can ever name go: those whose window has a record without them, and those whose
         window the chain has gone past. What a running task writes is never touched.
@@ -200,12 +200,12 @@ class RelayLog:
             return 0
         removed = 0
         for hour in self._storage.names("parts"):
-            if hour > hour_of(last.lo):
-                break
+            if not hour_of(since_ts) <= hour <= hour_of(last.lo):
+                continue
             self._storage.sweep(f"windows/{hour}", _UNFINISHED_AGE_S)
             by_lo: dict[int, list[str]] = {}
             for name in self._storage.names(f"parts/{hour}"):
-                if (match := _PART_NAME.match(name)) and int(match.group(1)) <= last.lo:
+                if (match := _PART_NAME.match(name)) and since_ts <= int(match.group(1)) <= last.lo:
                     by_lo.setdefault(int(match.group(1)), []).append(f"parts/{hour}/{name}")
             for lo, paths in by_lo.items():
                 window = self.next(lo)

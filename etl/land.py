@@ -1,0 +1,432 @@
+"""The landing loop: window by window from the pumps into the relay log.
+
+Each window is planned, read and written by one Spark job, given the schemas and DDL it needs, and then committed by its
+record. Whoever commits continues at the end of the chain of records, so a second process, or a job that a killed one left
+behind, can at most leave parts that no record names.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from etl import spark_session
+from etl._landing_job import JobResult, LandingJob, WorkerError
+from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, version_at
+from etl.checkpoint import CheckpointTable
+from etl.explode import BinlogDecodeError
+from etl.planner import Plan, Planner, PumpUnavailableError
+from etl.settings import Settings
+from etl.sinks import DownstreamError, MySQLSink
+from etl.sinks import is_transient as is_downstream_transient
+from relay import Claim, RelayLog, Window, WindowConflictError
+from upstream import (
+    EtcdClient,
+    EtcdError,
+    PDClient,
+    PDError,
+    PumpReadError,
+    Registry,
+    RegistryError,
+    TiKVClient,
+    TiKVError,
+)
+
+__all__ = ["BinlogDecodeError", "LandSummary", "LandedWindow", "UnknownTableError", "run_land"]
+
+log = logging.getLogger("sluice.land")
+
+_JOB_TIMEOUT_S = 300.0
+_CONTROL_INTERVAL_S = 0.5
+_PROGRESS_INTERVAL_S = 5.0
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_UNKNOWN_RETRIES = 3
+_CLEAN_BACK = 600_000 << 18  # ten minutes of TSO
+_TRANSIENT = (PumpUnavailableError, PumpReadError, PDError, TiKVError, EtcdError, RegistryError, OSError)
+_TRANSIENT_IN_WORKER = {
+    "PumpReadError", "OSError", "ConnectionError", "ConnectionResetError", "BrokenPipeError", "TimeoutError", "EOFError",
+    "FileExistsError", "FileNotFoundError",
+}  # fmt: skip
+
+Stop = threading.Event | Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedWindow:
+    """A window that was just committed. `stages_ms`: plan, job (the whole Spark job), resolve, commit; read, explode and
+    write of the slowest worker within the job. `lag_ms`: from the upstream's clock at hi until it was committed."""
+
+    lo: int
+    hi: int
+    transactions: int
+    changes: int
+    ddls: int
+    bytes: int
+    stages_ms: dict[str, float]
+    lag_ms: float
+
+
+@dataclass(slots=True)
+class LandSummary:
+    """What a run did. `hi`: everything through this TSO is in the relay log; `bytes` of parts; `stages_ms` summed up."""
+
+    hi: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    ddls: int = 0
+    bytes: int = 0
+    retries: int = 0
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def _add(self, window: LandedWindow) -> None:
+        self.hi = window.hi
+        self.windows += 1
+        self.transactions += window.transactions
+        self.changes += window.changes
+        self.ddls += window.ddls
+        self.bytes += window.bytes
+        for stage, ms in window.stages_ms.items():
+            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + ms, 3)
+
+
+def run_land(
+    settings: Settings,
+    *,
+    run_seconds: float | None = None,
+    stop: Stop | None = None,
+    until_ts: int | None = None,
+    start_ts: int | None = None,
+    on_window: Callable[[LandedWindow], None] | None = None,
+) -> LandSummary:
+    """Land windows until `run_seconds` are over, `stop` says so, or everything through `until_ts` (TSO) is landed.
+
+    It continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's checkpoint, and
+    without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). While the relay log's control
+    says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried again.
+
+    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, HistoryError, and relay errors.
+    """
+    loop = _Loop(settings, run_seconds, stop, until_ts, start_ts, on_window)
+    try:
+        return loop.run()
+    finally:
+        loop.close()
+
+
+class _Loop:
+    def __init__(
+        self,
+        settings: Settings,
+        run_seconds: float | None,
+        stop: Stop | None,
+        until_ts: int | None,
+        start_ts: int | None,
+        on_window: Callable[[LandedWindow], None] | None,
+    ) -> None:
+        self._settings = settings
+        self._end = None if run_seconds is None else time.monotonic() + run_seconds
+        self._stop = stop.is_set if isinstance(stop, threading.Event) else stop or (lambda: False)
+        self._until_ts = until_ts
+        self._start_ts = start_ts
+        self._on_window = on_window
+        self._relay = RelayLog.open(settings.relay.url)
+        self._pd = PDClient(settings.upstream.pd_urls)
+        self._tikv = TiKVClient(self._pd)
+        self._etcd = EtcdClient(settings.upstream.pd_urls)
+        self._ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
+        self._planned: Future[Plan | None] | None = None
+        self._planner: Planner | None = None
+        self._claim: Claim | None = None
+        self._spark: Any = None
+        self._job: LandingJob | None = None
+        self._schema: LandingSchema | None = None
+        self._lo: int | None = None
+        self._anchored = False
+        self._jobs_run = 0
+        self._paused = False
+        self._control_read = 0.0
+        self.summary = LandSummary()
+        self._progress = _Progress()
+
+    def run(self) -> LandSummary:
+        failures = 0
+        unknown = 0
+        self._claim = None
+        while not self._over():
+            try:
+                self._step()
+                failures = unknown = 0
+            except Stopped:
+                break
+            except Exception as error:
+                kind = _judge(error)
+                unknown = unknown + 1 if kind == "unknown" else 0
+                if kind == "terminal" or unknown > _UNKNOWN_RETRIES:
+                    raise
+                delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
+                failures += 1
+                self.summary.retries += 1
+                log.warning(
+                    "landing waits %.1f s at hi=%s: %s: %s", delay, self._lo, type(error).__name__, _short(error)
+                )
+                self._forget(error)
+                self._wait(delay)
+        self._progress.say(self.summary, self._planner, last=True)
+        return self.summary
+
+    def close(self) -> None:
+        self._ahead.shutdown(wait=False, cancel_futures=True)
+        if self._planner is not None:
+            self._planner.close()
+        if self._spark is not None:
+            spark_session.close(self._spark)
+        self._etcd.close()
+        self._tikv.close()
+        self._pd.close()
+
+    # One step: at most one window
+
+    def _step(self) -> None:
+        if self._claim is None:
+            self._claim = self._relay.claim("land")
+            log.info("landing into %s as %s", self._relay.url, self._claim.token)
+        if self._is_paused():
+            self._wait(_CONTROL_INTERVAL_S)
+            return
+        if self._lo is None:
+            self._find_start()
+            return
+        if self._schema is None:
+            self._load_schema()
+        if self._job is None:
+            self._connect()
+        stages: dict[str, float] = {}
+        began = time.perf_counter()
+        plan = self._plan(self._lo)
+        if plan is None:
+            self._progress.say(self.summary, self._planner)
+            self._wait(self._settings.window.poll_interval_ms / 1000)
+            return
+        stages["plan"] = _ms_since(began)
+        if plan.limited and (self._until_ts is None or plan.hi < self._until_ts):
+            self._planned = self._ahead.submit(self._need_planner().plan, plan.hi)
+        began = time.perf_counter()
+        result = self._run_job(plan)
+        stages["job"] = _ms_since(began)
+        self._commit(plan, result, stages)
+
+    def _plan(self, lo: int) -> Plan | None:
+        planned, self._planned = self._planned, None
+        if planned is not None:
+            plan = planned.result()
+            if plan is not None and plan.lo == lo:
+                return plan
+        return self._need_planner().plan(lo, empty_now=not self._anchored)
+
+    def _run_job(self, plan: Plan) -> JobResult:
+        assert self._job is not None and self._claim is not None
+        self._jobs_run += 1
+        return self._job.run(plan, f"{self._claim.token}.{self._jobs_run}", _JOB_TIMEOUT_S)
+
+    def _commit(self, plan: Plan, result: JobResult, stages: dict[str, float]) -> None:
+        assert self._schema is not None and self._claim is not None
+        began = time.perf_counter()
+        schema = self._schema.resolve(result.ddls, result.tables, self._wait_or_stop)
+        stages["resolve"] = _ms_since(began)
+        stages |= result.worker_ms
+        changes = sum(part.rows for part in result.parts)
+        window = Window(
+            lo=plan.lo,
+            hi=plan.hi,
+            cluster_id=self._pd.cluster_id,
+            token=self._claim.token,
+            landed_ms=time.time_ns() // 1_000_000,
+            transactions=result.transactions,
+            changes=changes,
+            schema_version=schema.schema_version,
+            parts=result.parts,
+            tables=schema.tables,
+            ddls=schema.ddls,
+            truncated_tables=schema.truncated_tables,
+            timings_ms={name: round(ms, 2) for name, ms in stages.items()},
+        )
+        began = time.perf_counter()
+        self._claim.check()
+        self._relay.commit(window)
+        stages["commit"] = _ms_since(began)
+        self._lo = plan.hi
+        self._anchored = True
+        lag_ms = ((plan.fresh_ts - plan.hi) >> 18) + sum(stages[name] for name in ("job", "resolve", "commit"))
+        landed = LandedWindow(
+            plan.lo, plan.hi, result.transactions, changes, len(schema.ddls), sum(part.bytes for part in result.parts),
+            stages, lag_ms,
+        )  # fmt: skip
+        self.summary._add(landed)
+        if self._on_window is not None:
+            self._on_window(landed)
+        self._progress.add(landed)
+        self._progress.say(self.summary, self._planner)
+
+    # Beginning, and beginning again
+
+    def _find_start(self) -> None:
+        last = self._relay.last()
+        if last is not None:
+            if last.cluster_id != self._pd.cluster_id:
+                raise WrongClusterError(
+                    f"the relay log {self._relay.url} is of cluster {last.cluster_id}, PD at {self._settings.upstream.pd_urls} "
+                    f"is of cluster {self._pd.cluster_id}; give each cluster a relay log of its own"
+                )
+            self._lo, self._anchored = last.hi, True
+            removed = self._relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_BACK))
+            if removed:
+                log.info("removed %d parts that belong to no window", removed)
+        else:
+            self._lo = self._first_ts()
+        self.summary.hi = self._lo
+        log.info("landing from commit_ts %d on", self._lo)
+
+    def _first_ts(self) -> int:
+        if self._start_ts is not None:
+            return self._start_ts
+        checkpoint = self._downstream_checkpoint()
+        if checkpoint is not None:
+            return checkpoint
+        initial = self._settings.upstream.initial_commit_ts
+        return self._pd.tso() if initial < 0 else initial
+
+    def _downstream_checkpoint(self) -> int | None:
+        """An unreachable downstream is an error here: a relay log must not begin after what the downstream still needs."""
+        downstream = self._settings.downstream
+        sink = MySQLSink(downstream)
+        try:
+            sink.connect()
+            table = CheckpointTable(sink, self._pd.cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+            found = table.load()
+            return None if found is None else found.commit_ts
+        except DownstreamError as error:
+            if error.code in (1049, 1146):  # no such schema, no such table: nobody has replicated to it yet
+                return None
+            raise
+        finally:
+            sink.close()
+
+    def _load_schema(self) -> None:
+        assert self._lo is not None
+        last = self._relay.last()
+        version = version_at(self._tikv, self._lo) if last is None else last.schema_version
+        began = time.perf_counter()
+        self._schema = LandingSchema.load(self._pd, self._tikv, version)
+        log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, _ms_since(began))
+
+    def _connect(self) -> None:
+        remote = self._settings.spark.remote
+        self._spark = spark_session.connect(remote, f"land {self._relay.url}", timeout_s=10)
+        self._job = LandingJob(self._spark, self._relay.url, self._pd.cluster_id)
+
+    def _need_planner(self) -> Planner:
+        if self._planner is None:
+            registry = Registry(self._etcd)
+            self._planner = Planner(self._pd.cluster_id, self._settings.window, self._pd.tso, registry.pumps)
+        return self._planner
+
+    def _forget(self, error: BaseException) -> None:
+        """Drop what the failure may have spoilt; the next step builds it anew."""
+        self._planned = None
+        self._schema = None  # it may have moved on over DDL that wasn't committed
+        if isinstance(error, WindowConflictError):
+            assert self._claim is not None
+            self._claim.check()
+            self._lo = None
+        if spark_session.is_transient(error) or _judge(error) == "unknown" or isinstance(error, WorkerError):
+            if self._spark is not None:
+                spark_session.close(self._spark)
+            self._spark = self._job = None
+
+    # Waiting
+
+    def _over(self) -> bool:
+        reached = self._until_ts is not None and self._lo is not None and self._lo >= self._until_ts
+        return reached or self._stop() or (self._end is not None and time.monotonic() >= self._end)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep, but no longer than until the end of the run."""
+        until = time.monotonic() + seconds
+        while not self._over() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def _wait_or_stop(self, seconds: float) -> bool:
+        self._wait(seconds)
+        return self._over()
+
+    def _is_paused(self) -> bool:
+        now = time.monotonic()
+        if now - self._control_read >= _CONTROL_INTERVAL_S:
+            self._control_read = now
+            paused = self._relay.control().paused
+            if paused != self._paused:
+                log.info("landing is %s", "paused by the relay log's control.json" if paused else "resumed")
+            self._paused = paused
+        return self._paused
+
+
+class WrongClusterError(Exception):
+    """The relay log holds another cluster's windows."""
+
+
+class _Progress:
+    """A line every few seconds: what was landed since the last one."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._windows = self._transactions = self._changes = 0
+        self._lag_ms = 0.0
+
+    def add(self, window: LandedWindow) -> None:
+        self._windows += 1
+        self._transactions += window.transactions
+        self._changes += window.changes
+        self._lag_ms = max(self._lag_ms, window.lag_ms)
+
+    def say(self, summary: LandSummary, planner: Planner | None, last: bool = False) -> None:
+        seconds = time.monotonic() - self._since
+        if seconds < _PROGRESS_INTERVAL_S and not (last and self._windows):
+            return
+        held = f" held_back_by={planner.holding!r}" if planner is not None and planner.holding else ""
+        log.info(
+            "landed windows=%d transactions=%d changes=%d changes_per_s=%.0f max_lag_ms=%.0f hi=%d total_transactions=%d%s",
+            self._windows, self._transactions, self._changes, self._changes / max(seconds, 1e-3), self._lag_ms, summary.hi,
+            summary.transactions, held,
+        )  # fmt: skip
+        self.__init__()  # type: ignore[misc]
+
+
+def _judge(error: BaseException) -> str:
+    """transient: try again for ever; unknown: try again a few times; terminal: somebody has to act."""
+    if isinstance(error, WorkerError):
+        return "transient" if error.kind in _TRANSIENT_IN_WORKER else "unknown"
+    if isinstance(error, WindowConflictError) or spark_session.is_transient(error) or isinstance(error, _TRANSIENT):
+        return "transient"
+    if isinstance(error, DownstreamError):
+        return "transient" if is_downstream_transient(error) else "terminal"
+    if type(error).__module__.startswith(("pyspark", "grpc", "py4j")):
+        return "unknown"
+    return "terminal"
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1000

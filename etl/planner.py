@@ -1,0 +1,150 @@
+"""Plans windows: how far the next one may reach without missing a commit.
+
+1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for its
+bounds. 4. hi = the smallest of the timestamp and every pump's hi.
+
+The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
+the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed, and
+its Prewrite is there already.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from etl.source import PumpRange
+
+if TYPE_CHECKING:
+    from etl.settings import Window as WindowSettings
+    from upstream import NodeStatus, PumpReader, WindowBounds
+
+_BARRIER_WAIT_MS = 100
+_BOUNDS_TIMEOUT_S = 10.0
+_SPLIT_BYTES = 8 * 2**20
+_MAX_SPLITS = 4
+
+
+class PumpUnavailableError(Exception):
+    """A pump that counts can't be reached, or none is registered: no window can be planned. Waiting is safe, going on
+    without it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A window `(lo, hi]` to be landed."""
+
+    lo: int
+    hi: int
+    fresh_ts: int
+    """PD's timestamp when it was planned."""
+    ranges: tuple[PumpRange, ...]
+    """What to read where; empty if no pump has anything in the window."""
+    transactions: int
+    """At most as many are inside: what the pumps have up to their own hi."""
+    bytes: int
+    limited: bool
+    """More is waiting behind hi."""
+
+
+class Planner:
+    """Plans windows over the pumps of a cluster. Threads take turns."""
+
+    def __init__(
+        self,
+        cluster_id: int,
+        limits: WindowSettings,
+        tso: Callable[[], int],
+        pumps: Callable[[], Sequence[NodeStatus]],
+    ) -> None:
+        """`tso` gives fresh timestamps, `pumps` lists the registry."""
+        self._cluster_id = cluster_id
+        self._limits = limits
+        self._tso = tso
+        self._pumps = pumps
+        self._readers: dict[str, PumpReader] = {}
+        self._turn = threading.Lock()
+        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
+        self._last_window = time.monotonic()
+        self.holding = ""
+        """The pump that holds the next window back, if one does; for progress lines."""
+
+    def plan(self, lo: int, *, empty_now: bool = False) -> Plan | None:
+        """The next window after lo (TSO), None if there is nothing new.
+
+        Without traffic there is an empty window every idle interval, or at once with `empty_now`.
+        Raises PumpUnavailableError; what `tso` and `pumps` raise comes through.
+        """
+        with self._turn:
+            return self._plan(lo, empty_now)
+
+    def _plan(self, lo: int, empty_now: bool) -> Plan | None:
+        fresh_ts = self._tso()
+        registered = self._pumps()
+        counting = [pump for pump in registered if pump.state != "offline"]
+        if not counting:
+            raise PumpUnavailableError(
+                f"{len(registered)} pumps in the registry, all offline: no commit can be read until one is online"
+                if registered
+                else "no pump in the registry: start one, or check pd-urls"
+            )
+        futures = [self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
+        failures = [failure for future in futures if (failure := future.exception()) is not None]
+        if failures:
+            raise failures[0]
+        bounds = [future.result() for future in futures]
+        slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
+        hi = min(fresh_ts, bound.hi)
+        self.holding = f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts else ""
+        if hi <= lo:
+            return None
+        transactions = sum(bound.transactions for bound in bounds)
+        idle_s = time.monotonic() - self._last_window
+        if not transactions and not empty_now and idle_s * 1000 < self._limits.idle_interval_ms:
+            return None
+        self._last_window = time.monotonic()
+        ranges = [
+            piece
+            for pump, bound in zip(counting, bounds)
+            if bound.transactions
+            for piece in _split(PumpRange(pump.host, lo, hi), bound.bytes)
+        ]
+        limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
+        return Plan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+
+    def close(self) -> None:
+        """Close the connections to the pumps."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
+        from upstream import PumpReader, PumpReadError
+
+        reader = self._readers.get(pump.host)
+        if reader is None:
+            reader = self._readers[pump.host] = PumpReader(pump.host, self._cluster_id, timeout_s=_BOUNDS_TIMEOUT_S)
+        try:
+            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
+        except PumpReadError as error:
+            self._readers.pop(pump.host, None)
+            reader.close()
+            raise PumpUnavailableError(
+                f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits for "
+                "it: start it again, or, once all it holds has been landed, set it offline"
+            ) from error
+
+
+def _split(whole: PumpRange, size: int) -> list[PumpRange]:
+    """Cut a large range into sub-ranges of equal time, so that Spark can read them side by side."""
+    count = min(_MAX_SPLITS, size // _SPLIT_BYTES)
+    if count < 2 or whole.lo == 0:
+        return [whole]
+    edges = [whole.lo + (whole.hi - whole.lo) * i // count for i in range(count + 1)]
+    return [PumpRange(whole.host, lo, hi) for lo, hi in itertools.pairwise(edges) if lo < hi]
