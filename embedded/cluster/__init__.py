@@ -3,6 +3,20 @@
 `python -m embedded.cluster --help` runs it as a process of its own.
 """
 
-from embedded.cluster.server import Cluster, ClusterOptions
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from embedded.cluster.server import Cluster, ClusterOptions
 
 __all__ = ["Cluster", "ClusterOptions"]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the player and the workload, which the server runs, import parts of this package themselves.
+    if name not in __all__:
+        raise AttributeError(f"module 'embedded.cluster' has no attribute {name!r}")
+    from embedded.cluster import server
+
+    return getattr(server, name)
