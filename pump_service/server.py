@@ -23,6 +23,7 @@ from pump_service.ingest import Ingest
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
 from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Clock, Node, NodeError, check_cluster, node_id
+from pump_service.resolver import TiKVResolver
 from pump_service.rpc import PumpRPC
 from pump_service.store import Store
 from pump_service.store.errors import StoreError
@@ -154,8 +155,9 @@ class Pump:
         tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
         self._registry = Registry(etcd)
         self._clock = Clock(pd.tso)
-        self._store = Store.open(data_dir, config.storage, _resolver(tikv, pd))
+        self._store = Store.open(data_dir, config.storage, TiKVResolver(tikv, pd))
         self._closers.callback(self._store.close)
+        self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store.stats)
         ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics.rpc)
@@ -279,10 +281,3 @@ def _warm(clock: Clock) -> None:
     except PDError as error:
         raise StartError(f"PD gives no timestamp: {error}") from error
 
-
-def _resolver(tikv, pd):
-    try:
-        from pump_service.resolver import TiKVResolver
-    except ImportError:
-        return None
-    return TiKVResolver(tikv, pd)

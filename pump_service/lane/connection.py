@@ -193,6 +193,7 @@ class Lane(asyncio.Protocol):
         unpack = f.HEAD.unpack_from
         opened = self._open
         admit = self._context.ingest.admit
+        largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
             head, flags, stream = unpack(buf, pos)
             kind = head & 0xFF
@@ -207,7 +208,7 @@ class Lane(asyncio.Protocol):
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"frame type {kind} inside a header block")
             if kind == f.DATA:
                 # Most calls: the whole message in one frame.
-                if flags == f.END_STREAM and opened.get(stream, self) is None and length >= 5:
+                if flags == f.END_STREAM and 5 <= length <= largest and opened.get(stream, self) is None:
                     self._received += length
                     del opened[stream]
                     if buf[start] == 0 and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5:

@@ -114,7 +114,7 @@ class LaneContext:
             self.ingest.observe(now - batch.began, len(batch.streams), error is None)
         for lane in touched:
             lane.flush()
-        if self._full and self.queued < self.limits.queued // 2:
+        if self._full and self.queued <= self.limits.queued // 2:
             self._full = False
             for lane in self.lanes:
                 lane.hold(False)

@@ -1,0 +1,225 @@
+"""Load on a pump: P and C records by unary WriteBinlog, from several processes, over the lane's own client side.
+
+    python bench/pump_load.py HOST:PORT --cluster-id N [--case 64x128 ...] [--seconds 5] [--connections 4] [--json]
+
+A case is callers x payload bytes. Each caller has one call in flight: a Prewrite, then its Commit, then the next
+transaction. Reports records/s and the latency of a call (p50, p99) as a client sees it, and how busy the load processes
+were: if they were near 100 %, the load generator was the limit, not the pump.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import select
+import sys
+import time
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pump_service.lane import LaneClient
+
+_DEFAULT_CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Outcome of one case."""
+
+    case: str
+    records_per_s: float
+    p50_ms: float
+    p99_ms: float
+    records: int
+    seconds: float
+    load_cpu: float  # CPU seconds of the load processes per second
+    errors: int
+    first_error: str
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class _Clock:
+    """Timestamps that ascend over all processes like PD's, from the clock they share: 2^18 ticks a millisecond.
+
+    A pump relies on that order, so a counter in each process would not do. The last ticks tell the processes apart.
+    """
+
+    def __init__(self, number: int, of: int) -> None:
+        self._number, self._of = number, of
+        self._last = 0
+
+    def next(self) -> int:
+        """A new timestamp."""
+        now = time.time_ns() * (1 << 18) // 1_000_000
+        self._last = max(now - now % self._of + self._number, self._last + self._of)
+        return self._last
+
+
+class _Messages:
+    """Builds WriteBinlogReq messages of a fixed payload size."""
+
+    def __init__(self, cluster_id: int, size: int) -> None:
+        self._cluster = b"\x08" + _varint(cluster_id) + b"\x12"
+        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; the value fills the rest.
+        fill = max(size - 26 - 3, 0)
+        self._value = b"\x2a" + _varint(fill) + b"x" * fill + b"\x38\x00\x40\x00"
+        self._bare = b"\x2a" + _varint(fill + 9) + b"x" * (fill + 9) + b"\x38\x00\x40\x00"
+
+    def prewrite(self, start: int) -> bytes:
+        payload = b"\x08\x00\x10" + _varint(start) + b"\x18\x00" + self._bare
+        return self._cluster + _varint(len(payload)) + payload
+
+    def commit(self, start: int, commit: int) -> bytes:
+        payload = b"\x08\x01\x10" + _varint(start) + b"\x18" + _varint(commit) + self._value
+        return self._cluster + _varint(len(payload)) + payload
+
+
+def _work(pipe: Connection, address: str, cluster_id: int, callers: list[int], size: int, number: int, of: int) -> None:
+    """One process with a connection for each entry of `callers`."""
+    host, port = address.rsplit(":", 1)
+    messages = _Messages(cluster_id, size)
+    clients = {}
+    for count in callers:
+        client = LaneClient(host, int(port))
+        clients[client.fileno()] = (client, count)
+    pipe.send("ready")
+    begin, end = pipe.recv()
+    while time.monotonic() < begin:
+        time.sleep(0.001)
+    clock = _Clock(number, of)
+    waits: list[float] = []
+    errors: list[str] = []
+    flight: dict[tuple[int, int], tuple[float, int]] = {}  # (connection, stream) -> sent at, start_ts or 0 for a Commit
+
+    def start(key: int, client: LaneClient, asked: list[tuple[int, bytes]]) -> None:
+        at = time.monotonic()
+        for stream, (ts, _) in zip(client.send([message for _, message in asked]), asked):
+            flight[key, stream] = (at, ts)
+
+    cpu = time.process_time()
+    poll = select.poll()
+    for key, (client, count) in clients.items():
+        poll.register(key, select.POLLIN)
+        asked = []
+        for _ in range(count):
+            now = clock.next()
+            asked.append((now, messages.prewrite(now)))
+        start(key, client, asked)
+    while flight:
+        for key, _ in poll.poll(10_000):
+            client = clients[key][0]
+            answers = client.receive()
+            at = time.monotonic()
+            asked = []
+            for stream, error in answers:
+                sent, start_ts = flight.pop((key, stream))
+                waits.append(at - sent)
+                if error:
+                    errors.append(error)
+                now = clock.next()
+                if start_ts:  # every Prewrite gets its Commit, also after the end, so that nothing stays open
+                    asked.append((0, messages.commit(start_ts, now)))
+                elif at < end:
+                    asked.append((now, messages.prewrite(now)))
+            if asked:
+                start(key, client, asked)
+    done = time.monotonic()
+    pipe.send((np.array(waits), errors, done - begin, time.process_time() - cpu))
+
+
+def run_case(address: str, cluster_id: int, case: str, seconds: float, connections: int, processes: int) -> Result:
+    """Run one case of callers x bytes; RuntimeError if a load process dies."""
+    callers, size = (int(part) for part in case.split("x"))
+    connections = min(connections, callers)
+    processes = min(processes, connections)
+    per_connection = [callers // connections + (i < callers % connections) for i in range(connections)]
+    context = multiprocessing.get_context("spawn")
+    workers: list[tuple[Any, Connection]] = []
+    for number in range(processes):
+        ours, theirs = context.Pipe()
+        arguments = (theirs, address, cluster_id, per_connection[number::processes], size, number, processes)
+        process = context.Process(target=_work, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        workers.append((process, ours))
+    try:
+        for _, pipe in workers:
+            pipe.recv()
+        begin = time.monotonic() + 0.1
+        for _, pipe in workers:
+            pipe.send((begin, begin + seconds))
+        parts = [pipe.recv() for _, pipe in workers]
+    except EOFError:
+        raise RuntimeError(f"case {case}: a load process died, see its trace above") from None
+    finally:
+        for process, _ in workers:
+            process.join(5)
+            process.terminate()
+    waits = np.concatenate([part[0] for part in parts])
+    errors = [error for part in parts for error in part[1]]
+    took = max(part[2] for part in parts)
+    p50, p99 = np.percentile(waits, [50, 99]) * 1000
+    return Result(
+        case=case,
+        records_per_s=round((len(waits) - len(errors)) / took, 1),
+        p50_ms=round(float(p50), 3),
+        p99_ms=round(float(p99), 3),
+        records=len(waits) - len(errors),
+        seconds=round(took, 3),
+        load_cpu=round(sum(part[3] for part in parts) / took, 2),
+        errors=len(errors),
+        first_error=errors[0] if errors else "",
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; exit code 1 if a call failed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("address", help="host:port of the pump")
+    parser.add_argument("--cluster-id", type=int, required=True)
+    parser.add_argument("--case", action="append", help="callers x payload bytes, such as 64x128; may be repeated")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    failed = 0
+    for case in arguments.case or _DEFAULT_CASES:
+        result = run_case(
+            arguments.address,
+            arguments.cluster_id,
+            case,
+            arguments.seconds,
+            arguments.connections,
+            arguments.processes,
+        )
+        failed += result.errors
+        if arguments.json:
+            print(json.dumps(asdict(result)), flush=True)
+        else:
+            print(
+                f"{case:>9}  {result.records_per_s:>9.0f} records/s  p50 {result.p50_ms:6.2f} ms  "
+                f"p99 {result.p99_ms:6.2f} ms  load CPU {result.load_cpu:.2f}"
+                + (f"  {result.errors} ERRORS, first: {result.first_error}" if result.errors else ""),
+                flush=True,
+            )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
