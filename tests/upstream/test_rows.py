@@ -365,3 +365,28 @@ def test_hidden_virtual_and_unfinished_columns_are_left_out() -> None:
     stats = DecodeStats()
     assert decode_deletes(table, binary([row] * 20), stats).to_pylist() == [{"id": 1, "g": 3}] * 20
     assert stats.fallback == 0
+
+
+def test_a_row_that_ends_early_does_not_take_the_next_rows_first_column() -> None:
+    rows = [pair(1, Datum(VARINT, 1)) + pair(2, Datum(COMPACT, b"x")), pair(1, Datum(VARINT, 1)) + pair(3, Datum(VARINT, 9))]
+    rows += [pair(3, Datum(VARINT, 9))]
+    stats = DecodeStats()
+    got = decode_deletes(simple(flag=1), binary(rows * 10), stats).to_pylist()
+    assert got == [{"id": 1, "a": "x", "b": None}, {"id": 1, "a": "", "b": 9}, {"id": 0, "a": "", "b": 9}] * 10
+    assert stats.fallback == 0
+
+
+def test_a_row_without_its_hidden_row_id_is_refused() -> None:
+    table = Table(9, 2, "s", "t", (Column(1, "a", 0, 3),))
+    rows = [pair(1, Datum(VARINT, 4)) + pair(-1, Datum(VARINT, i)) for i in range(20)]
+    assert decode_deletes(table, binary(rows))[ROWID_NAME].to_pylist() == list(range(20))
+    rows[13] = pair(1, Datum(VARINT, 4))
+    with pytest.raises(RowDecodeError, match=r"row 13.*row id is missing"):
+        decode_deletes(table, binary(rows))
+
+
+def test_negative_zero_decimals_lose_their_sign() -> None:
+    table = Table(9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=4, decimal=2)), pk_is_handle=True)
+    row = encode_datum(Datum(VARINT, 1)) + encode_datum(Datum(VARINT, 2)) + bytes.fromhex("0604027fff")
+    for small in (0, 100):
+        assert decode_inserts(table, binary([row] * 9), small_batch=small)["n"].to_pylist() == ["0.00"] * 9
