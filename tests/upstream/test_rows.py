@@ -368,11 +368,11 @@ def test_hidden_virtual_and_unfinished_columns_are_left_out() -> None:
 
 
 def test_a_row_that_ends_early_does_not_take_the_next_rows_first_column() -> None:
-    rows = [pair(1, Datum(VARINT, 1)) + pair(2, Datum(COMPACT, b"x")), pair(1, Datum(VARINT, 1)) + pair(3, Datum(VARINT, 9))]
-    rows += [pair(3, Datum(VARINT, 9))]
+    one, two, three = pair(1, Datum(VARINT, 1)), pair(2, Datum(COMPACT, b"x")), pair(3, Datum(VARINT, 9))
+    rows = [one + two, three, one + three]
     stats = DecodeStats()
     got = decode_deletes(simple(flag=1), binary(rows * 10), stats).to_pylist()
-    assert got == [{"id": 1, "a": "x", "b": None}, {"id": 1, "a": "", "b": 9}, {"id": 0, "a": "", "b": 9}] * 10
+    assert got == [{"id": 1, "a": "x", "b": None}, {"id": 0, "a": "", "b": 9}, {"id": 1, "a": "", "b": 9}] * 10
     assert stats.fallback == 0
 
 
