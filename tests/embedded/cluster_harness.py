@@ -104,7 +104,7 @@ class ClusterProcess:
         except urllib.error.HTTPError as error:
             return {"status": error.code, **json.load(error)}
 
-    def wait_state(self, *states, timeout_s=60.0):
+    def wait_state(self, *states, timeout_s=180.0):
         return wait_for(
             lambda: (status := self.get("/status"))["state"] in states and status, timeout_s, f"state {states}"
         )

@@ -68,7 +68,7 @@ def test_nothing_is_written_about_an_unknown_transaction_unless_asked_for():
     assert not held.commit(KEY, 50, 60)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(st.binary(min_size=1, max_size=4), st.integers(1, 100), max_size=30),
     st.binary(max_size=3),

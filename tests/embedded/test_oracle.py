@@ -20,7 +20,7 @@ def commits_from(steps, first=compose(1_700_000_000_000, 5)):
     return found
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(gaps, st.data())
 def test_replay_timestamps_stay_below_every_unacknowledged_prewrite_and_never_repeat_recorded_ones(steps, data):
     commits = commits_from(steps)
