@@ -18,7 +18,7 @@ from typing import Any
 from etl import spark_session
 from etl._landing_job import JobResult, LandingJob, WorkerError
 from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, version_at
-from etl.checkpoint import CheckpointTable
+from etl.checkpoint import Checkpoint, CheckpointTable
 from etl.explode import BinlogDecodeError
 from etl.planner import Plan, Planner, PumpUnavailableError
 from etl.settings import Settings
@@ -151,6 +151,7 @@ class _Loop:
         self._job: LandingJob | None = None
         self._schema: LandingSchema | None = None
         self._lo: int | None = None
+        self._start_version: int | None = None
         self._anchored = False
         self._jobs_run = 0
         self._paused = False
@@ -301,19 +302,20 @@ class _Loop:
             return self._start_ts
         checkpoint = self._downstream_checkpoint()
         if checkpoint is not None:
-            return checkpoint
+            # What the row says needs no old snapshot of TiKV, which may be garbage collected by now.
+            self._start_version = checkpoint.schema_version or None
+            return checkpoint.commit_ts
         initial = self._settings.upstream.initial_commit_ts
         return self._pd.tso() if initial < 0 else initial
 
-    def _downstream_checkpoint(self) -> int | None:
+    def _downstream_checkpoint(self) -> Checkpoint | None:
         """An unreachable downstream is an error here: a relay log must not begin after what the downstream still needs."""
         downstream = self._settings.downstream
         sink = MySQLSink(downstream)
         try:
             sink.connect()
             table = CheckpointTable(sink, self._pd.cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
-            found = table.load()
-            return None if found is None else found.commit_ts
+            return table.load()
         except DownstreamError as error:
             if error.code in (1049, 1146):  # no such schema, no such table: nobody has replicated to it yet
                 return None
@@ -324,14 +326,16 @@ class _Loop:
     def _load_schema(self) -> None:
         assert self._lo is not None
         last = self._relay.last()
-        version = version_at(self._tikv, self._lo) if last is None else last.schema_version
+        if last is not None:
+            version = last.schema_version
+        else:
+            version = self._start_version if self._start_version is not None else version_at(self._tikv, self._lo)
         began = time.perf_counter()
         self._schema = LandingSchema.load(self._pd, self._tikv, version)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, _ms_since(began))
 
     def _connect(self) -> None:
-        remote = self._settings.spark.remote
-        self._spark = spark_session.connect(remote, f"land {self._relay.url}", timeout_s=10)
+        self._spark = spark_session.connect(self._settings, "land", timeout_s=10)
         self._job = LandingJob(self._spark, self._relay.url, self._pd.cluster_id)
 
     def _need_planner(self) -> Planner:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SOURCE_NAME = "pump_window"
 SOURCE_SCHEMA = "commit_ts long, start_ts long, payload binary"
+# What Spark demands of SOURCE_SCHEMA's batches: nullable, and 32-bit offsets.
+_ARROW_SCHEMA = pa.schema([("commit_ts", pa.int64()), ("start_ts", pa.int64()), ("payload", pa.binary())])
 _READ_TIMEOUT_S = 30.0
 
 # Python workers are used again for later windows; so are their connections.
@@ -65,7 +67,8 @@ class PumpWindowReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PumpPartition)
         wanted = partition.range
-        yield from read_range(wanted.host, partition.cluster_id, wanted.lo, wanted.hi)
+        for batch in read_range(wanted.host, partition.cluster_id, wanted.lo, wanted.hi):
+            yield batch.cast(_ARROW_SCHEMA)
 
 
 class PumpWindowSource(DataSource):

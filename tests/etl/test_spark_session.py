@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from etl.spark_session import SparkUnavailableError, close, connect, is_transient, session_id
+from etl.spark_session import SparkUnavailableError, attach, close, is_transient, session_id
 
 ENDLESS = """
 import sys
-from etl.spark_session import connect
+from etl.spark_session import attach
 remote, mark = sys.argv[1:]
 def forever(batches):
     import time
@@ -18,16 +18,16 @@ def forever(batches):
         open(mark, "w").close()
         time.sleep(600)
         yield batch
-spark = connect(remote, "victim")
+spark = attach(remote, "victim")
 spark.range(1).mapInArrow(forever, "id long").collect()
 """
 
 
 def test_a_name_always_gives_the_same_session(spark_remote):
-    first = connect(spark_remote, "same")
+    first = attach(spark_remote, "same")
     first.conf.set("spark.sluice.test", "still here")
     close(first)
-    second = connect(spark_remote, "same")
+    second = attach(spark_remote, "same")
     assert second.session_id == session_id("same")
     assert second.conf.get("spark.sluice.test") == "still here"
     close(second)
@@ -44,7 +44,7 @@ def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
     finally:
         child.kill()
         child.wait()
-    spark = connect(spark_remote, "victim")
+    spark = attach(spark_remote, "victim")
     deadline = time.monotonic() + 20
     while spark.interruptAll():
         assert time.monotonic() < deadline, "the job of the killed process goes on"
@@ -54,9 +54,9 @@ def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
 
 
 def test_a_session_closed_on_the_server_gives_way_to_a_new_one(spark_remote):
-    first = connect(spark_remote, "closed")
+    first = attach(spark_remote, "closed")
     first.stop()
-    second = connect(spark_remote, "closed")
+    second = attach(spark_remote, "closed")
     assert second.session_id == session_id("closed", 1)
     assert second.range(2).count() == 2
     close(second)
@@ -65,18 +65,18 @@ def test_a_session_closed_on_the_server_gives_way_to_a_new_one(spark_remote):
 def test_a_server_that_is_not_there_is_named_within_the_time_out():
     began = time.monotonic()
     with pytest.raises(SparkUnavailableError, match=r"sc://127\.0\.0\.1:1 doesn't answer"):
-        connect("sc://127.0.0.1:1", "nobody", timeout_s=1)
+        attach("sc://127.0.0.1:1", "nobody", timeout_s=1)
     assert time.monotonic() - began < 10
 
 
 def test_a_restarted_server_is_noticed_and_gets_a_new_session(spark_server):
-    before = connect(spark_server.remote, "restart")
+    before = attach(spark_server.remote, "restart")
     assert before.range(2).count() == 2
     spark_server.kill()
     spark_server.start()
     with pytest.raises(Exception) as raised:
         before.range(2).count()
     assert is_transient(raised.value)
-    after = connect(spark_server.remote, "restart")
+    after = attach(spark_server.remote, "restart")
     assert after.range(2).count() == 2
     close(after)
