@@ -147,15 +147,20 @@ class Applier:
         after = (self._checkpoint or Checkpoint(0)).at(step.commit_ts)
         reason = skip_reason(ddl, self._filters)
         if reason is None:
-            ran = self._marked(ddl, step.commit_ts)
+            ran = False
+            if self._ddl.is_transactional(ddl):
+                self._begin()
+            else:
+                ran = self._marked(ddl, step.commit_ts)
             warnings = self._ddl.settle(ddl) if ran else self._ddl.execute(ddl)
             for warning in warnings:
                 log.warning("DDL job %s at commit_ts %s: %s", ddl.get("job_id"), step.commit_ts, warning)
             log.info("DDL at commit_ts %s: %s", step.commit_ts, str(ddl.get("query"))[:500])
             written.warnings += [f"DDL job {ddl.get('job_id')}: {warning}" for warning in warnings]
             written.ddls += 1
-        self._sink.query("COMMIT")
-        self._begin()
+        if not self._in_transaction:
+            self._sink.query("COMMIT")
+            self._begin()
         self._save(after)
         written.ddl_s += time.perf_counter() - started
 

@@ -85,6 +85,15 @@ def adapt(statement: str, mariadb: bool, table_options: str = "") -> str:
     return "".join(word + additions.get(i, "") for i, word in enumerate(words))
 
 
+def exchanged_partition(statement: str) -> str:
+    """The (quoted) partition of an ALTER TABLE ... EXCHANGE PARTITION. Raises ValueError if there is none."""
+    words = [word for word in tokens(statement) if not _blank(word)]
+    for first, second, name in zip(words, words[1:], words[2:]):
+        if (first.upper(), second.upper()) == ("EXCHANGE", "PARTITION"):
+            return name if name.startswith("`") else f"`{name}`"
+    raise ValueError(f"no EXCHANGE PARTITION in {statement[:200]!r}")
+
+
 def _blank(word: str) -> bool:
     return word.isspace() or word.startswith(("/*", "--"))
 

@@ -25,6 +25,11 @@ def quote_table(table: Table) -> str:
     return f"{quote_name(table.schema_name)}.{quote_name(table.name)}"
 
 
+def columns_text(columns: Sequence[Column]) -> str:
+    """The columns' names, quoted, separated by commas."""
+    return ", ".join(quote_name(column.name) for column in columns)
+
+
 def quote_string(text: str) -> str:
     """`text` as a string literal for a session in which backslash escapes are on."""
     return "'" + text.replace("\\", "\\\\").replace("\0", "\\0").replace("'", "\\'") + "'"

@@ -14,8 +14,8 @@ from typing import Any
 from etl._ddl_generate import column_definition, create_table, index_definition, table_options
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
 from etl._ddl_state import actual_columns, fingerprint, wrong_collations
-from etl._ddl_text import adapt, collation_name
-from etl._sql_text import quote_name, quote_table
+from etl._ddl_text import adapt, collation_name, exchanged_partition
+from etl._sql_text import columns_text, quote_name, quote_table
 from etl.filters import Filter
 from etl.sinks.mysql import DownstreamError, MySQLSink, is_transient
 from upstream.history import IGNORED_ACTIONS
@@ -91,6 +91,7 @@ class DdlExecutor:
             ALTER_SEQUENCE: self._optional,
             DROP_SEQUENCE: self._drop_optional,
             RECOVER_TABLE: self._recover,
+            EXCHANGE_PARTITION: self._exchange,
             FLASHBACK_CLUSTER: self._impossible,
             RECOVER_SCHEMA: self._impossible,
         }
@@ -98,6 +99,10 @@ class DdlExecutor:
     def fingerprint(self, ddl: Mapping[str, Any]) -> str:
         """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a trace."""
         return fingerprint(self._sink, ddl, int(ddl["type"]) in (EXCHANGE_PARTITION, RENAME_TABLE, RENAME_TABLES, RECOVER_TABLE))
+
+    def is_transactional(self, ddl: Mapping[str, Any]) -> bool:
+        """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no marker."""
+        return int(ddl["type"]) == EXCHANGE_PARTITION and self._sink.is_mariadb
 
     def execute(self, ddl: Mapping[str, Any]) -> list[str]:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
@@ -276,6 +281,23 @@ class DdlExecutor:
         for table in _tables(ddl, "effect").values():
             if table is not None and not table.temp_table_type:
                 self._sink.execute(f"TRUNCATE TABLE {quote_table(table)}")
+        return []
+
+    def _exchange(self, ddl: Mapping[str, Any]) -> list[str]:
+        """MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows: there the rows are swapped."""
+        if not self.is_transactional(ddl):
+            return self._statement(ddl)
+        tables = [table for table in _tables(ddl, "effect").values() if table is not None]
+        partitioned, ordinary = (next(t for t in tables if bool(t.partition) is want) for want in (True, False))
+        names = columns_text(ordinary.writable_columns)
+        partition = f"{quote_table(partitioned)} PARTITION ({exchanged_partition(str(ddl['query']))})"
+        kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
+        self._sink.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
+        self._sink.execute(f"DELETE FROM {partition}")
+        self._sink.execute(f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}")
+        self._sink.execute(f"DELETE FROM {quote_table(ordinary)}")
+        self._sink.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
+        self._sink.execute(f"DROP TEMPORARY TABLE {kept}")
         return []
 
     def _rename(self, ddl: Mapping[str, Any]) -> list[str]:
