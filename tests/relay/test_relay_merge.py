@@ -1,0 +1,42 @@
+"""Reading several parts as one: in order, and every transaction once."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from relaykit import batch, window
+
+from relay import PART_SCHEMA, RelayLog, merge, read_parts
+
+transactions = st.dictionaries(st.integers(1, 60), st.integers(1, 4), max_size=20)
+
+
+@given(st.lists(transactions, max_size=5))
+def test_the_merge_of_parts_is_sorted_and_takes_each_transaction_from_the_first_part_that_has_it(parts):
+    import pyarrow as pa
+
+    tables = [
+        pa.Table.from_batches(
+            [batch([(commit, n) for commit in sorted(part) for n in range(part[commit])], row=b"part %d" % i)], PART_SCHEMA
+        )
+        for i, part in enumerate(parts)
+    ]
+    owner = {}
+    for i, part in enumerate(parts):
+        for commit in part:
+            owner.setdefault(commit, i)
+    expected = [b"part %d %d/%d" % (i, commit, n) for commit, i in sorted(owner.items()) for n in range(parts[i][commit])]
+    merged = merge(tables)
+    assert merged["row"].to_pylist() == expected
+    assert merged.schema.equals(PART_SCHEMA)
+
+
+def test_an_executor_reads_parts_with_the_url_and_json_alone(tmp_path):
+    log = RelayLog.open(tmp_path.as_uri())
+    first = log.write_part(0, 10, "a", 0, [batch([(1, 0), (4, 0), (9, 0)])])
+    second = log.write_part(0, 10, "a", 1, [batch([(2, 0), (4, 0)], row=b"again"), batch([(8, 0)])])
+    log.commit(window(0, 10, [first, second]))
+    third = log.write_part(10, 20, "a", 2, [batch([(11, 0)])])
+    described = [part.to_dict() for part in (first, second, third)]
+    table = read_parts(tmp_path.as_uri(), described)
+    assert table["commit_ts"].to_pylist() == [1, 2, 4, 8, 9, 11]
+    assert table["row"].to_pylist()[2] == b"row 4/0"
+    assert read_parts(tmp_path.as_uri(), []).num_rows == 0
