@@ -55,10 +55,11 @@ class Chores:
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """End the threads; waits a few seconds for what they are doing."""
+        """End the threads; waits a moment for what they are doing."""
         self._stop.set()
+        deadline = time.monotonic() + 1.0
         for thread in self._threads:
-            thread.join(3)
+            thread.join(max(deadline - time.monotonic(), 0))
 
     def write_fake(self) -> int:
         """Write a fake binlog and wait until it is durable; its TSO. Raises what PD or the store raise."""

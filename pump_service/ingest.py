@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
-from pump_service.metrics import BatchHistogram
+from pump_service.metrics import Metrics
 from pump_service.store import NoSpaceError, Record, Store
 from upstream import pb
 
@@ -32,11 +32,11 @@ class Ingest:
     Rollbacks and fake binlogs are taken in every state, so that open transactions can end.
     """
 
-    def __init__(self, cluster_id: int, state: Callable[[], str], store: Store, latency: BatchHistogram) -> None:
+    def __init__(self, cluster_id: int, state: Callable[[], str], store: Store, metrics: Metrics) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._store = store
-        self._latency = latency
+        self._metrics = metrics
         # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
         self._prefix = b"\x08" + _varint(cluster_id) + b"\x12"
         self._prefix_end = len(self._prefix)
@@ -76,9 +76,16 @@ class Ingest:
         self._store.submit(records, done)
 
     def observe(self, seconds: float, calls: int, ok: bool) -> None:
-        """Count calls answered together, `seconds` after they came."""
+        """Count calls that the store answered together, `seconds` after they came."""
         self.last_call = time.monotonic()
-        self._latency.observe(seconds, calls, ("WriteBinlog", "succ" if ok else "fail"))
+        self._metrics.rpc.observe(seconds, calls, ("WriteBinlog", "succ" if ok else "fail"))
+        if not ok:
+            self._metrics.write_errors += calls
+
+    def refused(self) -> None:
+        """Count a call that never reached the store."""
+        self.last_call = time.monotonic()
+        self._metrics.rpc.observe(0.0, 1, ("WriteBinlog", "fail"))
 
     def _check_space(self) -> None:
         """A probe writes nothing, but TiDB must not come back while its binlogs would be refused."""

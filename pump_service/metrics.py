@@ -51,8 +51,9 @@ class BatchHistogram:
 
 
 class _StoreCollector:
-    def __init__(self, stats: Callable[[], StoreStats]) -> None:
+    def __init__(self, stats: Callable[[], StoreStats], write_errors: Callable[[], int]) -> None:
         self._stats = stats
+        self._write_errors = write_errors
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -73,6 +74,7 @@ class _StoreCollector:
         yield counter("query_tikv_count", "transactions TiKV was asked about", stats.resolver_queries)
         yield counter("deleted_kv", "index entries removed by garbage collection", stats.deleted_keys)
         errors = CounterMetricFamily(prefix + "error_count", "errors", labels=["type"])
+        errors.add_metric(["write_binlog"], self._write_errors())
         errors.add_metric(["batch_write_kv"], stats.index_errors)
         errors.add_metric(["read_value"], stats.corrupt_records)
         errors.add_metric(["feed_pre_write_value"], stats.missing_prewrites)
@@ -98,6 +100,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.write_errors = 0  # calls that the store did not take
         # 50 µs, doubling, 18 buckets: the original's.
         buckets = [0.00005 * 2**i for i in range(18)]
         self.rpc = BatchHistogram(
@@ -110,4 +113,4 @@ class Metrics:
 
     def watch_store(self, stats: Callable[[], StoreStats]) -> None:
         """Add the store's metrics; `stats` is called at each scrape."""
-        self.registry.register(_StoreCollector(stats))
+        self.registry.register(_StoreCollector(stats, lambda: self.write_errors))

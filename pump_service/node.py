@@ -113,23 +113,18 @@ class Node:
         self._max_commit_ts = max_commit_ts
         self._heartbeat_s = heartbeat_s
         self._tls = tls
-        self._state = PAUSED
+        self.state = PAUSED  # one of online, pausing, paused, closing, offline
         self._stop = threading.Event()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._label: dict[str, str] | None = None
-
-    @property
-    def state(self) -> str:
-        """One of online, pausing, paused, closing, offline."""
-        return self._state
 
     def status(self) -> NodeStatus:
         """This pump as the registry should show it."""
         return NodeStatus(
             node_id=self.id,
             host=self.host,
-            state=self._state,
+            state=self.state,
             label=self._label,
             max_commit_ts=self._max_commit_ts(),
             update_ts=self._clock.about_now(),
@@ -145,38 +140,34 @@ class Node:
             self._label = None if former.label is None else dict(former.label)
             if former.host != self.host and former.state == ONLINE:
                 self._check_alone(former)
-        self._state = ONLINE
+        self.state = ONLINE
         self._retry("register", self._publish)
         if former is None or former.state == OFFLINE:
             try:
                 notify_drainers([d for d in self._registry.drainers() if d.state == ONLINE], tls=self._tls)
             except Exception as error:
                 # A drainer that doesn't know of this pump would miss what it holds.
-                self._state = OFFLINE
+                self.state = OFFLINE
                 self._retry("register", self._publish)
                 raise NodeError(f"fail to notify all living drainer: {error}") from None
         self._thread = threading.Thread(target=self._beat, name="pump-heartbeat", daemon=True)
         self._thread.start()
         _log.info("registered as %s at %s, online", self.id, self.host)
 
-    def move(self, state: str) -> None:
-        """Change the state and tell the registry; a registry that is away is only logged."""
-        self._state = state
+    def publish(self) -> None:
+        """Tell the registry the state as it is now; a registry that is away is only logged."""
         try:
             self._publish()
         except Exception as error:
-            _log.error("the registry doesn't know yet that this pump is %s: %s", state, error)
+            _log.error("the registry doesn't know that this pump is %s: %s", self.state, error)
 
     def leave(self, state: str) -> None:
-        """End the heartbeat and leave the last word in the registry, trying for a few seconds."""
+        """End the heartbeat and leave the last word in the registry. Takes as long as three time-outs of etcd at most."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
-        self._state = state
-        try:
-            self._retry("register", self._publish, tries=2)
-        except NodeError as error:
-            _log.error("the registry was not told that this pump is %s: %s", state, error)
+        self.state = state
+        self.publish()
 
     def _publish(self) -> None:
         with self._writing:

@@ -102,7 +102,7 @@ class PumpRPC:
         try:
             record = self._ingest.admit(message)
         except Refused as refusal:
-            self._ingest.observe(time.monotonic() - began, 1, ok=False)
+            self._ingest.refused()
             context.abort(grpc.StatusCode.UNKNOWN, refusal.text)
         if record is None:
             self._ingest.observe(time.monotonic() - began, 1, ok=True)

@@ -38,7 +38,8 @@ from upstream.tikv import TiKVClient
 _log = logging.getLogger(__name__)
 
 _PD_TRIES = 3
-_ETCD_TIMEOUT_S = 3.0
+_ETCD_TIMEOUT_S = 2.0
+_PD_TIMEOUT_S = 3.0
 _DRAIN_S = 3.0
 _UNIX_PATH_MAX = 100
 
@@ -84,7 +85,7 @@ class Pump:
         """Begin to pause (`pause`: expected back) or go offline (`close`: for good). Returns at once; once only."""
         if not self._leaving.acquire(blocking=False):
             return
-        self._node.move(CLOSING if action == "close" else PAUSING)
+        self._node.state = CLOSING if action == "close" else PAUSING  # from now on no Prewrites
         threading.Thread(target=self._leave, args=(action,), name="pump-leave").start()
 
     def hurry(self) -> None:
@@ -148,7 +149,7 @@ class Pump:
         if security.ssl_ca:
             cert, key = security.ssl_cert, security.ssl_key
             tls = TLS(Path(security.ssl_ca), Path(cert) if cert else None, Path(key) if key else None)
-        pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls))
+        pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S))
         cluster_id = _reach_pd(pd)
         etcd = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S)
         self._closers.callback(etcd.close)
@@ -160,7 +161,7 @@ class Pump:
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store.stats)
-        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics.rpc)
+        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics)
         grpc_path = self._grpc_path(data_dir)
         self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, f"unix:{grpc_path}")
         self._rpc.start()
@@ -240,14 +241,15 @@ class Pump:
 
     def _leave(self, action: str) -> None:
         try:
+            self._node.publish()
             state = PAUSED
             if action == "close":
                 safe = self._chores.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING
-            self._chores.stop()
             self._rpc.stop_pulls()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
             self._node.leave(state)
+            self._chores.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_S + 2)
             self._closers.close()
@@ -280,4 +282,3 @@ def _warm(clock: Clock) -> None:
         clock.fresh()
     except PDError as error:
         raise StartError(f"PD gives no timestamp: {error}") from error
-

@@ -215,7 +215,7 @@ class Lane(asyncio.Protocol):
                         try:
                             record = admit(buf[start + 5 : stop])
                         except Refused as refusal:
-                            self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+                            self._refuse(stream, refusal)
                         else:
                             if record is None:
                                 self._probes.append(stream)
@@ -407,13 +407,17 @@ class Lane(asyncio.Protocol):
             try:
                 record = self._context.ingest.admit(body[5:])
             except Refused as refusal:
-                self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+                self._refuse(stream, refusal)
                 return
             if record is None:
                 self._probes.append(stream)
             else:
                 self._records.append(record)
                 self._streams.append(stream)
+
+    def _refuse(self, stream: int, refusal: Refused) -> None:
+        self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+        self._context.ingest.refused()
 
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
         if not _is_grpc(headers):

@@ -41,7 +41,10 @@ class Ingest(Protocol):
         """As Store.submit."""
 
     def observe(self, seconds: float, calls: int, ok: bool) -> None:
-        """Count `calls` answered together, `seconds` after they came."""
+        """Count `calls` that the store answered together, `seconds` after they came."""
+
+    def refused(self) -> None:
+        """Count a call that never reached the store."""
 
 
 class _Batch(NamedTuple):

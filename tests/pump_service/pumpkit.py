@@ -42,6 +42,8 @@ class Etcd:
         self.start()
 
     def start(self, *, fresh: bool = False) -> None:
+        if self._process is not None:
+            return
         self._life += fresh
         client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer}"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +86,8 @@ class PD:
         self.start()
 
     def start(self) -> None:
+        if self._server is not None:
+            return
         handlers = {
             "GetMembers": grpc.unary_unary_rpc_method_handler(
                 self._members, pb.pd.GetMembersRequest.FromString, pb.pd.GetMembersResponse.SerializeToString
@@ -204,6 +208,17 @@ class Site:
         found = self.registry.get_pump(pump.node_id)
         assert found is not None
         return found
+
+    def reset(self, folder: Path) -> None:
+        """End the pumps, bring etcd and PD back if they are away, empty the registry; go on in another folder."""
+        for pump in self.pumps:
+            with contextlib.suppress(AttributeError):
+                pump.kill()
+        self.pumps.clear()
+        self.folder = folder
+        self.etcd.start()
+        self.pd.start()
+        self._etcd_client.delete_prefix("/tidb-binlog/")
 
     def close(self) -> None:
         for pump in self.pumps:

@@ -116,6 +116,8 @@ def test_sizes_are_read_with_their_units(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("7", 604800), (1, 86400), ("8h", 28800), ("1h30m", 5400), ("1.5h", 5400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("7", 604800), (1, 86400), ("8h", 28800), ("1h30m", 5400), ("1.5h", 5400)]
+)
 def test_gc_is_days_or_a_duration(text, seconds):
     assert parse_gc(text) == seconds

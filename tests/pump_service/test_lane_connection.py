@@ -101,7 +101,9 @@ def test_a_message_of_3_mb_is_stored_whole(site, raw):
             while window < len(part):
                 before = len(client.frames)
                 client.read(5)
-                window += sum(int.from_bytes(p, "big") for k, _, s, p in client.frames[before:] if (k, s) == (8, stream))
+                window += sum(
+                    int.from_bytes(p, "big") for k, _, s, p in client.frames[before:] if (k, s) == (8, stream)
+                )
             window -= len(part)
             client.send(f.frame(f.DATA, f.END_STREAM if at + len(part) == len(body) else 0, stream, part))
 
@@ -245,7 +247,9 @@ def test_a_compressed_message_is_unimplemented(site, raw):
     assert (answer.status, answer.headers["grpc-accept-encoding"]) == ("12", "identity")
 
 
-@pytest.mark.parametrize("body", [b"", b"\0", b"\0\0\0\0\x09abc", grpc_body(b"") * 2], ids=["none", "cut", "short", "two"])
+@pytest.mark.parametrize(
+    "body", [b"", b"\0", b"\0\0\0\0\x09abc", grpc_body(b"") * 2], ids=["none", "cut", "short", "two"]
+)
 def test_a_body_that_isn_t_one_message_is_an_error_of_its_call(raw, body):
     client = raw()
     client.send(f.frame(f.HEADERS, f.END_HEADERS, 1, _BLOCK))

@@ -53,7 +53,9 @@ def test_huffman_strings_decode_to_what_was_coded(text):
     assert _HUFFMAN.decode(raw) == text
 
 
-@pytest.mark.parametrize("raw", [b"\x18", b"\xff\xff\xff\xff", b"\xff\xff"], ids=["zero padding", "EOS", "long padding"])
+@pytest.mark.parametrize(
+    "raw", [b"\x18", b"\xff\xff\xff\xff", b"\xff\xff"], ids=["zero padding", "EOS", "long padding"]
+)
 def test_badly_padded_huffman_strings_are_refused(raw):
     with pytest.raises(HpackError):
         _HUFFMAN.decode(raw)
@@ -85,7 +87,11 @@ def test_an_indexed_value_is_remembered_until_newer_ones_push_it_out(entries):
             if 62 + at < 127:
                 assert decoder.decode(bytes([0x80 | 62 + at])) == (header,)
         with pytest.raises(HpackError):
-            decoder.decode(bytes([0xFF]) + bytes([62 + len(model) - 127 & 127]) if len(model) > 64 else bytes([0x80 | 62 + len(model)]))
+            decoder.decode(
+                bytes([0xFF]) + bytes([62 + len(model) - 127 & 127])
+                if len(model) > 64
+                else bytes([0x80 | 62 + len(model)])
+            )
 
 
 def test_equal_bytes_mean_something_else_once_the_table_has_changed():

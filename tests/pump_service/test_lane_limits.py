@@ -28,7 +28,7 @@ class _Served:
     def __init__(self, folder, limits):
         self.store = Store.open(folder, StoreOptions(stop_write_at_available_space=0))
         self.state = "online"
-        ingest = Ingest(CLUSTER, lambda: self.state, self.store, Metrics().rpc)
+        ingest = Ingest(CLUSTER, lambda: self.state, self.store, Metrics())
         self.loop = asyncio.new_event_loop()
         self.front = Front("/nowhere", lambda: pytest.fail("no HTTP/1 here"), Security())
         self.context = LaneContext(self.loop, ingest, limits, self.front.splice, lambda *_: pytest.fail("no bridge"))

@@ -149,9 +149,15 @@ def test_a_request_that_is_no_request_is_refused(client):
 def test_fields_in_another_order_are_understood(site, client, other):
     start, commit = site.pd.ts(), site.pd.ts()
     for tp, c in ((0, 0), (1, commit)):
-        parts = [pb.binlog.Binlog(commit_ts=c), pb.binlog.Binlog(prewrite_value=b"odd"), pb.binlog.Binlog(start_ts=start)]
+        parts = [
+            pb.binlog.Binlog(commit_ts=c),
+            pb.binlog.Binlog(prewrite_value=b"odd"),
+            pb.binlog.Binlog(start_ts=start),
+        ]
         payload = b"".join(part.SerializeToString() for part in [*parts, pb.binlog.Binlog(tp=tp)])
-        message = b"\x12" + bytes([len(payload)]) + payload + pb.pump.WriteBinlogReq(clusterID=CLUSTER).SerializeToString()
+        message = (
+            b"\x12" + bytes([len(payload)]) + payload + pb.pump.WriteBinlogReq(clusterID=CLUSTER).SerializeToString()
+        )
         client.write_raw(message, timeout=5)
     assert other.pull_commits(commit - 1, 1)[0].start_ts == start
 
@@ -179,7 +185,9 @@ def test_256_concurrent_callers_are_all_answered_and_stored(site, client, other)
 
 
 def test_a_cancelled_call_leaves_the_connection_usable(site, client):
-    futures = [client.write_raw.future(request(binlog(2, ts, ts)), timeout=5) for ts in (site.pd.ts() for _ in range(50))]
+    futures = [
+        client.write_raw.future(request(binlog(2, ts, ts)), timeout=5) for ts in (site.pd.ts() for _ in range(50))
+    ]
     for future in futures[::2]:
         future.cancel()
     for future in futures[1::2]:
@@ -208,7 +216,7 @@ def test_one_connection_may_mix_all_calls(site, client, first):
     if first == "write":
         client.write(b"")
     else:
-        next(client.pull(0)).entity  # noqa: B018
+        next(client.pull(0)).entity
     written = [client.transaction(site.pd, b"m" * 50_000) for _ in range(20)]
     assert [one.commit_ts for one in client.pull_commits(lo, 20)] == [commit for _, commit in written]
     stream = client.pull(lo)
@@ -223,7 +231,10 @@ def test_one_connection_may_mix_all_calls(site, client, first):
     asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=2000)
     assert bounds(asked, timeout=10).transactions >= 20
     asked.cluster_id = 7
-    assert _status(lambda: bounds(asked, timeout=5)) == ("FAILED_PRECONDITION", f"cluster ID are mismatch, 7 vs {CLUSTER}")
+    assert _status(lambda: bounds(asked, timeout=5)) == (
+        "FAILED_PRECONDITION",
+        f"cluster ID are mismatch, 7 vs {CLUSTER}",
+    )
     unknown = client.channel.unary_unary("/binlog.Pump/Nothing")
     assert _status(lambda: unknown(b"", timeout=5))[0] == "UNIMPLEMENTED"
 
