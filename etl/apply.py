@@ -137,19 +137,23 @@ def run_apply(
                 for batch, waited in ahead.batches(over):
                     _write(applier, batch, waited, summary, on_batch)
                     failures = 0
-            except DownstreamError as error:
-                if not is_transient(error):
+            except Exception as error:
+                if not is_transient(error) and not _is_spark_transient(error):
                     raise
+                if not isinstance(error, DownstreamError) and hasattr(prepare, "reset"):
+                    prepare.reset()
                 delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
                 failures += 1
                 summary.retries += 1
-                log.warning("%s; connecting again in %.1f s and going on from the checkpoint", error, delay)
+                log.warning("%.500s; trying again in %.1f s from the checkpoint", error, delay)
                 stop.wait(delay)
             finally:
                 if ahead is not None:
                     ahead.stop()
     finally:
         sink.close()
+        if hasattr(prepare, "reset"):
+            prepare.reset()
     return summary
 
 
@@ -164,31 +168,18 @@ def local_preparer(settings: Settings) -> Prepare:
 
 
 def spark_preparer(settings: Settings) -> Prepare:
-    """Prepares in a Spark job: one row that holds the windows as JSON through mapInArrow. Connects at the first use."""
-    url = settings.relay.url
-    session: list[Any] = []
+    """Prepares in a Spark job; see `etl._prepare_job`. Connects at the first use."""
+    from etl._prepare_job import SparkPreparer
 
-    def mapper(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from etl.prepare import prepare
-
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                yield from prepare(url, json.loads(text))
-
-    def run(windows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        if not session:
-            from etl.spark_session import connect
-
-            session.append(connect(settings, "apply"))
-        task = session[0].createDataFrame(pa.table({"windows": pa.array([json.dumps(list(windows))], pa.string())}))
-        return task.mapInArrow(mapper, _SPARK_SCHEMA).toArrow()
-
-    return run
+    return SparkPreparer(settings)
 
 
-_SPARK_SCHEMA = (
-    "step int, kind string, schema string, `table` string, detail string, rows bigint, changes bigint, commit_ts bigint, payload binary"
-)
+def _is_spark_transient(error: BaseException) -> bool:
+    if not type(error).__module__.startswith(("pyspark", "grpc", "etl.spark_session", "builtins")):
+        return False
+    from etl.spark_session import is_transient as transient
+
+    return transient(error)
 
 
 def _write(applier: Applier, batch: _Batch, waited: float, summary: ApplySummary, on_batch: Callable[[BatchReport], None] | None) -> None:
@@ -276,7 +267,7 @@ class _Ahead:
                 steps = self._steps(windows, position)
                 self._ready.put(_Batch(tuple(windows), position, steps, time.perf_counter() - started))
                 position = windows[-1].hi
-        except BaseException as error:  # noqa: BLE001 - handed to the writer
+        except BaseException as error:
             self._ready.put(error)
 
     def _steps(self, windows: list[Window], position: int) -> pa.Table:

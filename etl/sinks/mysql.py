@@ -14,6 +14,7 @@ from typing import Any
 
 import pymysql
 import pymysql.connections
+from pymysql import protocol
 
 from etl.settings import Downstream
 
@@ -65,7 +66,7 @@ class _Result(pymysql.connections.MySQLResult):
 
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection
-        wanted = pymysql.connections.LoadLocalPacketWrapper(first_packet).filename
+        wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
         name, payload = connection.offered
         connection.offered = (b"", b"")
         refused = not name or wanted != name
@@ -81,20 +82,20 @@ class _Result(pymysql.connections.MySQLResult):
         if refused:
             connection._force_close()
             raise pymysql.err.OperationalError(0, "the server asked for a file that was not offered to it; connection closed")
-        self._read_ok_packet(packet)
+        this: Any = self
+        this._read_ok_packet(packet)
 
 
 class _Connection(pymysql.connections.Connection):
     offered: tuple[bytes, Any] = (b"", b"")
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
-        self._result = None
         result = _Result(self)
         result.read()
         self._result = result
         if result.server_status is not None:
             self.server_status = result.server_status
-        return result.affected_rows  # type: ignore[no-any-return]
+        return int(result.affected_rows or 0)
 
 
 class MySQLSink:
@@ -149,7 +150,8 @@ class MySQLSink:
     def close(self) -> None:
         """End the session; an open transaction is rolled back by the server. Never raises."""
         if self._connection is not None:
-            self._connection._force_close()  # a farewell to a dead server would wait for its time-out
+            connection: Any = self._connection
+            connection._force_close()  # a farewell to a dead server would wait for its time-out
             self._connection = None
 
     def begin(self) -> None:

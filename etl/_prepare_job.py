@@ -1,0 +1,76 @@
+"""The Spark job that prepares windows: one row, the windows as JSON, through mapInArrow; steps come back as Arrow."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from etl import spark_session
+from etl.prepare import STEP_SCHEMA, prepare
+from etl.settings import Settings
+
+_TIMEOUT_S = 600.0
+_COLUMNS = (
+    "step int, kind string, schema string, `table` string, detail string, rows bigint, changes bigint, commit_ts bigint, payload binary"
+)
+_RAISED = re.compile(r"^\s*(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
+
+
+class PrepareError(Exception):
+    """Preparing failed in a Spark worker; the text is that of the error there, `kind` its class name."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{message} ({kind} in a Spark worker)")
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareWindows:
+    """Runs in Spark's Python workers."""
+
+    relay_url: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                yield from prepare(self.relay_url, json.loads(text))
+
+
+class SparkPreparer:
+    """Prepares windows on the settings' Spark Connect server. Connects at the first use; one job at a time."""
+
+    def __init__(self, settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._spark: Any = None
+
+    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        """Windows as `describe_window` gives them to a table in STEP_SCHEMA. Raises PrepareError and Spark's errors."""
+        if self._spark is None:
+            self._spark = spark_session.connect(self._settings, "apply")
+        task = pa.table({"windows": pa.array([json.dumps(list(windows))], pa.string())})
+        frame = self._spark.createDataFrame(task).mapInArrow(PrepareWindows(self._settings.relay.url), _COLUMNS)
+        timer = threading.Timer(self._timeout_s, self._spark.interruptAll)
+        timer.daemon = True
+        timer.start()
+        try:
+            return frame.toArrow().cast(STEP_SCHEMA)
+        except Exception as error:
+            raised = _RAISED.findall(str(error)) if "Traceback (most recent call last)" in str(error) else []
+            if raised:
+                raise PrepareError(*raised[-1]) from error
+            raise
+        finally:
+            timer.cancel()
+
+    def reset(self) -> None:
+        """Drop the connection; the next use connects anew."""
+        if self._spark is not None:
+            spark_session.close(self._spark)
+        self._spark = None
