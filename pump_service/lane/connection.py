@@ -16,6 +16,7 @@ from pump_service.lane import frames as f
 from pump_service.lane.context import LaneContext, LaneLimits
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
 from pump_service.lane.sender import Sender
+from pump_service.lane.uploads import Uploads, too_long
 from pump_service.store import Record
 
 __all__ = ["Lane", "LaneContext", "LaneLimits"]
@@ -26,18 +27,6 @@ _WRITE_PATH = (b":path", b"/binlog.Pump/WriteBinlog")
 _GRPC = (b"content-type", b"application/grpc")
 _CONTINUATIONS = 64
 _REPLENISH = 1 << 20
-
-
-class _Stream:
-    """A call whose request isn't complete. `headers` is None for WriteBinlog."""
-
-    __slots__ = ("chunks", "granted", "headers", "size")
-
-    def __init__(self, granted: int, headers: Headers | None) -> None:
-        self.chunks: list[bytes] = []
-        self.size = 0  # bytes of body received
-        self.granted = granted  # bytes the client may still send
-        self.headers = headers
 
 
 class Lane(asyncio.Protocol):
@@ -54,10 +43,8 @@ class Lane(asyncio.Protocol):
         self._sniffed: list[bytes] | None = []  # frames to replay if another server takes over
         self._client_settings = 0  # SETTINGS we acknowledged while undecided
         self._our_ack_pending = True
-        self._window = f.DEFAULT_WINDOW  # what a new stream may send us
-        self._open: dict[int, _Stream | None] = {}  # None: WriteBinlog, nothing of the body yet
-        self._partial = 0
-        self._starved: set[int] = set()
+        self._uploads = Uploads(self._limits, self._out)
+        self._open = self._uploads.open
         self._last = 0
         self._received = 0
         self._records: list[Record] = []
@@ -211,6 +198,8 @@ class Lane(asyncio.Protocol):
                 if flags == f.END_STREAM and 5 <= length <= largest and opened.get(stream, self) is None:
                     self._received += length
                     del opened[stream]
+                    if self._uploads.starved:
+                        self._uploads.relieve()
                     if buf[start] == 0 and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5:
                         try:
                             record = admit(buf[start + 5 : stop])
@@ -257,12 +246,12 @@ class Lane(asyncio.Protocol):
             self._closing = True
             return
         self._sniffed = None
-        self._window = self._limits.stream_window
+        self._uploads.window = self._limits.stream_window
         self._out += [
             f.settings(
                 {
                     f.SETTING_MAX_CONCURRENT_STREAMS: self._limits.streams,
-                    f.SETTING_INITIAL_WINDOW_SIZE: self._window,
+                    f.SETTING_INITIAL_WINDOW_SIZE: self._uploads.window,
                     f.SETTING_MAX_HEADER_LIST_SIZE: self._limits.header_block,
                 }
             ),
@@ -315,14 +304,14 @@ class Lane(asyncio.Protocol):
             raise f.ConnectionFault(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
         self._last = stream
         if len(self._open) + self._waiting + len(self._tasks) >= self._limits.streams:
-            self._reset(stream, f.REFUSED_STREAM)
+            self._out.append(f.reset(stream, f.REFUSED_STREAM))
             return
         is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
         if self._sniffed is not None:
             self._decide(is_write)
             if self._closing:
                 return
-        self._open[stream] = None if is_write else _Stream(self._window, headers)
+        self._uploads.begin(stream, None if is_write else headers)
         if flags & f.END_STREAM:
             self._data(f.END_STREAM, stream, b"")
 
@@ -335,62 +324,13 @@ class Lane(asyncio.Protocol):
             if stream == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
             return  # answered or reset already
-        call = self._open[stream]
-        if call is None:
-            call = self._open[stream] = _Stream(self._window, None)
-        call.granted -= length
-        if call.granted < 0:
-            self._drop(stream, call)
-            self._reset(stream, f.FLOW_CONTROL_ERROR)
+        upload = self._uploads.add(stream, payload, length, end=bool(flags & f.END_STREAM))
+        if upload is None:
             return
-        call.chunks.append(payload)
-        call.size += len(payload)
-        self._partial += len(payload)
-        if flags & f.END_STREAM:
-            self._drop(stream, call)
-            body = b"".join(call.chunks)
-            if call.headers is None:
-                self._message(stream, body)
-            else:
-                self._bridge(stream, call.headers, body)
-            return
-        if call.size - len(payload) < 5 <= call.size and self._too_long(stream, call):
-            return
-        first = next(iter(self._open))
-        if self._partial > self._limits.partial and stream != first:
-            self._drop(stream, call)
-            self._reset(stream, f.REFUSED_STREAM)
-        elif call.granted < self._window // 2:
-            # Under pressure only the oldest call gets room, so that at least that one comes to its end.
-            if self._partial * 2 < self._limits.partial or stream == first:
-                self._grant(stream, call)
-            else:
-                self._starved.add(stream)
-
-    def _grant(self, stream: int, call: _Stream) -> None:
-        increment = self._window - call.granted
-        call.granted = self._window
-        self._out.append(f.window_update(stream, increment))
-
-    def _drop(self, stream: int, call: _Stream) -> None:
-        del self._open[stream]
-        self._partial -= call.size
-        while self._starved:
-            starved = self._starved.pop()
-            waiting = self._open.get(starved)
-            if waiting is not None:
-                self._grant(starved, waiting)
-
-    def _too_long(self, stream: int, call: _Stream) -> bool:
-        head = b"".join(call.chunks)[:5]
-        size = int.from_bytes(head[1:5], "big")
-        if size <= self._limits.message:
-            return False
-        self._drop(stream, call)
-        text = f"a message of {size} bytes is larger than max ({self._limits.message} bytes, flag -max-message-size)"
-        self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
-        self._reset(stream, f.NO_ERROR)
-        return True
+        if upload.headers is None:
+            self._message(stream, upload.body())
+        else:
+            self._bridge(stream, upload.headers, upload.body())
 
     def _message(self, stream: int, body: bytes) -> None:
         """A complete WriteBinlog request body: five bytes of gRPC prefix and the message."""
@@ -401,8 +341,7 @@ class Lane(asyncio.Protocol):
         elif body[0]:
             self._out.append(f.error_reply(stream, f.GRPC_UNIMPLEMENTED, "WriteBinlog takes no compressed messages"))
         elif size > self._limits.message:
-            text = f"a message of {size} bytes is larger than max ({self._limits.message} bytes)"
-            self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
+            self._out.append(too_long(stream, size, self._limits.message))
         else:
             try:
                 record = self._context.ingest.admit(body[5:])
@@ -425,9 +364,6 @@ class Lane(asyncio.Protocol):
         else:
             self._tasks[stream] = self._context.bridge(self, stream, headers, body)
 
-    def _reset(self, stream: int, code: int) -> None:
-        self._out.append(f.frame(f.RST_STREAM, 0, stream, code.to_bytes(4, "big")))
-
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         size = len(payload)
         if kind == f.PING:
@@ -448,7 +384,7 @@ class Lane(asyncio.Protocol):
             if size != 4 or stream == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"RST_STREAM of {size} bytes on stream {stream}")
             if stream in self._open:
-                self._drop(stream, self._open[stream] or _Stream(0, None))
+                self._uploads.drop(stream)
             task = self._tasks.pop(stream, None)
             if task is not None:
                 task.cancel()

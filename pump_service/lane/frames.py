@@ -80,6 +80,11 @@ def window_update(stream: int, increment: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, increment.to_bytes(4, "big"))
 
 
+def reset(stream: int, code: int) -> bytes:
+    """An RST_STREAM frame."""
+    return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))
+
+
 def goaway(last_stream: int, code: int, text: str = "") -> bytes:
     """A GOAWAY frame with `text` as debug data."""
     return frame(GOAWAY, 0, 0, last_stream.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode()[:512])

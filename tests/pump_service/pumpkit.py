@@ -49,9 +49,25 @@ class Etcd:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["etcd", "--name", "one", "--data-dir", str(self._folder / f"data{self._life}"), "--log-level", "error"]
-                + ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
-                + ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"],
+                [
+                    "etcd",
+                    "--name",
+                    "one",
+                    "--data-dir",
+                    str(self._folder / f"data{self._life}"),
+                    "--log-level",
+                    "error",
+                    "--listen-client-urls",
+                    client,
+                    "--advertise-client-urls",
+                    client,
+                    "--listen-peer-urls",
+                    peer,
+                    "--initial-advertise-peer-urls",
+                    peer,
+                    "--initial-cluster",
+                    f"one={peer}",
+                ],
                 stdout=log,
                 stderr=log,
             )

@@ -74,8 +74,13 @@ def test_a_flag_beats_the_environment_and_that_beats_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("adr = 'x'", "adr"), ("[storage]\nsynclog = true", "storage.synclog"), ("[storage.kv]\nx = 1", "storage.kv.x")]
-    + [("[security]\nssl = 'x'", "security.ssl"), ("max-message-size = 5", "max-message-size")],
+    [
+        ("adr = 'x'", "adr"),
+        ("[storage]\nsynclog = true", "storage.synclog"),
+        ("[storage.kv]\nx = 1", "storage.kv.x"),
+        ("[security]\nssl = 'x'", "security.ssl"),
+        ("max-message-size = 5", "max-message-size"),
+    ],
 )
 def test_an_unknown_key_is_an_error_that_names_it(tmp_path, text, key):
     with pytest.raises(ConfigError, match=rf"pump\.toml: unknown key {key}$"):
@@ -84,11 +89,20 @@ def test_an_unknown_key_is_an_error_that_names_it(tmp_path, text, key):
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [("gc = '0'", "key gc"), ("gc = 'soon'", "key gc"), ("heartbeat-interval = 0", "key heartbeat-interval")]
-    + [("addr = 5", "key addr"), ("addr = 'nowhere'", "addr"), ("log-level = 'loud'", "key log-level")]
-    + [("[storage]\nsync-log = 1", "storage.sync-log"), ("storage = 1", "key storage"), ("x = [", "pump.toml")]
-    + [("[storage]\nstop-write-at-available-space = '10 gips'", "stop-write-at-available-space")]
-    + [("addr = '0.0.0.0:8250'", "advertise-addr"), ("[security]\nssl-cert = 'a'", "ssl-key")],
+    [
+        ("gc = '0'", "key gc"),
+        ("gc = 'soon'", "key gc"),
+        ("heartbeat-interval = 0", "key heartbeat-interval"),
+        ("addr = 5", "key addr"),
+        ("addr = 'nowhere'", "addr"),
+        ("log-level = 'loud'", "key log-level"),
+        ("[storage]\nsync-log = 1", "storage.sync-log"),
+        ("storage = 1", "key storage"),
+        ("x = [", "pump.toml"),
+        ("[storage]\nstop-write-at-available-space = '10 gips'", "stop-write-at-available-space"),
+        ("addr = '0.0.0.0:8250'", "advertise-addr"),
+        ("[security]\nssl-cert = 'a'", "ssl-key"),
+    ],
 )
 def test_a_wrong_value_is_an_error_that_names_the_setting(tmp_path, text, named):
     with pytest.raises(ConfigError, match=named):

@@ -80,7 +80,7 @@ def test_a_message_above_the_limit_is_refused_by_its_announced_size(serve):
     client.send(_headers(3), f.frame(f.DATA, 0, 3, b"\0" + (1001).to_bytes(4, "big") + b"x"))
     answer = client.answer(3)
     assert answer.status == "8"
-    assert "1001 bytes is larger than max (1000" in answer.headers["grpc-message"]
+    assert "larger than max (1001 vs. 1000 bytes" in answer.headers["grpc-message"]
     client.call(5, b"x" * 1001)
     assert client.answer(5).status == "8"
 
@@ -137,6 +137,20 @@ def test_under_pressure_the_oldest_message_gets_room_and_then_the_next(serve):
     while served.store.lookup(_TS + 5) is None:  # the index follows the answer
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_an_upload_that_waits_for_room_gets_it_when_a_small_call_before_it_ends(serve):
+    client = serve(stream_window=20_000, partial=30_000).client
+    message = grpc_body(request(binlog(0, _TS, value=b"v" * 30_000)))
+    client.send(_headers(3), _headers(5))
+    client.send(f.frame(f.DATA, 0, 5, message[:16_000]), f.frame(f.PING, 0, 0, b"12345678"))
+    client.wait_frame(f.PING)
+    assert (f.WINDOW_UPDATE, 5) not in {(kind, stream) for kind, _, stream, _ in client.frames}
+    client.body(3, grpc_body(_PROBE))
+    assert client.answer(3).status == "0"
+    assert (f.WINDOW_UPDATE, 5) in {(kind, stream) for kind, _, stream, _ in client.frames}
+    client.body(5, message[16_000:])
+    assert client.answer(5).status == "0"
 
 
 def test_a_full_queue_stops_reading_until_the_store_has_caught_up_and_loses_no_call(serve):
