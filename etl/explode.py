@@ -110,13 +110,13 @@ class Exploder:
                 value = parse_value(binlog.prewrite_value)
             except (DecodeError, TypeError) as error:
                 raise self._error(commit_ts, start_ts, f"the payload of {buffer.size} bytes is no Prewrite binlog ({error})") from error
-            totals.transactions += 1
-            if binlog.ddl_job_id:
-                self._ddl(commit_ts, start_ts, binlog)
             if binlog.tp or binlog.start_ts != start_ts:
                 raise self._error(
                     commit_ts, start_ts, f"a Prewrite was expected, this is a record of type {binlog.tp} with start_ts {binlog.start_ts}"
                 )
+            totals.transactions += 1
+            if binlog.HasField("ddl_query") or not binlog.HasField("prewrite_value"):
+                self._ddl(commit_ts, start_ts, binlog)
             position = 0
             for mutation in value.mutations:
                 position = self._mutation(commit_ts, start_ts, value.schema_version, mutation, position)
@@ -136,6 +136,8 @@ class Exploder:
         self._bytes = 0
 
     def _ddl(self, commit_ts: int, start_ts: int, binlog: Any) -> None:
+        if not (binlog.ddl_job_id and binlog.HasField("ddl_query") and binlog.HasField("ddl_schema_state")):
+            raise self._error(commit_ts, start_ts, "the payload holds neither changes nor a whole DDL record")
         query = binlog.ddl_query
         if query[:32].lstrip().lower().startswith(_FAKE_DDL):
             self.totals.fake_ddls += 1

@@ -1,0 +1,171 @@
+"""Transactions become row changes in the order in which TiDB made them."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from relay_from_recording import RECORDINGS, committed
+
+from etl.explode import MAX_USER_TABLE_ID, WINDOW_SCHEMA, BinlogDecodeError, Exploder
+from relay import PART_SCHEMA
+from upstream import pb
+
+INSERT, UPDATE, DELETE = 0, 1, 4
+
+
+def window_batch(rows):
+    columns = list(zip(*rows)) or [(), (), ()]
+    return pa.record_batch([pa.array(list(column), field.type) for column, field in zip(columns, WINDOW_SCHEMA)], schema=WINDOW_SCHEMA)
+
+
+def explode(rows, batch_rows=1000, pump="pump-1"):
+    exploder = Exploder(pump)
+    out = []
+    for at in range(0, len(rows), batch_rows):
+        exploder.explode(window_batch(rows[at : at + batch_rows]), out.append)
+    exploder.finish(out.append)
+    return pa.Table.from_batches(out, PART_SCHEMA), exploder.totals
+
+
+def mutation(table_id, *changes):
+    """A TableMutation from (kind, row) pairs, as TiDB builds it."""
+    made = pb.binlog.TableMutation(table_id=table_id)
+    lists = {INSERT: made.inserted_rows, UPDATE: made.updated_rows, DELETE: made.deleted_rows}
+    for kind, row in changes:
+        lists[kind].append(row)
+        made.sequence.append(kind)
+    return made
+
+
+def prewrite(start_ts, *mutations, schema_version=5, **more):
+    value = pb.binlog.PrewriteValue(schema_version=schema_version, mutations=mutations)
+    return pb.binlog.Binlog(tp=0, start_ts=start_ts, commit_ts=0, prewrite_value=value.SerializeToString(), **more).SerializeToString()
+
+
+@pytest.mark.parametrize("name", ["shop", "types", "ddl"])
+@pytest.mark.parametrize("batch_rows", [97, 100_000])
+def test_a_recording_gives_all_its_changes_in_commit_order(name, batch_rows):
+    rows = committed(RECORDINGS / name)
+    table, totals = explode(rows, batch_rows)
+    expected, ddls, fakes = [], [], 0
+    for commit_ts, start_ts, payload in rows:
+        binlog = pb.binlog.Binlog.FromString(payload)
+        if binlog.ddl_job_id and binlog.ddl_query.lower().startswith(b"select setval"):
+            fakes += 1
+        elif binlog.ddl_job_id:
+            ddls.append((commit_ts, binlog.ddl_job_id, binlog.ddl_schema_state, binlog.ddl_query.decode()))
+        value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
+        position = 0
+        for made in value.mutations:
+            cursors = {0: list(made.inserted_rows), 1: list(made.updated_rows), 4: list(made.deleted_rows)}
+            for kind in made.sequence:
+                kind_out = {0: 0, 1: 1, 4: 2}[kind]
+                row = cursors[kind].pop(0)
+                expected.append((commit_ts, start_ts, position, made.table_id, value.schema_version, kind_out, row))
+                position += 1
+    assert list(zip(*(column.to_pylist() for column in table.columns))) == expected
+    assert [(d.commit_ts, d.job_id, d.schema_state, d.query) for d in totals.ddls] == ddls
+    assert (totals.transactions, totals.changes, totals.fake_ddls) == (len(rows), len(expected), fakes)
+    assert sum(t.rows for t in totals.tables.values()) == len(expected)
+    for table_id, span in totals.tables.items():
+        commits = [change[0] for change in expected if change[3] == table_id]
+        assert (span.rows, span.first_commit_ts, span.last_commit_ts) == (len(commits), commits[0], commits[-1])
+
+
+changes = st.lists(st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=8)), max_size=12)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(1, 5), changes), max_size=4), max_size=6))
+def test_changes_of_a_table_come_out_in_the_order_of_its_sequence(transactions):
+    rows = [(10 * i + 5, 10 * i + 1, prewrite(10 * i + 1, *(mutation(t, *c) for t, c in made))) for i, made in enumerate(transactions)]
+    table, _ = explode(rows, 2)
+    expected = [
+        (10 * i + 5, table_id, {INSERT: 0, UPDATE: 1, DELETE: 2}[kind], row)
+        for i, made in enumerate(transactions)
+        for table_id, changed in made
+        for kind, row in changed
+    ]
+    assert list(zip(*(table[name].to_pylist() for name in ("commit_ts", "table_id", "kind", "row")))) == expected
+    positions = {}
+    for commit_ts, position in zip(table["commit_ts"].to_pylist(), table["position"].to_pylist()):
+        assert position == positions.get(commit_ts, -1) + 1
+        positions[commit_ts] = position
+
+
+def test_packed_sequences_are_read_too():
+    value = pb.binlog.PrewriteValue(schema_version=1, mutations=[mutation(3, (UPDATE, b"u"), (INSERT, b"i"))]).SerializeToString()
+    unpacked, packed = b"\x38\x01\x38\x00", b"\x3a\x02\x01\x00"
+    assert value.endswith(unpacked)
+    payload = pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=value[:-4] + packed).SerializeToString()
+    table, _ = explode([(2, 1, payload)])
+    assert table["row"].to_pylist() == [b"u", b"i"]
+
+
+def test_changes_of_internal_tables_are_left_out_and_counted():
+    rows = [(2, 1, prewrite(1, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"x")), mutation(MAX_USER_TABLE_ID, (INSERT, b"y"))))]
+    table, totals = explode(rows)
+    assert table["row"].to_pylist() == [b"y"] and table["position"].to_pylist() == [0]
+    assert totals.internal_changes == 1
+
+
+def test_setval_is_no_ddl():
+    rows = [(2, 1, prewrite(1, ddl_query=b"Select SetVal(`s`, 100)", ddl_job_id=77, ddl_schema_state=5))]
+    _, totals = explode(rows)
+    assert totals.ddls == [] and totals.fake_ddls == 1 and totals.transactions == 1
+
+
+GARBLED = [
+    (b"\xff\xff\xff", "is no Prewrite binlog"),
+    (pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x05ab").SerializeToString(), "is no Prewrite binlog"),
+    (pb.binlog.Binlog(tp=1, start_ts=1, commit_ts=2).SerializeToString(), "a record of type 1"),
+    (prewrite(9), "with start_ts 9"),
+    (pb.binlog.Binlog(tp=0, start_ts=1, commit_ts=0).SerializeToString(), "neither changes nor a whole DDL record"),
+    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[])), "table id 3: 1 inserted.*0 known entries"),
+    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[1])), "table id 3.*1 updates"),
+    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0])), "table id 3.*2 inserts"),
+    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 4, 4])), "table id 3"),
+    (prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], deleted_pks=[b"a"])), r"obsolete mutation types \[3\]"),
+    (prewrite(1, pb.binlog.TableMutation(table_id=3, deleted_ids=[4], sequence=[])), "obsolete mutation types"),
+    (
+        pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x07\x08\x03\x12\x01a\x38\x09").SerializeToString(),
+        "table id 3.*0 known entries",
+    ),
+]
+
+
+@pytest.mark.parametrize(("payload", "what"), GARBLED, ids=[what for _, what in GARBLED])
+def test_a_bad_payload_is_an_error_that_names_pump_transaction_and_fault(payload, what):
+    good = (1, 0, prewrite(0, mutation(3, (INSERT, b"a"))))
+    with pytest.raises(BinlogDecodeError, match=rf"pump pump-1, transaction with commit_ts 2, start_ts 1: .*{what}"):
+        explode([good, (2, 1, payload)])
+
+
+def test_a_payload_cut_anywhere_never_passes_for_a_whole_one():
+    rows = committed(RECORDINGS / "ddl")
+    dml = next(row for row in rows if explode([row])[0].num_rows > 1)
+    ddl = next(row for row in rows if explode([row])[1].ddls)
+    for commit_ts, start_ts, payload in (dml, ddl):
+        check_cuts(commit_ts, start_ts, payload)
+
+
+def check_cuts(commit_ts, start_ts, payload):
+    whole, whole_totals = explode([(commit_ts, start_ts, payload)])
+    assert whole.num_rows or whole_totals.ddls
+    for length in range(1, len(payload)):
+        try:
+            cut, totals = explode([(commit_ts, start_ts, payload[:length])])
+        except BinlogDecodeError as error:
+            assert re.search(rf"commit_ts {commit_ts}, start_ts {start_ts}", str(error))
+        else:  # only fields without meaning for this kind of transaction are missing
+            assert cut.equals(whole) and totals.ddls == whole_totals.ddls
+
+
+def test_commits_that_go_back_are_refused():
+    first = (5, 1, prewrite(1))
+    for commit_ts in (4, 5):
+        with pytest.raises(BinlogDecodeError, match=f"commit_ts {commit_ts}.*after commit_ts 5"):
+            explode([first, (commit_ts, 2, prewrite(2))], batch_rows=1)
