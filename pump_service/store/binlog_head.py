@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+Ints = npt.NDArray[np.int64]
+
 HEAD_BYTES = 22
 """tag+tp, tag+9 bytes start_ts, tag+9 bytes commit_ts: as far as `parse_heads` looks"""
 
@@ -186,6 +188,12 @@ def parse_heads(
         & (lengths >= np.where(short, 14, HEAD_BYTES))
     )
     return tp, start, commit, right
+
+
+def rows_at(data: npt.NDArray[np.uint8], offsets: Ints, width: int) -> npt.NDArray[np.uint8]:
+    """One row of `width` bytes for each offset; every offset must leave as many."""
+    windows = np.lib.stride_tricks.as_strided(data, (len(data) - width + 1, width), (1, 1), writeable=False)
+    return windows[offsets]
 
 
 def _varint9(columns: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -40,20 +40,22 @@ def configure(text: str) -> None:
 
 def hit(name: str) -> None:
     """Runs what is configured for this place; nearly free when nothing is."""
-    if _points and name in _points:
-        _run(_points[name], name)
+    if _points and due(name):
+        act(name)
 
 
-def armed(name: str) -> bool:
-    """Whether the next `hit(name)` will act (for places that prepare a partial step)."""
+def due(name: str) -> bool:
+    """Counts a pass, and says whether the action is to run now (for places that prepare a partial step first)."""
     point = _points.get(name)
-    return point is not None and (point.nth == 0 or point.passed + 1 == point.nth)
-
-
-def _run(point: _Point, name: str) -> None:
+    if point is None:
+        return False
     point.passed += 1
-    if point.nth and point.passed != point.nth:
-        return
+    return point.nth in (0, point.passed)
+
+
+def act(name: str) -> None:
+    """Runs the action of a point that is due."""
+    point = _points[name]
     action, _, argument = point.action.partition(":")
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

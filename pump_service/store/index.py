@@ -5,6 +5,8 @@
     !binlog!maxCommitTS      -> u64 LE             every commit through it is in this index
     !binlog!handlePointer    -> pointer            the last commit that left the sorter
     !binlog!headPointer      -> pointer            the last record that is in this index
+    !sluice!longTransactions -> pairs of u64 LE    commit_ts, start_ts of transactions that took over 600 s (the original
+                                                   doesn't know this key and doesn't mind it)
 
 Nothing here is synced: what is lost is made again from the value log, from the smaller of the two pointers.
 """
@@ -33,10 +35,13 @@ GC_TS_KEY = b"!binlog!gcts"
 MAX_COMMIT_TS_KEY = b"!binlog!maxCommitTS"
 HANDLE_POINTER_KEY = b"!binlog!handlePointer"
 HEAD_POINTER_KEY = b"!binlog!headPointer"
+LONG_TRANSACTIONS_KEY = b"!sluice!longTransactions"
 TS_PREFIX = b"ts:"
 _KEY = struct.Struct(">3sQ")
 _U64 = struct.Struct("<Q")
+_U64_PAIR = struct.Struct("<QQ")
 _DELETE_BATCH = 1024
+_POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
 
 Ints = npt.NDArray[np.int64]
@@ -107,9 +112,16 @@ class Index:
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
         """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
         low, high = encode_key(after + 1), encode_key(through + 1)
-        with self._db.iterator(start=low, stop=high) as found:
+        with self._db.iterator(start=low, stop=high, fill_cache=False) as found:
             entries = np.frombuffer(b"".join(chain.from_iterable(islice(found, limit))), _ENTRIES)
         return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
+
+    def pointers(self, after: int, through: int, limit: int) -> tuple[Ints, Ints]:
+        """As `range`, without the timestamps: fids, offsets."""
+        low, high = encode_key(after + 1), encode_key(through + 1)
+        with self._db.iterator(start=low, stop=high, include_key=False, fill_cache=False) as found:
+            entries = np.frombuffer(b"".join(islice(found, limit)), _POINTERS)
+        return entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def delete_through(self, ts: int, stop: threading.Event) -> int:
         """Removes the keys [0, ts], a batch at a time, and yields to LevelDB's compaction; returns how many.
@@ -166,9 +178,18 @@ class Index:
         """What was last saved; (0, 0) in a new database."""
         return self._pointer(HEAD_POINTER_KEY)
 
-    def save_handled(self, pointer: Pointer, max_commit_ts: int) -> None:
-        """Saves how far the sorter is, both in one write."""
+    def long_transactions(self) -> dict[int, int]:
+        """What was last saved: commit_ts -> start_ts."""
+        value = self._db.get(LONG_TRANSACTIONS_KEY) or b""
+        return dict(_U64_PAIR.iter_unpack(value))
+
+    def save_handled(
+        self, pointer: Pointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
+    ) -> None:
+        """Saves how far the sorter is, in one write; the long transactions too if they are given."""
         failpoints.hit("index.before_handled")
         with self._db.write_batch() as batch:
             batch.put(HANDLE_POINTER_KEY, pointer.encode())
             batch.put(MAX_COMMIT_TS_KEY, _U64.pack(max_commit_ts))
+            if long_transactions is not None:
+                batch.put(LONG_TRANSACTIONS_KEY, b"".join(_U64_PAIR.pack(*pair) for pair in long_transactions.items()))

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import plyvel
 
 from pump_service.store.index import Index
@@ -63,6 +64,7 @@ class Indexer:
         self._stop = False
         self._abandon = threading.Event()
         self._saved: tuple[Pointer, int] = sorter.handled()
+        self._saved_long = sorter.long_transactions()
         self._saved_at = time.monotonic()
         self._idle = self._behind is None
         self._replay = not self._idle
@@ -230,21 +232,13 @@ class Indexer:
                 if final:
                     self._behind = None
             for batch in self._log.scan(position, end):
-                for begin in range(0, len(batch.offsets), _GROUP):
-                    part = slice(begin, begin + _GROUP)
-                    offsets = batch.offsets[part].tolist()
-                    records += len(offsets)
-                    self._apply(
-                        [
-                            Batch(
-                                batch.fid,
-                                batch.tps[part].tolist(),
-                                batch.starts[part].tolist(),
-                                batch.commits[part].tolist(),
-                                offsets,
-                            )
-                        ]
-                    )
+                # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait forever.
+                keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
+                records += len(keep)
+                for begin in range(0, len(keep), _GROUP):
+                    part = keep[begin : begin + _GROUP]
+                    columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
+                    self._apply([Batch(batch.fid, *(column.tolist() for column in columns))])
                 self._save()
                 if self._stop:
                     with self._lock:
@@ -262,16 +256,17 @@ class Indexer:
         now = time.monotonic()
         if not force and now - self._saved_at < self._save_interval:
             return
-        handled = self._sorter.handled()
-        if handled == self._saved:
+        # Read after what it belongs to: a transaction may be listed too early, never too late.
+        handled, long = self._sorter.handled(), self._sorter.long_transactions()
+        if handled == self._saved and long == self._saved_long:
             return
         try:
-            self._index.save_handled(*handled)
+            self._index.save_handled(*handled, None if long == self._saved_long else long)
         except (plyvel.Error, OSError) as error:
             self.errors += 1
             log.error("saving maxCommitTS to the index %s failed: %s", self._index.path, error)
             return
-        self._saved, self._saved_at = handled, now
+        self._saved, self._saved_long, self._saved_at = handled, long, now
 
 
 class _AbandonedError(Exception):

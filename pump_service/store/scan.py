@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads
+from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
 from pump_service.store.segment import HEADER, RECORD_MAGIC, RECORD_MAGIC_BYTES, Segment, crc32c
 
 CHUNK = 8 << 20
@@ -117,8 +117,7 @@ def _batch(fid: int, data: bytes, base: int, begins: list[int], sizes: list[int]
     offsets = np.array(begins, np.int64)
     lengths = np.array(sizes, np.int64)
     raw = np.frombuffer(data + bytes(HEAD_BYTES), np.uint8)
-    heads = raw[offsets[:, None] + np.arange(HEAD_BYTES)]
-    tps, starts, commits, right = parse_heads(heads, lengths)
+    tps, starts, commits, right = parse_heads(rows_at(raw, offsets, HEAD_BYTES), lengths)
     for i in np.flatnonzero(~right).tolist():
         try:
             head = parse_head(data[begins[i] : begins[i] + sizes[i]])

@@ -116,9 +116,9 @@ class Segment:
 
     def _write_all(self, group: list[bytes]) -> int:
         data = group[0] if len(group) == 1 else b"".join(group)
-        if failpoints.armed("vlog.torn"):
+        if failpoints.due("vlog.torn"):
             os.write(self._fd, data[: len(data) * 2 // 3])
-            failpoints.hit("vlog.torn")
+            failpoints.act("vlog.torn")
         failpoints.hit("vlog.write")
         done = os.write(self._fd, data)
         view = memoryview(data)

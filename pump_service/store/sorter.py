@@ -22,6 +22,9 @@ from pump_service.store.segment import Pointer
 
 log = logging.getLogger(__name__)
 
+LONG_TRANSACTION = 600_000 << 18
+"""600 s as a difference of TSOs"""
+
 # A node of the chain is a list, which is what a Prewrite costs least as.
 _PREV, _NEXT, _START, _COMMIT, _FID, _OFFSET, _MARK, _BORN, _ASKED = range(9)
 
@@ -36,7 +39,7 @@ class OpenPrewrite(NamedTuple):
 class Sorter:
     """One thread pushes (the indexer, after the records are in the index); any thread asks."""
 
-    def __init__(self, max_commit_ts: int, handled: Pointer) -> None:
+    def __init__(self, max_commit_ts: int, handled: Pointer, long_transactions: dict[int, int] | None = None) -> None:
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._waiters = 0
@@ -44,6 +47,7 @@ class Sorter:
         root: list[Any] = [None, None, 0, max_commit_ts, handled.fid, handled.offset, 0, 0.0, 0.0]
         root[_PREV] = root[_NEXT] = root
         self._root = root
+        self._long = dict(long_transactions or {})
         self.late_commits = 0
         self.transactions = 0
 
@@ -89,6 +93,8 @@ class Sorter:
                     closed = waiting.pop(start, None)
                     if commit:
                         self.transactions += 1
+                        if commit - start > LONG_TRANSACTION:
+                            self._long[commit] = start
                         if commit <= root[_COMMIT] and closed is not None and not replay:
                             late.append((start, commit))
                     if closed is not None:
@@ -141,6 +147,17 @@ class Sorter:
         """Lets everybody who waits look again (the store is closing)."""
         with self._lock:
             self._moved.notify_all()
+
+    def long_transactions(self) -> dict[int, int]:
+        """commit_ts -> start_ts of the transactions whose Prewrite lies more than LONG_TRANSACTION before their Commit:
+        garbage collection must not judge such a Prewrite by its own timestamp."""
+        with self._lock:
+            return dict(self._long)
+
+    def forget_long(self, through: int) -> None:
+        """Drops those committed at or before `through`."""
+        with self._lock:
+            self._long = {commit: start for commit, start in self._long.items() if commit > through}
 
     @property
     def open_count(self) -> int:

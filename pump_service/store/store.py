@@ -27,7 +27,7 @@ from pump_service.store.options import StoreOptions
 from pump_service.store.records import MAX_TS, PREWRITE, Bounds, Entity, Record, Resolver, StoreStats
 from pump_service.store.resolving import Resolving
 from pump_service.store.segment import Pointer
-from pump_service.store.sorter import Sorter
+from pump_service.store.sorter import LONG_TRANSACTION, Sorter
 from pump_service.store.space import SpaceWatch
 from pump_service.store.value_log import ValueLog
 from pump_service.store.window import WindowReader
@@ -35,9 +35,9 @@ from pump_service.store.writer import Done, Writer
 
 log = logging.getLogger(__name__)
 
-_LATE_COMMIT_SLACK = 600_000 << 18
+_LATE_COMMIT_SLACK = LONG_TRANSACTION
 """Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
-_MAX_BARRIER_AHEAD_MS = 3_600_000
+_MAX_BARRIER_AHEAD_MS = 86_400_000
 _MAX_QUEUED = 262_144
 """Records in memory on their way to the index, about 130 bytes each; more would take memory and gain nothing."""
 
@@ -57,7 +57,9 @@ class Store:
         except BaseException:
             os.close(self._lock_fd)
             raise
-        self._sorter = Sorter(self._index.max_commit_ts(), self._index.handle_pointer())
+        self._sorter = Sorter(
+            self._index.max_commit_ts(), self._index.handle_pointer(), self._index.long_transactions()
+        )
         self._indexer = Indexer(
             self._log,
             self._index,
@@ -153,9 +155,14 @@ class Store:
         """
         size = 0
         fakes_only = True
-        for _, start, commit, payload in records:
-            if not (0 <= start <= MAX_TS and 0 <= commit <= MAX_TS):
-                done(InvalidRecordError(f"timestamps start_ts {start}, commit_ts {commit} are no TSO (0 to 2**63 - 1)"))
+        for tp, start, commit, payload in records:
+            if not (0 <= start <= MAX_TS and 0 <= commit <= MAX_TS) or (start == 0 and (commit == 0 or tp == PREWRITE)):
+                done(
+                    InvalidRecordError(
+                        f"a binlog of type {tp} with start_ts {start} and commit_ts {commit} can't be stored: "
+                        f"timestamps are above 0 and below 2**63"
+                    )
+                )
                 return
             if start != commit:
                 fakes_only = False
@@ -185,11 +192,12 @@ class Store:
         """Sends a mark behind everything written so far, without touching the disk; once everything before it has its
         verdict, max_commit_ts is at least `ts`. `ts` must come from PD, asked for before this call (see
         docs/architecture.md). Waits at most `timeout_s` and returns max_commit_ts as it then is."""
-        ahead_ms = (ts >> 18) - time.time_ns() // 1_000_000
-        if ts < 0 or ahead_ms > _MAX_BARRIER_AHEAD_MS:
+        newest = max(segment.max_ts for segment in self._log.segments())
+        known_ms = max(time.time_ns() // 1_000_000, newest >> 18)
+        if newest and (ts >> 18) > known_ms + _MAX_BARRIER_AHEAD_MS:
             raise BarrierError(
-                f"barrier timestamp {ts} is {ahead_ms / 1000:.0f} s ahead of this machine's clock: it can't come from PD, "
-                f"and taking it would hide every commit below it"
+                f"barrier timestamp {ts} lies more than a day ahead of this machine's clock and of every record here: "
+                f"it can't come from PD, and taking it would hide every commit below it"
             )
         if self.max_commit_ts < ts:
             self._writer.mark(ts)
@@ -263,7 +271,7 @@ class Store:
         """Purges what was committed at or before `ts`, in the calling thread (seconds to minutes).
 
         Nothing happens if `ts` is not above the last one or not below max_commit_ts. Open Prewrites hold it back.
-        Segments and index entries are kept 600 s longer. Returns gcTS as it is now.
+        Segments and index entries are kept 600 s longer, and as long as a later commit needs them. Returns gcTS as it is now.
         """
         with self._gc_lock:
             oldest = self._sorter.smallest_open()
@@ -274,7 +282,9 @@ class Store:
             self._index.save_gc_ts(ts)
             self._gc_ts = ts
             failpoints.hit("gc.after_mark")
-            keep_from = ts - _LATE_COMMIT_SLACK
+            needed = [start for commit, start in self._sorter.long_transactions().items() if commit > ts]
+            self._sorter.forget_long(ts)
+            keep_from = min([ts - _LATE_COMMIT_SLACK, *(start - 1 for start in needed)])
             if keep_from > 0:
                 removed = self._log.purge(keep_from)
                 self._reader.forget()

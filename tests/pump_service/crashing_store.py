@@ -1,0 +1,38 @@
+"""Child of test_store_crash: writes transactions, prints the number of each one once it is acknowledged, purges."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+
+from storekit import BASE, OPTIONS, commit, prewrite
+
+from pump_service.store import Store
+
+
+def main() -> None:
+    options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01)
+    store = Store.open(sys.argv[1], options)
+    slots = threading.Semaphore(4)
+    for i in range(200):
+        start = BASE + i * (60_000 << 18)
+
+        def done(error: BaseException | None, i: int = i) -> None:
+            if error is None:
+                os.write(1, b"%d\n" % i)
+            slots.release()
+
+        slots.acquire()
+        store.submit([prewrite(start, b"v" * 150), commit(start, start + 1)], done)
+        if i % 20 == 19:
+            time.sleep(0.03)
+    store.barrier(BASE + 200 * (60_000 << 18), 10)
+    store.gc(BASE + 100 * (60_000 << 18))
+    time.sleep(0.1)
+    store.close()
+
+
+main()

@@ -1,0 +1,133 @@
+"""What the store's tests share: making binlogs, waiting for the disk, and the right answer for a list of records."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pump_service.store import IndexOptions, Record, Store, StoreOptions
+from pump_service.store.binlog_head import encode_verdict, parse_head
+from upstream import pb
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+BASE = 470_614_549_921_792_019
+
+# The tests' disks may be fuller than an operator's; what happens then has its own tests.
+OPTIONS = StoreOptions(stop_write_at_available_space=0, kv=IndexOptions(write_buffer=1 << 20))
+
+
+def prewrite(start: int, value: bytes = b"value", key: bytes = b"key") -> Record:
+    """A Prewrite as TiDB's encoder writes it."""
+    message = pb.binlog.Binlog(
+        tp=0, start_ts=start, commit_ts=0, prewrite_key=key, prewrite_value=value, ddl_job_id=0, ddl_schema_state=0
+    )
+    return Record(0, start, 0, message.SerializeToString())
+
+
+def commit(start: int, commit_ts: int, key: bytes = b"key") -> Record:
+    """A Commit as TiDB's encoder writes it."""
+    message = pb.binlog.Binlog(
+        tp=1, start_ts=start, commit_ts=commit_ts, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
+    )
+    return Record(1, start, commit_ts, message.SerializeToString())
+
+
+def rollback(start: int) -> Record:
+    """A Rollback of TiDB's: without commit_ts."""
+    return Record(2, start, 0, encode_verdict(2, start, 0))
+
+
+def fake(ts: int) -> Record:
+    """A fake binlog."""
+    return Record(2, ts, ts, encode_verdict(2, ts, ts))
+
+
+def write(store: Store, *records: Record, timeout: float = 20) -> None:
+    """Submits the records together and waits until they are durable; raises what the store answers."""
+    answer = start_write(store, *records)
+    if not answer.done.wait(timeout):
+        raise TimeoutError("the store did not answer")
+    if answer.error is not None:
+        raise answer.error
+
+
+class Answer:
+    """What `done` was called with."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self.calls = 0
+
+    def __call__(self, error: BaseException | None) -> None:
+        self.error = error
+        self.calls += 1
+        self.done.set()
+
+
+def start_write(store: Store, *records: Record) -> Answer:
+    answer = Answer()
+    store.submit(records, answer)
+    return answer
+
+
+def settle(store: Store, ts: int = BASE + (1 << 40), timeout: float = 20) -> int:
+    """Waits until everything written so far has passed the sorter, if nothing is open."""
+    return store.barrier(ts, timeout)
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 10) -> None:
+    """Waits until something is so."""
+    until = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < until, "it never came to be"
+        time.sleep(0.01)
+
+
+def window(store: Store, lo: int = 0, hi: int | None = None) -> list[tuple[int, int, bytes]]:
+    """(commit_ts, start_ts, payload) of a window, read as batches."""
+    rows = []
+    for batch in store.read_window(lo, store.max_commit_ts if hi is None else hi):
+        columns = batch.to_pydict()
+        rows += list(zip(columns["commit_ts"], columns["start_ts"], columns["payload"], strict=True))
+    return rows
+
+
+def pulled(store: Store, through: int, after: int = 0) -> list[tuple[int, int, bytes]]:
+    """(commit_ts, start_ts, payload) of what `pull` gives up to and including `through`."""
+    stop = threading.Event()
+    rows = []
+    for entity in store.pull(after, stop):
+        rows.append((entity.commit_ts, entity.start_ts, entity.payload))
+        if entity.commit_ts >= through:
+            stop.set()
+    return rows
+
+
+def paired(records: Iterable[Record]) -> list[tuple[int, int, bytes]]:
+    """The right answer: Commits joined with their Prewrites, in the order of commit_ts."""
+    records = list(records)
+    prewrites = {r.start_ts: r.payload for r in records if r.tp == 0}
+    commits = {r.commit_ts: r.start_ts for r in records if r.tp == 1 and r.commit_ts != r.start_ts}
+    return [(ts, commits[ts], prewrites[commits[ts]]) for ts in sorted(commits) if commits[ts] in prewrites]
+
+
+def recorded(name: str) -> Iterator[Record]:
+    """The records of a recording in arrival order."""
+    data = gzip.decompress((RECORDINGS / name / "binlogs.bin.gz").read_bytes())
+    pos = 0
+    while pos < len(data):
+        size = shift = 0
+        while True:
+            byte = data[pos]
+            pos += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        payload = data[pos : pos + size]
+        pos += size
+        yield Record(*parse_head(payload), payload)

@@ -1,0 +1,190 @@
+"""The index: the original's keys and values, and LevelDB files that both implementations read."""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+import threading
+from pathlib import Path
+
+import plyvel
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pump_service.store.index import Index, encode_key
+from pump_service.store.options import IndexOptions
+from pump_service.store.segment import Pointer
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+TS = 470_614_549_921_792_019
+
+
+def raw(path: Path) -> dict[bytes, bytes]:
+    with plyvel.DB(str(path)) as db:
+        return dict(db)
+
+
+def test_keys_and_values_are_the_originals(tmp_path: Path) -> None:
+    index = Index(tmp_path / "kv", IndexOptions())
+    index.put_batch(3, [0, 1, 2], [TS, TS, TS + 9], [0, TS + 1, 0], [16, 1 << 33, 77])
+    index.save_handled(Pointer(3, 1 << 33), TS + 1)
+    index.save_gc_ts(5)
+    index.close()
+    assert raw(tmp_path / "kv") == {
+        b"ts:" + struct.pack(">Q", TS): struct.pack("<Iq", 3, 16),
+        b"ts:" + struct.pack(">Q", TS + 1): struct.pack("<Iq", 3, 1 << 33),
+        b"ts:" + bytes(8): struct.pack("<Iq", 3, 77),
+        b"!binlog!headPointer": struct.pack("<Iq", 3, 77),
+        b"!binlog!handlePointer": struct.pack("<Iq", 3, 1 << 33),
+        b"!binlog!maxCommitTS": struct.pack("<Q", TS + 1),
+        b"!binlog!gcts": struct.pack("<Q", 5),
+    }
+
+
+def test_a_new_index_stands_at_zero(tmp_path: Path) -> None:
+    index = Index(tmp_path / "kv", IndexOptions())
+    assert index.was_rebuilt
+    assert (index.gc_ts(), index.max_commit_ts()) == (0, 0)
+    assert index.head_pointer() == index.handle_pointer() == Pointer(0, 0)
+
+
+@pytest.mark.parametrize("name", ["types", "ddl", "orphans"])
+def test_a_real_pumps_goleveldb_opens_and_keeps_all_it_had(name: str, tmp_path: Path) -> None:
+    with tarfile.open(RECORDINGS / name / "pump-data-dir.tgz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    path = tmp_path / "pump" / "kv"
+    index = Index(path, IndexOptions())
+    assert not index.was_rebuilt
+    size = (path.parent / "value" / "000000.vlog").stat().st_size
+    assert index.max_commit_ts() > TS - (1 << 50)
+    assert 0 < index.head_pointer().offset < size
+    assert index.get(index.max_commit_ts()) == index.handle_pointer()
+    keys, fids, offsets = index.range(0, 1 << 62, 1 << 20)
+    assert len(keys) > 100
+    assert (keys[1:] > keys[:-1]).all()
+    assert set(fids.tolist()) == {0}
+    assert len(set(offsets.tolist())) == len(offsets)
+    assert [o.tolist() for o in index.pointers(0, 1 << 62, 1 << 20)] == [fids.tolist(), offsets.tolist()]
+
+
+def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> None:
+    """goleveldb needs: CURRENT naming a manifest, the bytewise comparator in it, tables that end in LevelDB's magic with
+    blocks stored raw or by snappy, and logs in 32 KiB blocks. So this reads them without LevelDB."""
+    path = tmp_path / "kv"
+    index = Index(path, IndexOptions())
+    count = 5000
+    index.put_batch(0, [0] * count, range(TS, TS + count), [0] * count, list(range(count)))
+    index.close()
+    index = Index(path, IndexOptions())  # the log becomes a table
+    index.save_gc_ts(7)
+    index.close()
+    current = (path / "CURRENT").read_text()
+    assert current.startswith("MANIFEST-")
+    assert current.endswith("\n")
+    manifest = b"".join(_log_records((path / current.strip()).read_bytes()))
+    assert b"\x01\x1aleveldb.BytewiseComparator" in manifest
+    tables = list(path.glob("*.ldb"))
+    assert tables
+    for table in tables:
+        data = table.read_bytes()
+        assert data[-8:] == bytes.fromhex("57fb808b247547db")
+        footer = data[-48:]
+        _, pos = _uvarint(footer, 0)
+        _, pos = _uvarint(footer, pos)
+        offset, pos = _uvarint(footer, pos)
+        size, pos = _uvarint(footer, pos)
+        assert data[offset + size] in (0, 1)  # the index block's compression
+    [journal] = path.glob("*.log")
+    batches = _log_records(journal.read_bytes())
+    # u64 sequence, u32 count, then: 1 (put), key, value
+    assert batches[-1][8:] == struct.pack("<I", 1) + b"\x01\x0c!binlog!gcts\x08" + struct.pack("<Q", 7)
+
+
+def _uvarint(data: bytes, pos: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+
+
+def _log_records(data: bytes) -> list[bytes]:
+    """LevelDB's log format: u32 masked CRC-32C, u16 length, u8 kind (1 full, 2 first, 3 middle, 4 last)."""
+    records, parts, pos = [], [], 0
+    while pos + 7 <= len(data):
+        if pos % 32768 > 32768 - 7:
+            pos += 32768 - pos % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, pos + 4)
+        if kind == 0:
+            break
+        parts.append(data[pos + 7 : pos + 7 + length])
+        if kind in (1, 4):
+            records.append(b"".join(parts))
+            parts = []
+        pos += 7 + length
+    return records
+
+
+@pytest.mark.parametrize("what", ["CURRENT", "MANIFEST"])
+def test_a_database_leveldb_refuses_is_set_aside_and_made_anew(what: str, tmp_path: Path) -> None:
+    index = Index(tmp_path / "kv", IndexOptions())
+    index.put_batch(0, [1], [TS], [TS + 1], [0])
+    index.close()
+    for path in (tmp_path / "kv").glob(f"{what}*"):
+        path.write_bytes(b"garbage" * 20)
+    again = Index(tmp_path / "kv", IndexOptions())
+    assert again.was_rebuilt
+    assert again.get(TS + 1) is None
+    assert len(list(tmp_path.glob("kv.broken-*"))) == 1
+
+
+def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
+    holder = Index(tmp_path / "kv", IndexOptions())
+    with pytest.raises(OSError, match="can't be opened"):
+        Index(tmp_path / "kv", IndexOptions())
+    holder.close()
+    assert not list(tmp_path.glob("kv.broken-*"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    entries=st.dictionaries(
+        st.integers(1, 500), st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)), max_size=60
+    ),
+    after=st.integers(0, 500),
+    through=st.integers(0, 500),
+    limit=st.integers(1, 70),
+)
+def test_range_gives_the_keys_behind_after_up_to_through(
+    entries: dict[int, tuple[int, int]], after: int, through: int, limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    index = Index(tmp_path_factory.mktemp("index") / "kv", IndexOptions())
+    for ts, (fid, offset) in entries.items():
+        index.put_batch(fid, [1], [0], [ts], [offset])
+    expected = [(ts, *entries[ts]) for ts in sorted(entries) if after < ts <= through][:limit]
+    keys, fids, offsets = index.range(after, through, limit)
+    assert list(zip(keys.tolist(), fids.tolist(), offsets.tolist(), strict=True)) == expected
+    fids, offsets = index.pointers(after, through, limit)
+    assert list(zip(fids.tolist(), offsets.tolist(), strict=True)) == [e[1:] for e in expected]
+    index.close()
+
+
+def test_deleting_goes_through_the_timestamp_and_no_further(tmp_path: Path) -> None:
+    index = Index(tmp_path / "kv", IndexOptions())
+    index.put_batch(0, [1] * 5000, [0] * 5000, range(5000), list(range(5000)))
+    assert index.delete_through(3999, threading.Event()) == 4000
+    assert index.get(3999) is None
+    assert index.get(4000) == Pointer(0, 4000)
+    assert index.head_pointer() == Pointer(0, 4999)
+    stopped = threading.Event()
+    stopped.set()
+    assert index.delete_through(4999, stopped) == 0
+
+
+def test_keys_sort_as_timestamps_do() -> None:
+    assert encode_key(255) < encode_key(256) < encode_key(1 << 32) < encode_key((1 << 63) - 1)

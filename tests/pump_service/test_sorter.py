@@ -1,0 +1,143 @@
+"""The sorter against the plain queue that it stands for."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pump_service.store.segment import Pointer
+from pump_service.store.sorter import Sorter
+
+P, C, R = 0, 1, 2
+
+
+def push(sorter: Sorter, *records: tuple[int, int, int], at: int = 0, replay: bool = False) -> None:
+    tps, starts, commits = zip(*records, strict=True)
+    sorter.push(0, tps, starts, commits, range(at, at + len(records)), replay=replay)
+
+
+class Queue:
+    """The original's algorithm: a FIFO whose head Prewrite waits for its verdict."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[int, int, int, int]] = []
+        self.waiting: set[int] = set()
+        self.max_commit_ts, self.handled = 0, 0
+
+    def push(self, tp: int, start: int, commit: int, offset: int) -> None:
+        self.items.append((tp, start, commit, offset))
+        if tp == P:
+            self.waiting.add(start)
+        elif start != commit:
+            self.waiting.discard(start)
+        while self.items:
+            tp, start, commit, offset = self.items[0]
+            if tp == P and start in self.waiting:
+                return
+            self.items.pop(0)
+            if tp != P and commit > self.max_commit_ts:
+                self.max_commit_ts, self.handled = commit, offset
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just(P), st.integers(1, 12), st.just(0)),
+            st.tuples(st.just(C), st.integers(1, 12), st.integers(13, 60)),
+            st.tuples(st.just(R), st.integers(1, 12), st.just(0)),
+            st.integers(13, 60).map(lambda ts: (R, ts, ts)),
+        ),
+        max_size=60,
+    ),
+    st.integers(1, 10),
+)
+def test_publishes_what_the_plain_queue_publishes(records: list[tuple[int, int, int]], size: int) -> None:
+    sorter, queue = Sorter(0, Pointer(0, 0)), Queue()
+    for first in range(0, len(records), size):
+        push(sorter, *records[first : first + size], at=first)
+        for i, record in enumerate(records[first : first + size]):
+            queue.push(*record, first + i)
+        assert sorter.max_commit_ts == queue.max_commit_ts
+        assert sorter.handled() == (Pointer(0, queue.handled), queue.max_commit_ts)
+        assert sorter.open_count == len(queue.waiting)
+
+
+def test_a_commit_waits_for_every_prewrite_in_front_of_it() -> None:
+    sorter = Sorter(0, Pointer(0, 0))
+    push(sorter, (P, 10, 0), (P, 11, 0), (C, 11, 20))
+    assert sorter.max_commit_ts == 0
+    push(sorter, (C, 10, 15))
+    assert sorter.max_commit_ts == 20
+
+
+def test_a_rollback_frees_the_queue() -> None:
+    sorter = Sorter(0, Pointer(0, 0))
+    push(sorter, (P, 10, 0), (P, 11, 0), (C, 11, 20), (R, 10, 0))
+    assert sorter.max_commit_ts == 20
+    assert sorter.open_count == 0
+
+
+def test_the_chain_does_not_grow_while_the_head_waits() -> None:
+    sorter = Sorter(0, Pointer(0, 0))
+    push(sorter, (P, 1, 0))
+    for i in range(0, 3000, 3):
+        push(sorter, (P, 10 + i, 0), (C, 10 + i, 11 + i), (R, 12 + i, 12 + i))
+    assert sorter.max_commit_ts == 0
+    assert sorter.open_count == 1
+    push(sorter, (C, 1, 9))
+    assert sorter.max_commit_ts == 12 + 2997
+
+
+def test_a_mark_waits_like_a_commit_and_then_counts() -> None:
+    sorter = Sorter(5, Pointer(0, 0))
+    push(sorter, (P, 10, 0))
+    sorter.mark(50)
+    push(sorter, (P, 60, 0))
+    sorter.mark(70)
+    assert sorter.max_commit_ts == 5
+    push(sorter, (C, 10, 40))
+    assert sorter.max_commit_ts == 50
+    push(sorter, (R, 60, 0))
+    assert sorter.max_commit_ts == 70
+    # A mark has no record, so it isn't what a restart goes on from.
+    assert sorter.handled() == (Pointer(0, 0), 40)
+
+
+def test_waiting_ends_when_the_mark_passes_and_at_the_time_out() -> None:
+    sorter = Sorter(0, Pointer(0, 0))
+    push(sorter, (P, 10, 0))
+    sorter.mark(50)
+    began = time.monotonic()
+    assert sorter.wait_for(50, 0.05) == 0
+    assert 0.04 < time.monotonic() - began < 2
+    threading.Timer(0.05, push, (sorter, (C, 10, 20))).start()
+    assert sorter.wait_for(50, 10) == 50
+    assert time.monotonic() - began < 5
+
+
+def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look() -> None:
+    sorter = Sorter(0, Pointer(0, 0))
+    push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0), (C, 11, 20))
+    assert sorter.to_ask(0.05, 0.05, 10) == []
+    time.sleep(0.06)
+    push(sorter, (P, 13, 0))
+    assert [o.start_ts for o in sorter.to_ask(0.05, 0.05, 10)] == [10, 12]
+    assert sorter.to_ask(0.05, 0.05, 10) == []
+    time.sleep(0.06)
+    assert [o.start_ts for o in sorter.to_ask(0.05, 0.05, 2)] == [10, 12]
+    assert (sorter.oldest_open(), sorter.smallest_open()) == (10, 10)
+
+
+def test_a_commit_that_comes_too_late_is_counted_but_a_replay_is_not() -> None:
+    sorter = Sorter(100, Pointer(0, 0))
+    push(sorter, (P, 10, 0), (C, 10, 50), replay=True)
+    assert sorter.late_commits == 0
+    push(sorter, (P, 20, 0), (C, 20, 60))
+    assert sorter.late_commits == 1
+    push(sorter, (C, 20, 60))  # the same again: a retry of TiDB's
+    assert sorter.late_commits == 1
+    assert sorter.max_commit_ts == 100
