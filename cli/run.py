@@ -43,7 +43,7 @@ def _print(summary: RunSummary) -> None:
         "row changes": f"{summary.changes:,}",
         "DDL statements": f"{summary.ddls:,}",
         "windows": f"{summary.windows:,}",
-        "rows/s": f"{summary.rows_per_s:,.0f} (first to last checkpoint)",
+        "rows/s": f"{summary.rows_per_s:,.0f} (from the first commit upstream to the last checkpoint)",
         "lag": f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max {summary.lag_max_ms / 1000:.2f} s"
         " (everything sent as fast as the pumps take it)",
         "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",

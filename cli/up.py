@@ -30,7 +30,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], recording: Path | None) 
             click.echo("stopping what was started", err=True)
             stack.down()
         raise
-    if parts:
+    if parts or (before and started):
         if not started:
             click.echo("running already")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,8 +161,20 @@ def hint(stack: Stack) -> str:
     parts = [f"Not running: {', '.join(dead)} (`sluice up` starts them again)."] if (dead := stack.dead()) else []
     logs = sorted((stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=*/*.log"), key=lambda path: path.stat().st_mtime)
     for log in reversed(logs[-4:]):
-        errors = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if '"level":"error"' in line or '"level":"critical"' in line]
-        if errors:
-            parts.append(f"The last error in {log}: {errors[-1][:1_000]}")
+        if error := _last_error(log):
+            parts.append(f"The last error in {log}: {error}")
             break
     return " ".join(parts) or f"The logs are in {stack.home / 'logs'} and {stack.home / 'airflow' / 'logs'}."
+
+
+def _last_error(log: Path) -> str | None:
+    """The last error in a task's log, which has one JSON object a line, in one line."""
+    found = None
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if '"level":"error"' not in line:
+            continue
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            causes = [f"{cause.get('exc_type')}: {cause.get('exc_value')}" for cause in entry.get("error_detail") or []]
+            found = " ".join(f"{entry.get('event')}: {causes[0] if causes else ''}".split())[:600]
+    return found

@@ -34,7 +34,7 @@ class RunSummary:
     ddls: int = 0
     windows: int = 0
     rows_per_s: float = 0.0
-    """Row changes through the last checkpoint, by the time from the first checkpoint to the last."""
+    """Row changes, by the time from the first commit in the stand-in cluster to the last checkpoint."""
     lag_p50_ms: float = 0.0
     """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it."""
     lag_p95_ms: float = 0.0
@@ -77,7 +77,7 @@ def fresh_stack(stack: Stack, recording: Path, report: Report) -> Iterator[None]
 
 
 def run(stack: Stack, directory: Path, report: Report, show: Show) -> RunSummary:
-    """Replay the recording in `directory` to each of its snapshots in turn and compare the downstream at each.
+    """Replay the recording in `directory` once to each of its snapshots and compare the downstream there.
 
     `report` gets lines of text, `show` the progress several times a second. Parts that die are started again. Raises
     StackError or RecordingError; the stack is down when this returns or raises.
@@ -117,11 +117,13 @@ def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
 
 
 def _advance(stack: Stack, directory: Path, label: Label, report: Report, show: Show, summary: RunSummary) -> None:
-    """Replay on through `label`, wait until it is applied, compare."""
+    """Replay through `label`, from the beginning each time, since a cluster's time can't go back; wait until it is
+    applied, compare."""
     site = stack.site()
     control = ClusterControl(site.ports["cluster-control"])
     if control.status()["state"] != "idle":
         replay.clear(stack, directory, lambda line: None)
+        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
     view = View(site)
     trace = CheckpointTrace(site.ports["mariadb"])
     trace.start()
@@ -130,7 +132,8 @@ def _advance(stack: Stack, directory: Path, label: Label, report: Report, show: 
         progress = replay.wait_applied(
             stack, view, label.ts, lambda progress: show(label, progress), report, tend=lambda: _tend(stack, report, summary)
         )
-        lags = sorted(trace.lags_ms(control.all_commits()))
+        commits = control.all_commits()
+        lags = sorted(trace.lags_ms(commits))
         moves = trace.moves()
     finally:
         trace.stop()
@@ -139,8 +142,9 @@ def _advance(stack: Stack, directory: Path, label: Label, report: Report, show: 
     summary.changes = progress.changes_applied
     summary.ddls = progress.ddls_applied
     summary.windows = progress.windows_applied
-    if len(moves) > 1 and moves[-1][1] > moves[0][1]:
-        summary.rows_per_s = progress.changes_applied / ((moves[-1][1] - moves[0][1]) / 1000)
+    applied_ms = next((wall_ms for ts, wall_ms in moves if commits and ts >= commits[-1][0]), None)
+    if applied_ms:
+        summary.rows_per_s = progress.changes_applied / (max(applied_ms - commits[0][1], 1) / 1000)
     if len(lags) > 1:
         cuts = statistics.quantiles(lags, n=20)
         summary.lag_p50_ms, summary.lag_p95_ms, summary.lag_max_ms = cuts[9], cuts[18], lags[-1]

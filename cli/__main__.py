@@ -1,0 +1,5 @@
+"""`python -m cli` is `sluice`."""
+
+from cli import main
+
+main()

@@ -1,0 +1,114 @@
+"""sluice bench: measure on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli._stack import stop_signals_raise
+from embedded import Stack
+from embedded.stack import default_home
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error.")
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure on this machine. Each benchmark starts a stack of its own on empty data and stops it; docs/performance.md
+    says what is measured and how to compare."""
+
+
+@command.command("apply")
+@click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="What to apply [the recording `sysbench`].")
+@_JSON
+@click.pass_context
+def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> int:
+    """Row changes/s of applying a landed backlog."""
+    from bench.apply import RECORDING, measure
+
+    with stop_signals_raise():
+        result = measure(_stack(ctx), (directory or RECORDING).absolute(), _reporter(as_json))
+    found = asdict(result) | {"stages": result.stages_ms}
+    if as_json:
+        return _print_json(found, result.differences)
+    click.echo()
+    _print_table(
+        {
+            "recording": result.recording,
+            "apply": f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s, {result.batches} batches, first left out)",
+            "net rows": f"{result.net_rows:,}",
+            "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, jobs and records alone)",
+            "differences": str(result.differences),
+        }
+    )
+    _print_stages("where applying spent its time (ms)", result.stages_ms)
+    _print_stages("where landing spent its time (ms)", result.land_stages_ms)
+    _print_machine()
+    return 1 if result.differences else 0
+
+
+@command.command("lag")
+@click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
+@click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")
+@click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
+@_JSON
+@click.pass_context
+def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_json: bool) -> int:
+    """Commit upstream until visible downstream."""
+    from bench.lag import measure
+
+    with stop_signals_raise():
+        result = measure(_stack(ctx), rate, samples, rows, _reporter(as_json))
+    if as_json:
+        return _print_json(asdict(result), 0)
+    click.echo()
+    _print_table(
+        {
+            "traffic": f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs",
+            "lag": f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, max {result.max_ms:.0f} ms",
+        }
+    )
+    click.echo("\ndistribution")
+    most = max(result.histogram.values())
+    for bound, count in result.histogram.items():
+        click.echo(f"  {bound:<12} {count:>6}  {'#' * max(1, round(50 * count / most))}")
+    _print_machine()
+    return 0
+
+
+def _stack(ctx: click.Context) -> Stack:
+    home: str | None = ctx.obj
+    return Stack((Path(home) if home else default_home()) / "bench")
+
+
+def _reporter(as_json: bool) -> Any:
+    return lambda line: click.echo(line, err=as_json)
+
+
+def _print_json(found: dict[str, Any], differences: int) -> int:
+    from bench.machine import describe
+
+    click.echo(json.dumps(found | {"environment": describe()}, indent=1))
+    return 1 if differences else 0
+
+
+def _print_table(rows: dict[str, str]) -> None:
+    for name, value in rows.items():
+        click.echo(f"{name:<12} {value}")
+
+
+def _print_stages(title: str, stages: dict[str, float]) -> None:
+    click.echo(f"\n{title}")
+    for stage, milliseconds in stages.items():
+        click.echo(f"  {stage:<12} {milliseconds:>10,.0f}")
+
+
+def _print_machine() -> None:
+    from bench.machine import describe
+
+    click.echo()
+    _print_table(describe())
