@@ -377,7 +377,7 @@ class _Loop:
         now = time.monotonic()
         if now - self._control_read >= _CONTROL_INTERVAL_S:
             self._control_read = now
-            paused = self._relay.control().paused
+            paused = self._relay.control().land_paused
             if paused != self._paused:
                 log.info("landing is %s", "paused by the relay log's control.json" if paused else "resumed")
             self._paused = paused

@@ -3,8 +3,9 @@
 Everything the downstream ever gets is written here first. See docs/architecture.md, "The relay log".
 """
 
+from relay.control import Control
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
-from relay.log import Claim, Control, RelayLog
+from relay.log import Claim, RelayLog
 from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, merge, read_parts
 from relay.window import Window, hour_of
 

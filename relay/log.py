@@ -19,11 +19,11 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from relay.control import Control
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.part import Part, read_parts, write_part
 from relay.storage import Storage, open_storage
@@ -32,13 +32,6 @@ from relay.window import Window, hour_of, window_path
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_AGE_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What operators ask of the tasks."""
-
-    paused: bool = False
 
 
 class RelayLog:
@@ -172,20 +165,17 @@ class RelayLog:
     def control(self) -> Control:
         """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
         try:
-            raw = json.loads(self._storage.read("control.json"))
-            if not isinstance(raw, dict) or set(raw) != {"paused"} or type(raw["paused"]) is not bool:
-                raise ValueError(f"it holds {raw!r}")
+            return Control.from_json(self._storage.read("control.json"))
         except FileNotFoundError:
             return Control()
         except ValueError as error:
             raise RelayCorruptError(
-                f'{self.url}/control.json: {error}; write {{"paused": false}} or {{"paused": true}} into it'
+                f"{self.url}/control.json: {error}; correct the file, or remove it for the defaults"
             ) from None
-        return Control(paused=raw["paused"])
 
     def set_control(self, control: Control) -> None:
         """Durably say what the tasks should do."""
-        self._storage.replace("control.json", json.dumps({"paused": control.paused}).encode() + b"\n")
+        self._storage.replace("control.json", control.to_json())
 
     # Retention
 

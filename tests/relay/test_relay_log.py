@@ -153,12 +153,20 @@ def test_the_newest_claimant_owns_a_role(log):
 
 
 def test_control_says_what_operators_ask_for(log, tmp_path):
-    assert log.control() == Control(paused=False)
-    log.set_control(Control(paused=True))
-    assert json.loads((tmp_path / "control.json").read_text()) == {"paused": True}
-    assert log.control().paused
+    assert log.control() == Control(land_paused=False, apply_paused=False, apply_until_ts=None)
+    log.set_control(Control(land_paused=True, apply_until_ts=5))
+    assert json.loads((tmp_path / "control.json").read_text()) == {
+        "land_paused": True, "apply_paused": False, "apply_until_ts": 5
+    }  # fmt: skip
+    assert log.control() == Control(land_paused=True, apply_until_ts=5)
     (tmp_path / "control.json").write_text("{}")
-    with pytest.raises(RelayCorruptError, match=r"control\.json.*write"):
+    assert log.control() == Control()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"paused": true}', '{"land_paused": 1}', '{"apply_until_ts": "now"}', '{"apply_until_ts": -1}'])
+def test_a_control_file_that_makes_no_sense_is_refused_by_name(log, tmp_path, text):
+    (tmp_path / "control.json").write_text(text)
+    with pytest.raises(RelayCorruptError, match=r"control\.json.*remove it"):
         log.control()
 
 
