@@ -10,12 +10,14 @@ order, so `position` simply counts on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from relay import PART_SCHEMA
@@ -33,15 +35,36 @@ WINDOW_SCHEMA = pa.schema(
 )
 """What pumps hand out: one row a committed transaction."""
 
-_INSERT, _UPDATE, _DELETE_ROW = 0, 1, 4
-_KIND = {_INSERT: 0, _UPDATE: 1, _DELETE_ROW: 2}
-_KIND_BYTES = {name: bytes([kind]) for name, kind in _KIND.items()}
+# MutationType (Insert 0, Update 1, the obsolete DeleteID 2 and DeletePK 3, DeleteRow 4) to a part's kind. What is obsolete
+# counts as a kind that no mutation has rows of.
+_KIND = np.array([0, 1, 3, 3, 2], dtype=np.int64)
 _FAKE_DDL = b"select setval"
 _FLUSH_BYTES = 8 * 2**20
 
 
 class BinlogDecodeError(ValueError):
     """A payload that is not a Prewrite binlog as TiDB writes it; names pump, commit_ts, start_ts and what is wrong."""
+
+
+def _one_pass_binlog() -> Any:
+    """The Binlog message with `prewrite_value` declared as the message it holds, so that one parse does for both.
+    On the wire, bytes and an embedded message are the same."""
+    file = descriptor_pb2.FileDescriptorProto()
+    pb.binlog.DESCRIPTOR.CopyToProto(file)
+    file.name, file.package = "etl/explode.proto", "etl.explode"
+    for message in file.message_type:
+        for entry in message.field:
+            if entry.type_name:
+                entry.type_name = entry.type_name.replace(".binlog.", ".etl.explode.")
+            if entry.name == "prewrite_value":
+                entry.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
+                entry.type_name = ".etl.explode.PrewriteValue"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("etl.explode.Binlog"))
+
+
+_Binlog = _one_pass_binlog()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +118,51 @@ class Exploder:
 
         What is left over is kept until `finish`. Raises BinlogDecodeError.
         """
-        parse = pb.binlog.Binlog.FromString
-        parse_value = pb.binlog.PrewriteValue.FromString
-        commits = batch["commit_ts"].to_pylist()
-        starts = batch["start_ts"].to_pylist()
-        totals = self.totals
-        for commit_ts, start_ts, payload in zip(commits, starts, batch["payload"]):
+        parse = _Binlog.FromString
+        heads = self._heads
+        rows = self._rows
+        kinds = self._kinds
+        payloads = _views(batch["payload"])
+        for commit_ts, start_ts, payload in zip(batch["commit_ts"].to_pylist(), batch["start_ts"].to_pylist(), payloads):
             if commit_ts <= self._last_commit_ts:
                 raise self._error(commit_ts, start_ts, f"it comes after commit_ts {self._last_commit_ts}: the pump's order is broken")
             self._last_commit_ts = commit_ts
-            buffer = payload.as_buffer()
             try:
-                binlog = parse(memoryview(buffer))
-                value = parse_value(binlog.prewrite_value)
-            except (DecodeError, TypeError) as error:
-                raise self._error(commit_ts, start_ts, f"the payload of {buffer.size} bytes is no Prewrite binlog ({error})") from error
+                binlog = parse(payload)
+            except DecodeError as error:
+                raise self._error(commit_ts, start_ts, f"the payload of {len(payload)} bytes is no Prewrite binlog ({error})") from error
             if binlog.tp or binlog.start_ts != start_ts:
                 raise self._error(
                     commit_ts, start_ts, f"a Prewrite was expected, this is a record of type {binlog.tp} with start_ts {binlog.start_ts}"
                 )
-            totals.transactions += 1
+            self.totals.transactions += 1
             if binlog.HasField("ddl_query") or not binlog.HasField("prewrite_value"):
                 self._ddl(commit_ts, start_ts, binlog)
+            value = binlog.prewrite_value
+            version = value.schema_version
             position = 0
             for mutation in value.mutations:
-                position = self._mutation(commit_ts, start_ts, value.schema_version, mutation, position)
+                count = len(mutation.sequence)
+                inserted, updated, deleted = mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows
+                inserts, updates, deletes = len(inserted), len(updated), len(deleted)
+                table_id = mutation.table_id
+                if inserts + updates + deletes != count or mutation.deleted_ids or mutation.deleted_pks:
+                    raise self._mismatch(commit_ts, start_ts, mutation)
+                if table_id > MAX_USER_TABLE_ID:
+                    self.totals.internal_changes += count
+                    continue
+                if not count:
+                    continue
+                heads.append((commit_ts, start_ts, position, table_id, version, inserts, updates, deletes))
+                position += count
+                kinds.extend(mutation.sequence)
+                rows += inserted
+                rows += updated
+                rows += deleted
+            self._bytes += len(payload)
             if self._bytes >= _FLUSH_BYTES:
                 self.finish(emit)
+                heads, rows, kinds = self._heads, self._rows, self._kinds
 
     def finish(self, emit: Callable[[pa.RecordBatch], None]) -> None:
         """Emit what is left."""
@@ -129,10 +170,10 @@ class Exploder:
             emit(self._flush())
 
     def _clear(self) -> None:
+        # Rows lie as the mutations have them: per mutation inserted, updated, deleted. `_kinds` has the sequences.
         self._rows: list[bytes] = []
         self._kinds = bytearray()
-        self._counts: list[int] = []
-        self._heads: list[tuple[int, int, int, int, int]] = []
+        self._heads: list[tuple[int, int, int, int, int, int, int, int]] = []
         self._bytes = 0
 
     def _ddl(self, commit_ts: int, start_ts: int, binlog: Any) -> None:
@@ -145,69 +186,27 @@ class Exploder:
         text = query.decode("utf-8", errors="replace")
         self.totals.ddls.append(DdlRecord(commit_ts, start_ts, binlog.ddl_job_id, binlog.ddl_schema_state, text))
 
-    def _mutation(self, commit_ts: int, start_ts: int, version: int, mutation: Any, position: int) -> int:
-        table_id = mutation.table_id
-        sequence = mutation.sequence
-        count = len(sequence)
-        inserted = mutation.inserted_rows
-        updated = mutation.updated_rows
-        deleted = mutation.deleted_rows
-        inserts, updates, deletes = len(inserted), len(updated), len(deleted)
-        if inserts + updates + deletes != count or mutation.deleted_ids or mutation.deleted_pks:
-            raise self._mismatch(commit_ts, start_ts, mutation)
-        if table_id > MAX_USER_TABLE_ID:
-            self.totals.internal_changes += count
-            return position
-        if not count:
-            return position
-        rows: list[bytes]
-        if count == inserts:
-            rows, only = list(inserted), _INSERT
-        elif count == updates:
-            rows, only = list(updated), _UPDATE
-        elif count == deletes:
-            rows, only = list(deleted), _DELETE_ROW
-        else:
-            rows, only = [], -1
-        kinds = list(sequence)
-        if only >= 0:
-            if kinds.count(only) != count:
-                raise self._mismatch(commit_ts, start_ts, mutation)
-            self._kinds += _KIND_BYTES[only] * count
-        else:
-            if kinds.count(_INSERT) != inserts or kinds.count(_UPDATE) != updates or kinds.count(_DELETE_ROW) != deletes:
-                raise self._mismatch(commit_ts, start_ts, mutation)
-            following = {_INSERT: iter(inserted).__next__, _UPDATE: iter(updated).__next__, _DELETE_ROW: iter(deleted).__next__}
-            rows = [following[kind]() for kind in kinds]
-            self._kinds += bytes([_KIND[kind] for kind in kinds])
-        self._rows += rows
-        self._bytes += sum(map(len, rows))
-        self._counts.append(count)
-        self._heads.append((commit_ts, start_ts, position, table_id, version))
-        return position + count
-
     def _flush(self) -> pa.RecordBatch:
-        counts = np.array(self._counts, dtype=np.int64)
         heads = np.array(self._heads, dtype=np.int64)
-        commit, start, first, table, version = np.repeat(heads, counts, axis=0).T
-        within = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        try:
-            rows = pa.array(self._rows, pa.large_binary())
-        except pa.ArrowInvalid as error:
-            raise BinlogDecodeError(f"pump {self._pump}: rows near commit_ts {self._last_commit_ts}: {error}") from error
-        batch = pa.RecordBatch.from_arrays(
-            [
-                pa.array(np.ascontiguousarray(commit)),
-                pa.array(np.ascontiguousarray(start)),
-                pa.array((first + within).astype(np.int32)),
-                pa.array(np.ascontiguousarray(table)),
-                pa.array(np.ascontiguousarray(version)),
-                pa.array(np.frombuffer(self._kinds, dtype=np.int8)),
-                rows,
-            ],
-            schema=PART_SCHEMA,
-        )
-        self.totals.changes += len(self._rows)
+        counts = heads[:, 5:].sum(axis=1)
+        owner = np.repeat(np.arange(len(heads)), counts)
+        kind = _KIND[np.frombuffer(self._kinds, dtype=np.uint8)]
+        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving equal
+        # kinds in order, gives the order in which the rows lie.
+        slots = owner * 4 + kind
+        said = np.bincount(slots, minlength=4 * len(heads)).reshape(-1, 4)[:, :3]
+        if not np.array_equal(said, heads[:, 5:]):
+            raise self._wrong_kinds(heads, said)
+        rows = pa.array(self._rows, pa.large_binary())
+        if (np.diff(slots) < 0).any():
+            place = np.empty(len(slots), dtype=np.int64)
+            place[np.argsort(slots, kind="stable")] = np.arange(len(slots))
+            rows = rows.take(pa.array(place))
+        commit, start, first, table, version = (np.repeat(heads[:, column], counts) for column in range(5))
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        columns = [commit, start, (first + within).astype(np.int32), table, version, kind.astype(np.int8)]
+        batch = pa.RecordBatch.from_arrays([*map(pa.array, columns), rows], schema=PART_SCHEMA)
+        self.totals.changes += len(owner)
         self._count_tables(heads, counts)
         self._clear()
         return batch
@@ -226,16 +225,35 @@ class Exploder:
                 known.last_commit_ts = last
 
     def _mismatch(self, commit_ts: int, start_ts: int, mutation: Any) -> BinlogDecodeError:
+        """The error for a mutation whose sequence is shorter or longer than its lists, or that has obsolete ones."""
         has = f"{len(mutation.inserted_rows)} inserted, {len(mutation.updated_rows)} updated, {len(mutation.deleted_rows)} deleted rows"
-        kinds = list(mutation.sequence)
-        wrong = sorted({kind for kind in kinds if kind not in _KIND})
-        if wrong or mutation.deleted_ids or mutation.deleted_pks:
-            what = f"obsolete mutation types {wrong or [2, 3]}"
+        if mutation.deleted_ids or mutation.deleted_pks:
+            what = "deletions by key, which TiDB gave up before 2.0"
         else:
-            said = ", ".join(f"{kinds.count(kind)} {name}" for kind, name in ((0, "inserts"), (1, "updates"), (4, "deletes")))
-            what = f"its sequence has {len(kinds)} known entries ({said})"
-        return self._error(commit_ts, start_ts, f"table id {mutation.table_id}: {has}, but {what}")
+            what = f"a sequence of {len(mutation.sequence)} known entries"
+        return self._error(commit_ts, start_ts, f"table id {mutation.table_id}: {has}, and {what}")
+
+    def _wrong_kinds(self, heads: np.ndarray, said: np.ndarray) -> BinlogDecodeError:
+        """The error for a sequence of the right length that names other kinds than there are rows of."""
+        at = int(np.argmax((said != heads[:, 5:]).any(axis=1)))
+        commit_ts, start_ts, _, table_id, _, *has = heads[at].tolist()
+        names = "inserted, {} updated, {} deleted"
+        return self._error(
+            commit_ts, start_ts,
+            f"table id {table_id}: {has[0]} {names.format(*has[1:])} rows, but the sequence says "
+            f"{said[at][0]} {names.format(*said[at][1:].tolist())}",
+        )  # fmt: skip
 
     def _error(self, commit_ts: int, start_ts: int, what: str) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         return BinlogDecodeError(f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}")
+
+
+def _views(payloads: pa.Array) -> Iterator[memoryview]:
+    """The values of a (large) binary array, without copying. Nulls are empty."""
+    _, offsets, data = payloads.buffers()
+    width = np.int64 if pa.types.is_large_binary(payloads.type) else np.int32
+    first = payloads.offset
+    edges = np.frombuffer(offsets, dtype=width)[first : first + len(payloads) + 1].tolist()
+    view = memoryview(data if data is not None else b"")
+    return (view[begin:end] for begin, end in itertools.pairwise(edges))
