@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -58,10 +59,8 @@ class SparkServer:
     def kill(self) -> None:
         """kill -9, with its Python workers."""
         if self._process is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._process.wait()
             self._process = None
 

@@ -1,0 +1,64 @@
+"""Pumps that serve sluice.Window over real gRPC from a list of transactions; no Spark, no store."""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pyarrow as pa
+
+from etl.explode import WINDOW_SCHEMA
+from upstream import NodeStatus, pb, pb_grpc
+
+CLUSTER_ID = 7
+
+
+class WindowPump(pb_grpc.window.WindowServicer):
+    """Holds (commit_ts, start_ts, payload), ascending; `mark` is its max_commit_ts, which `Bounds` moves to the fresh
+    timestamp unless `stuck_at` holds it back."""
+
+    def __init__(self, node_id, rows=(), state="online"):
+        self.rows = list(rows)
+        self.stuck_at = None
+        self.delay = threading.Event()
+        self.delay.set()
+        self.asked = []
+        self.server = grpc.server(ThreadPoolExecutor(4))
+        pb_grpc.window.add_WindowServicer_to_server(self, self.server)
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+        self.status = NodeStatus(node_id, f"127.0.0.1:{self.port}", state)
+
+    def Bounds(self, request, context):
+        self.asked.append(request)
+        self.delay.wait(10)
+        if request.cluster_id != CLUSTER_ID:
+            context.abort(grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.cluster_id} vs {CLUSTER_ID}")
+        mark = request.fresh_ts if self.stuck_at is None else min(self.stuck_at, request.fresh_ts)
+        inside = [row for row in self.rows if request.lo < row[0] <= mark]
+        taken, size = [], 0
+        for row in inside:
+            size += len(row[2])
+            if taken and (len(taken) == request.max_transactions or size > request.max_bytes):
+                break
+            taken.append(row)
+        hi = mark if len(taken) == len(inside) else taken[-1][0]
+        return pb.window.BoundsResponse(
+            max_commit_ts=mark, hi=hi, transactions=len(taken), bytes=sum(len(row[2]) for row in taken)
+        )
+
+    def Read(self, request, context):
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
+            for row in self.rows:
+                if request.lo < row[0] <= request.hi:
+                    writer.write_batch(pa.record_batch([pa.array([value], field.type) for value, field in zip(row, WINDOW_SCHEMA)], schema=WINDOW_SCHEMA))
+        data = sink.getvalue()
+        for at in range(0, len(data), 1000):
+            yield pb.window.ReadResponse(chunk=data[at : at + 1000])
+
+    def stop(self):
+        self.delay.set()
+        self.server.stop(None).wait()
