@@ -17,7 +17,8 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import numpy.typing as npt
 import plyvel
 
 from pump_service.store import failpoints
+from pump_service.store.errors import StoreClosedError
 from pump_service.store.options import IndexOptions
 from pump_service.store.segment import POINTER, Pointer
 
@@ -45,6 +47,15 @@ _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
 
 Ints = npt.NDArray[np.int64]
+
+
+@contextmanager
+def _until_closed() -> Iterator[None]:
+    """Reads that the store's close overtakes end as such."""
+    try:
+        yield
+    except RuntimeError as error:  # plyvel's, for a database or an iterator that has been closed
+        raise StoreClosedError("the store was closed while it was being read") from error
 
 
 def encode_key(ts: int) -> bytes:
@@ -106,20 +117,24 @@ class Index:
 
     def get(self, ts: int) -> Pointer | None:
         """The record with this key."""
-        value = self._db.get(encode_key(ts))
+        with _until_closed():
+            value = self._db.get(encode_key(ts))
         return None if value is None else Pointer.decode(value)
 
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
         """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
         low, high = encode_key(after + 1), encode_key(through + 1)
-        with self._db.iterator(start=low, stop=high, fill_cache=False) as found:
+        with _until_closed(), self._db.iterator(start=low, stop=high, fill_cache=False) as found:
             entries = np.frombuffer(b"".join(chain.from_iterable(islice(found, limit))), _ENTRIES)
         return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def pointers(self, after: int, through: int, limit: int) -> tuple[Ints, Ints]:
         """As `range`, without the timestamps: fids, offsets."""
         low, high = encode_key(after + 1), encode_key(through + 1)
-        with self._db.iterator(start=low, stop=high, include_key=False, fill_cache=False) as found:
+        with (
+            _until_closed(),
+            self._db.iterator(start=low, stop=high, include_key=False, fill_cache=False) as found,
+        ):
             entries = np.frombuffer(b"".join(islice(found, limit)), _POINTERS)
         return entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 

@@ -19,7 +19,7 @@ def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]
 
     A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written.
     """
-    for chunk in reader.transactions(after, through, _ENTRIES):
+    for chunk in reader.transactions(after, through, _ENTRIES, keep=False):
         yield from _chunk(reader, chunk)
 
 

@@ -61,9 +61,9 @@ class Resolving:
         while not self._stop.wait(_TICK_S):
             candidates = self._sorter.to_ask(self._after, self._retry, _LOOKAHEAD)
             with self._lock:
-                if not self._sorter.open_count:
-                    self._decided.clear()
-                    self._last_error.clear()
+                # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
+                self._decided = {ts for ts in self._decided if self._sorter.is_open(ts)}
+                self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
                 fresh = [c for c in candidates if c.start_ts not in self._asking and c.start_ts not in self._decided]
                 self._asking.update(c.start_ts for c in fresh)
             for candidate in fresh:

@@ -164,6 +164,10 @@ class Sorter:
         """Prewrites without verdict."""
         return len(self._open)
 
+    def is_open(self, start_ts: int) -> bool:
+        """Whether that Prewrite waits for its verdict."""
+        return start_ts in self._open
+
     def oldest_open(self) -> int:
         """start_ts of the Prewrite at the head of the queue, 0 if none waits."""
         with self._lock:

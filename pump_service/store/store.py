@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 _LATE_COMMIT_SLACK = LONG_TRANSACTION
 """Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
 _MAX_BARRIER_AHEAD_MS = 86_400_000
+_SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
+"""A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than the
+writes do."""
 _MAX_QUEUED = 262_144
 """Records in memory on their way to the index, about 130 bytes each; more would take memory and gain nothing."""
 
@@ -233,25 +236,41 @@ class Store:
         top = self.max_commit_ts
         if hi > top:
             raise ValueError(f"the window ({lo}, {hi}] ends beyond max_commit_ts {top}: it isn't complete yet")
-        return self._reader.read(lo, hi)
+        return self._read(lo, hi)
+
+    def _read(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader.read(lo, hi):
+            self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
+            yield batch
+            lo = batch.column(0)[-1].as_py()
 
     def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
         """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows live
-        until `stop` is set or the store closes. WindowPurgedError if after_ts > 0 is below what has been purged;
-        0 begins with the oldest there is."""
+        until `stop` is set or the store closes. WindowPurgedError, also later on, if the reader is behind what has been
+        purged; 0 begins with the oldest there is."""
         if after_ts > 0:
             self._check_purged(after_ts)
-        return self._pull(max(after_ts, 0), stop)
+        return self._pull(after_ts if after_ts > 0 else self._gc_ts, stop)
 
     def _pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
         while not stop.is_set() and not self._closing.is_set():
             through = self._sorter.wait_for(after_ts + 1, 0.1)
-            if through > after_ts:
+            if through <= after_ts:
+                continue
+            count = 0
+            try:
                 for entity in pull.entities(self._reader, after_ts, through):
+                    self._check_purged(after_ts)
                     yield entity
-                    if stop.is_set() or self._closing.is_set():
+                    after_ts = entity.commit_ts
+                    count += 1
+                    if stop.is_set():
                         return
-                after_ts = through
+            except StoreClosedError:
+                return
+            after_ts = through
+            if count < _SMALL_PULL:
+                stop.wait(_PULL_PAUSE_S)
 
     def lookup(self, ts: int) -> bytes | None:
         """The payload of the record whose key is `ts` (start_ts of a Prewrite, commit_ts of all else), None if there is

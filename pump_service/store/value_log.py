@@ -44,7 +44,9 @@ class ValueLog:
         self._lock = threading.Lock()
         self._skips: dict[tuple[int, int], int] = {}
         self._bad: set[tuple[int, int]] = set()
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not directory.is_dir():
+            directory.mkdir(mode=0o700, parents=True)
+            _sync_directory(directory.parent)
         fids = sorted(int(m[1]) for entry in directory.iterdir() if (m := _NAME.match(entry.name)))
         self._segments = {fid: Segment(self._path(fid), fid) for fid in fids}
         for segment in self._segments.values():
@@ -60,11 +62,7 @@ class ValueLog:
 
     def _create(self, fid: int) -> Segment:
         segment = Segment(self._path(fid), fid, create=True)
-        directory = os.open(self._dir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)  # without it a power cut may take the name of the file and so everything in it
-        finally:
-            os.close(directory)
+        _sync_directory(self._dir)  # or a power cut may take the name of the file and so everything in it
         with self._lock:
             self._segments[fid] = segment
         failpoints.hit("rotate.after_create")
@@ -224,3 +222,11 @@ class ValueLog:
     def disk_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(s.size for s in self.segments())
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

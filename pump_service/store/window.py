@@ -97,9 +97,11 @@ class WindowReader:
 
     # -- which transactions
 
-    def transactions(self, after: int, through: int, entries: int = CHUNK_ENTRIES) -> Iterator[Transactions]:
-        """The transactions with commit_ts in (after, through], chunk by chunk. `through` must not be beyond max_commit_ts:
-        below it nothing changes any more."""
+    def transactions(
+        self, after: int, through: int, entries: int = CHUNK_ENTRIES, *, keep: bool = True
+    ) -> Iterator[Transactions]:
+        """The transactions with commit_ts in (after, through], chunk by chunk of so many index entries. `through` must
+        not be beyond max_commit_ts: below it nothing changes any more. `keep` the chunks for the next reader."""
         while after < through:
             with self._lock:
                 chunk = self._recent.get(after)
@@ -108,7 +110,8 @@ class WindowReader:
             if chunk is None:
                 chunk = self._chunk(after, through, entries)
                 with self._lock:
-                    self._recent[after] = chunk
+                    if keep:
+                        self._recent[after] = chunk
                     while len(self._recent) > _KEPT_CHUNKS:
                         self._recent.popitem(last=False)
             elif chunk.through > through:

@@ -70,14 +70,17 @@ class Writer:
         done(refusal)
 
     def mark(self, ts: int) -> None:
-        """Sends a mark after everything submitted so far; it never touches the disk."""
+        """Sends a mark after everything submitted so far; it never touches the disk. After a failed write it still goes
+        behind everything that was acknowledged, which is all that counts: nothing else may commit."""
         with self._lock:
-            refusal = self._refusal()
-            if refusal is not None:
-                raise refusal
-            self._queue.append(_Submission((), 0, None, ts))
-            if self._waiting:
-                self._work.notify()
+            if self.failure is None:
+                if self._closing:
+                    raise StoreClosedError("the store is closed")
+                self._queue.append(_Submission((), 0, None, ts))
+                if self._waiting:
+                    self._work.notify()
+                return
+        self._indexer.mark(ts)
 
     def _refusal(self) -> StoreFailedError | StoreClosedError | None:
         if self.failure is not None:

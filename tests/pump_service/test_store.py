@@ -644,6 +644,34 @@ def test_gc_removes_segments_and_entries_but_keeps_ten_minutes_more(tmp_path: Pa
     again.close()
 
 
+def test_a_reader_that_gc_overtakes_is_told(store: Store) -> None:
+    hour = 3_600_000 << 18
+    for i in range(9):
+        write(store, prewrite(BASE + i * hour, b"x" * 3_000_000), commit(BASE + i * hour, BASE + i * hour + 1))
+    settle(store, BASE + 10 * hour)
+    batches = store.read_window(0, store.max_commit_ts)
+    pull = store.pull(BASE, threading.Event())
+    assert next(batches).num_rows >= 1
+    assert next(pull).commit_ts == BASE + 1
+    store.gc(BASE + 6 * hour)
+    with pytest.raises(WindowPurgedError):
+        list(batches)
+    with pytest.raises(WindowPurgedError):
+        list(pull)
+    assert next(store.pull(0, threading.Event())).commit_ts == BASE + 6 * hour + 1
+
+
+def test_after_a_failed_fsync_readers_still_get_a_barrier_over_what_was_acknowledged(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, OPTIONS)
+    write(store, *transactions(3))
+    failpoints.configure("vlog.fsync=error")
+    with pytest.raises(StoreFailedError):
+        write(store, *transactions(1, 10))
+    assert store.barrier(BASE + 5000, 10) == BASE + 5000
+    assert window(store, 0, BASE + 5000) == paired(transactions(3))
+    store.close()
+
+
 def test_gc_spares_what_an_open_prewrite_may_need(store: Store) -> None:
     hour = 3_600_000 << 18
     write(store, prewrite(BASE, b"open"))
