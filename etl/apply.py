@@ -34,6 +34,7 @@ Prepare = Callable[[Sequence[Mapping[str, Any]]], pa.Table]
 """Windows as `describe_window` gives them to one table in STEP_SCHEMA."""
 
 _POLL_S = 0.02
+_CONTROL_INTERVAL_S = 0.2
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_WARNINGS = 100
 
@@ -88,6 +89,7 @@ class ApplySummary:
 class _Batch:
     windows: tuple[Window, ...]
     after_ts: int
+    hi: int
     steps: pa.Table
     prepare_s: float
 
@@ -184,7 +186,7 @@ def _is_spark_transient(error: BaseException) -> bool:
 
 def _write(applier: Applier, batch: _Batch, waited: float, summary: ApplySummary, on_batch: Callable[[BatchReport], None] | None) -> None:
     written = applier.run(from_table(batch.steps))
-    hi = batch.windows[-1].hi
+    hi = batch.hi
     stages = dict(written.stages_ms) | {
         "prepare": batch.prepare_s * 1000, "wait": waited * 1000, "send": written.send_s * 1000, "ddl": written.ddl_s * 1000,
         "commit": written.commit_s * 1000,
@@ -264,28 +266,28 @@ class _Ahead:
                 if not windows:
                     return
                 started = time.perf_counter()
-                steps = self._steps(windows, position)
-                self._ready.put(_Batch(tuple(windows), position, steps, time.perf_counter() - started))
-                position = windows[-1].hi
+                hi = windows[-1].hi if self._until is None else min(windows[-1].hi, self._until)
+                steps = self._steps(windows, position, hi)
+                self._ready.put(_Batch(tuple(windows), position, hi, steps, time.perf_counter() - started))
+                position = hi
         except BaseException as error:
             self._ready.put(error)
 
-    def _steps(self, windows: list[Window], position: int) -> pa.Table:
+    def _steps(self, windows: list[Window], position: int, hi: int) -> pa.Table:
         if any(window.changes or window.ddls for window in windows):
-            return self._prepare([describe_window(window, position) for window in windows])
-        step = Step("commit", windows[-1].hi, detail={"schema_version": windows[-1].schema_version})
+            return self._prepare([describe_window(window, position, hi) for window in windows])
+        step = Step("commit", hi, detail={"schema_version": windows[-1].schema_version})
         return pa.Table.from_batches(list(to_batches(iter([step]))))
 
     def _next(self, position: int) -> list[Window]:
-        """The windows after `position` that are landed, as many as go together; waits for the first. [] when stopped."""
-        first = self._find(position)
-        while first is None:
+        """The windows after `position` that are landed, as many as go together; waits for the first, and for operators.
+        [] when stopped."""
+        while (first := self._find(position) if self._may_go_on(position) else None) is None:
             if self._stopped.wait(_POLL_S):
                 return []
-            first = self._find(position)
         windows = [first]
         rows, size = first.changes, sum(part.bytes for part in first.parts)
-        while not self._stopped.is_set():
+        while not self._stopped.is_set() and (self._until is None or windows[-1].hi < self._until):
             following = self._relay.next(windows[-1].hi)
             if following is None:
                 break
@@ -309,6 +311,25 @@ class _Ahead:
         self._at_boundary = position if window is None else -1
         return window
 
+    def _may_go_on(self, position: int) -> bool:
+        """Whether operators let applying go beyond `position`; what they said is read again now and then."""
+        now = time.monotonic()
+        if now >= self._control_due:
+            self._control_due = now + _CONTROL_INTERVAL_S
+            control = self._relay.control()
+            if (control.apply_paused, control.apply_until_ts) != (self._paused, self._until):
+                log.info(
+                    "applying is %s by the relay log's control.json",
+                    "paused" if control.apply_paused
+                    else "allowed on" if control.apply_until_ts is None
+                    else f"allowed through {control.apply_until_ts}",
+                )  # fmt: skip
+            self._paused, self._until = control.apply_paused, control.apply_until_ts
+        return not self._paused and (self._until is None or position < self._until)
+
+    _control_due = 0.0
+    _paused = False
+    _until: int | None = None
     _at_boundary = -1
 
     def _settled(self, position: int) -> bool:

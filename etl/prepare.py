@@ -22,17 +22,19 @@ from upstream.schema import Table
 __all__ = ["STEP_SCHEMA", "ChangeError", "describe_window", "prepare", "prepare_steps"]
 
 
-def describe_window(window: Window, after_ts: int | None = None) -> dict[str, Any]:
+def describe_window(window: Window, after_ts: int | None = None, until_ts: int | None = None) -> dict[str, Any]:
     """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a window
-    that a checkpoint lies in)."""
+    that a checkpoint lies in); `until_ts`: leave out what was committed after it."""
+    hi = window.hi if until_ts is None else min(window.hi, until_ts)
+    later = [int(ddl["schema_version"]) for ddl in window.ddls if int(ddl["commit_ts"]) > hi]
     return {
         "lo": window.lo,
-        "hi": window.hi,
+        "hi": hi,
         "after_ts": max(window.lo, after_ts or 0),
-        "schema_version": window.schema_version,
+        "schema_version": min(later) - 1 if later else window.schema_version,
         "parts": [part.to_dict() for part in window.parts],
         "tables": dict(window.tables),
-        "ddls": [dict(ddl) for ddl in window.ddls],
+        "ddls": [dict(ddl) for ddl in window.ddls if int(ddl["commit_ts"]) <= hi],
         "truncated_tables": list(window.truncated_tables),
     }
 

@@ -51,8 +51,8 @@ class Spark:
 class Window:
     """How much one landed window may hold."""
 
-    max_transactions: int = 20_000
-    max_bytes: int = 32 * 2**20
+    max_transactions: int = 5_000
+    max_bytes: int = 16 * 2**20
     """Payload bytes of the transactions inside; a single larger transaction is a window of its own."""
     idle_interval_ms: int = 3_000
     """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
@@ -65,9 +65,9 @@ class Apply:
     """How landed windows go downstream."""
 
     mode: str = "atomic"
-    max_rows: int = 100_000
+    max_rows: int = 25_000
     """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
-    max_bytes: int = 64 * 2**20
+    max_bytes: int = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
             effect = history.apply(job)
             wanted |= set(effect.tables)
             ddls.append({
-                **record.to_dict(), "type": job.type, "schema_name": name or job.schema_name,
+                **record.to_dict(), "type": job.type, "schema_version": job.schema_version, "schema_name": name or job.schema_name,
                 "table_name": job.table_name, "effect": effect.to_json(),
             })  # fmt: skip
         relay.commit(Window(

@@ -15,7 +15,7 @@ def with_key(section, key, value):
 
 def test_minimal_settings_have_documented_defaults():
     settings = parse_settings(MINIMAL)
-    assert settings.window.max_transactions == 20_000
+    assert settings.window.max_transactions == 5_000
     assert settings.upstream.initial_commit_ts == -1
     assert settings.downstream.port == 3306
 
