@@ -1,0 +1,129 @@
+"""How fast a landed backlog is applied, through Airflow and Spark into MariaDB at its default durability.
+
+The whole recording is sent and landed while applying is paused; then applying goes on and the checkpoint is watched. The
+rate is that of the row changes between the first checkpoint and the last: the first batch, which pays for warming up,
+is left out. At the end the downstream is compared with the recording's last snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embedded import Stack, replay
+from embedded.compare import compare
+from embedded.control import AirflowClient
+from embedded.launch import connect
+from embedded.recording import Recording
+from embedded.run import fresh_stack, wait_pipeline
+from embedded.state import StackError
+from embedded.view import CheckpointTrace, View
+from relay import Control, RelayLog
+
+RECORDING = Path(__file__).resolve().parent / "recordings" / "sysbench"
+_PATIENCE_S = 600.0
+
+
+@dataclass(slots=True)
+class ApplyResult:
+    """Row changes are the upstream's (before anything cancels out). Stages are in ms, summed over the measured batches."""
+
+    recording: str
+    rows_per_s: float = 0.0
+    measured_changes: int = 0
+    measured_s: float = 0.0
+    batches: int = 0
+    net_rows: int = 0
+    stages_ms: dict[str, float] = field(default_factory=dict)
+    land_rows_per_s: float = 0.0
+    """Landing, by the time its Spark jobs and commits took; traffic was coming in meanwhile."""
+    land_changes: int = 0
+    land_stages_ms: dict[str, float] = field(default_factory=dict)
+    differences: int = 0
+
+
+def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> ApplyResult:
+    """Run the benchmark in a stack of its own. Raises StackError or RecordingError."""
+    recording = Recording(directory)
+    label, target = replay.target(recording, None)
+    result = ApplyResult(recording=recording.name)
+    relay = RelayLog.open((stack.home / "relay").as_uri())
+    with fresh_stack(stack, directory, report):
+        site = stack.site()
+        relay.set_control(Control(apply_paused=True))
+        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
+        report("sending and landing the whole recording, applying is paused")
+        replay.send(stack, label, "max", "range")
+        view = View(site)
+        trace = CheckpointTrace(site.ports["mariadb"], interval_s=0.01)
+        with contextlib.closing(view):
+            _wait(lambda: _landed(view, target), stack, "landed")
+            time.sleep(1)
+            report("landed; applying")
+            trace.start()
+            relay.set_control(Control())
+            _wait(lambda: (view.progress().checkpoint or 0) >= target, stack, "applied")
+        trace.stop()
+        _rate(result, relay, trace.moves(), target)
+        _stages(result, stack, trace.moves())
+        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+            result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
+    return result
+
+
+def _landed(view: View, target: int) -> bool:
+    window = view.progress().window
+    return window is not None and window[1] >= target
+
+
+def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not reached():
+        if time.monotonic() > deadline:
+            raise StackError(f"not everything was {what} within {_PATIENCE_S:.0f} s. {replay.hint(stack)}")
+        time.sleep(0.2)
+
+
+def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], target: int) -> None:
+    """From the first checkpoint that came with row changes to the one that reached the target."""
+    windows = list(relay.windows(0, moves[-1][0]))
+    land_ms = 0.0
+    for window in windows:
+        result.land_changes += window.changes
+        timings = window.timings_ms
+        land_ms += timings.get("job", 0.0) + timings.get("resolve", 0.0)
+        for stage, milliseconds in timings.items():
+            result.land_stages_ms[stage] = result.land_stages_ms.get(stage, 0.0) + milliseconds
+    if land_ms:
+        result.land_rows_per_s = result.land_changes / (land_ms / 1000)
+    firsts = [move for move in moves if sum(w.changes for w in windows if w.hi <= move[0]) > 0]
+    lasts = [move for move in moves if move[0] >= target]
+    if not firsts or not lasts or lasts[0][1] <= firsts[0][1]:
+        raise StackError("the recording was applied in a single step: there is nothing to measure between checkpoints")
+    (first_ts, first_ms), (last_ts, last_ms) = firsts[0], lasts[0]
+    result.measured_changes = sum(window.changes for window in windows if first_ts < window.hi <= last_ts)
+    result.measured_s = (last_ms - first_ms) / 1000
+    result.rows_per_s = result.measured_changes / result.measured_s
+
+
+def _stages(result: ApplyResult, stack: Stack, moves: list[tuple[int, int]]) -> None:
+    """Sums the stages that the apply task logged for its batches after the first."""
+    reports: dict[int, dict[str, Any]] = {}
+    for log in (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=apply/*.log"):
+        for line in log.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, KeyError, AttributeError):
+                event = json.loads(line)["event"]
+                if event.startswith("applied {"):
+                    batch = json.loads(event.removeprefix("applied "))
+                    reports[batch["hi"]] = batch
+    warm = [batch for _, batch in sorted(reports.items()) if batch["changes"]][1:]
+    for batch in warm:
+        result.batches += 1
+        result.net_rows += batch["rows"]
+        for stage, milliseconds in batch["stages_ms"].items():
+            result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + milliseconds, 1)
