@@ -11,7 +11,6 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
-
 pytest_plugins = ("tests.etl.mariadb_fixture",)
 
 

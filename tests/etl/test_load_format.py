@@ -11,7 +11,6 @@ import pytest
 from etl._sql_text import quote_table, row_conditions
 from etl.load_format import UnsupportedColumnError, format_load
 from etl.sinks import MySQLSink
-
 from upstream.schema import Column, Table
 
 pytest_plugins = ("tests.etl.mariadb_fixture",)

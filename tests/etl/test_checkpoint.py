@@ -1,0 +1,74 @@
+"""The checkpoint row: Drainer's format, one writer at a time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from etl.checkpoint import Checkpoint, CheckpointError, CheckpointMovedError, CheckpointTable, PendingDdl
+from etl.sinks import MySQLSink
+from tests.etl.mariadb_fixture import MariaDBServer
+
+pytest_plugins = ("tests.etl.mariadb_fixture",)
+
+DRAINER = '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
+
+
+def test_what_a_drainer_left_is_read_and_kept() -> None:
+    checkpoint = Checkpoint.parse(DRAINER, 7)
+    assert checkpoint == Checkpoint(470614790085279774, 42, True, {"primary-ts": 1, "secondary-ts": 2})
+    assert json.loads(checkpoint.to_text()) == json.loads(DRAINER)
+    assert Checkpoint.parse('{"commitTS":5}', 7) == Checkpoint(5, 0, True)
+    assert not Checkpoint.parse('{"commitTS":5,"consistent":false}', 7).consistent
+
+
+def test_a_pending_ddl_is_kept_beside_what_drainer_reads() -> None:
+    checkpoint = Checkpoint(5, 6, pending=PendingDdl(1, 6, "abc"))
+    assert Checkpoint.parse(checkpoint.to_text(), 7) == checkpoint
+    assert set(json.loads(checkpoint.to_text())) == {"consistent", "commitTS", "ts-map", "schema-version", "sluice"}
+    assert checkpoint.at(9, 7) == Checkpoint(9, 7)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"commitTS":"x"}', '{"commitTS":1,"sluice":{"ddl":{"job":1}}}'])
+def test_a_row_that_makes_no_sense_is_an_error_that_shows_it(text: str) -> None:
+    with pytest.raises(CheckpointError, match="cluster 7"):
+        Checkpoint.parse(text, 7)
+
+
+def test_the_table_is_the_originals_and_keeps_64_bit_cluster_ids(sink: MySQLSink) -> None:
+    table = CheckpointTable(sink, 2**64 - 1)
+    table.create()
+    table.create()
+    assert table.load() is None
+    table.save(Checkpoint(5), first=True)
+    sink.commit()
+    assert sink.query("SELECT clusterID, checkPoint FROM tidb_binlog.checkpoint") == [
+        (2**64 - 1, '{"consistent":true,"commitTS":5,"ts-map":{},"schema-version":0}')
+    ]
+    assert table.load() == Checkpoint(5)
+
+
+def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDBServer, sink: MySQLSink) -> None:
+    other = MySQLSink(mariadb.downstream)
+    other.connect()
+    mine, theirs = CheckpointTable(sink, 7), CheckpointTable(other, 7)
+    mine.create()
+    sink.begin()
+    mine.lock(None)
+    mine.save(Checkpoint(5), first=True)
+    sink.commit()
+    other.begin()
+    with pytest.raises(CheckpointMovedError, match="another process"):
+        theirs.lock(None)
+    with pytest.raises(CheckpointMovedError):
+        theirs.save(Checkpoint(6), first=True)
+    other.rollback()
+    other.begin()
+    theirs.lock(Checkpoint(5))
+    theirs.save(Checkpoint(6))
+    other.commit()
+    sink.begin()
+    with pytest.raises(CheckpointMovedError, match="at 6, 5 expected"):
+        mine.lock(Checkpoint(5))
+    other.close()

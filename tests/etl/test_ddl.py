@@ -1,0 +1,213 @@
+"""DDL downstream: text, generated statements, what happens when the process dies in the middle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl._applier import Applier
+from etl._ddl_generate import create_table
+from etl._ddl_state import actual_columns, wrong_collations
+from etl._ddl_text import adapt, exchanged_partition, tokens
+from etl._steps import Step
+from etl.checkpoint import CheckpointTable
+from etl.ddl import RECYCLE_SCHEMA, DdlError, skip_reason
+from etl.filters import Filter
+from etl.sinks import MySQLSink
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS, land
+from upstream.schema import Column, Table
+
+pytest_plugins = ("tests.etl.mariadb_fixture",)
+
+
+@pytest.mark.parametrize(
+    ("statement", "options", "want"),
+    [
+        ("ALTER TABLE `t` ADD COLUMN `c` VARCHAR(9) CHARACTER SET UTF8MB4", "", "ALTER TABLE `t` ADD COLUMN `c` VARCHAR(9) CHARACTER SET UTF8MB4 COLLATE utf8mb4_bin"),
+        ("ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8 COLLATE utf8_general_ci;", "", "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8 COLLATE utf8_general_ci"),
+        ("CREATE TABLE `t` (`a` INT COMMENT 'CHARSET x (')", "DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+         "CREATE TABLE `t` (`a` INT COMMENT 'CHARSET x (') DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"),
+        ("CREATE TABLE `t` (`a` INT) DEFAULT CHARACTER SET = GBK PARTITION BY HASH (`a`) PARTITIONS 2", "X",
+         "CREATE TABLE `t` (`a` INT) DEFAULT CHARACTER SET = GBK COLLATE gbk_chinese_ci PARTITION BY HASH (`a`) PARTITIONS 2"),
+        ("CREATE TABLE `t` LIKE `u`", "X", "CREATE TABLE `t` LIKE `u`"),
+        ("ALTER TABLE `t` COLLATE = utf8mb4_0900_ai_ci", "", "ALTER TABLE `t` COLLATE = utf8mb4_uca1400_nopad_ai_ci"),
+        ("ALTER TABLE `t` ALTER INDEX `visible` INVISIBLE", "", "ALTER TABLE `t` ALTER INDEX `visible` IGNORED"),
+    ],
+)  # fmt: skip
+def test_text_is_adapted_where_it_means_something_else_downstream(statement: str, options: str, want: str) -> None:
+    assert " ".join(adapt(statement, True, options).split()) == want
+
+
+def test_strings_names_and_comments_are_single_tokens() -> None:
+    text = "ALTER TABLE `a``; b` COMMENT = 'it''s \\' (`x`)' /*T![x] ; */ , ADD INDEX(`c`)"
+    assert "".join(tokens(text)) == text
+    assert {"`a``; b`", "'it''s \\' (`x`)'", "/*T![x] ; */"} <= set(tokens(text))
+    assert exchanged_partition("ALTER TABLE `p` EXCHANGE PARTITION `p 2` WITH TABLE `x`") == "`p 2`"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "part"),
+    [
+        ({"type": 0, "query": "SELECT SETVAL(`s`.`q`, 1000)"}, "sequence"),
+        ({"type": 31, "query": ""}, "changes nothing"),
+        ({"type": 6, "schema_state": 1, "query": "", "schema_name": "d"}, "only begun"),
+        ({"type": 3, "query": "", "schema_name": "MySQL"}, "filtered"),
+        ({"type": 3, "query": "", "schema_name": "x", "effect": {"tables": {"5": {"schema_name": "tidb_binlog"}}}}, "filtered"),
+    ],
+)
+def test_what_means_nothing_downstream_is_skipped_with_a_reason(ddl: dict[str, Any], part: str) -> None:
+    assert part in (skip_reason(ddl, Filter()) or "")
+
+
+@pytest.mark.parametrize("name", ["types", "ddl", "shop"])
+def test_generated_tables_are_those_of_the_recording(sink: MySQLSink, tmp_path: Path, name: str) -> None:
+    relay = land(RECORDINGS / name, f"file://{tmp_path}/relay", 100_000)
+    window = relay.first()
+    assert window is not None
+    sink.query("CREATE DATABASE gen")
+    created = 0
+    for ddl in window.ddls:
+        for document in ddl["effect"]["tables"].values():
+            table = Table.from_json(document) if document else None
+            if table is None or not table.is_base_table or table.schema_name == "mysql" or table.name == "sqt":
+                continue
+            table = replace(table, schema_name="gen", name=f"{table.name[:20]}_{created}")
+            statement, _ = create_table(table, mariadb=True)
+            sink.execute(statement)
+            actual = actual_columns(sink, table)
+            assert [c.name for c in actual] == [c.name for c in table.columns if c.public and not c.hidden]
+            assert wrong_collations(table, actual, mariadb=True) == []
+            created += 1
+    assert created >= 4
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+class CrashingSink(MySQLSink):
+    """Dies around the first statement that `hits`: before it reached the server, or after it ran there."""
+
+    def __init__(self, downstream: Any, hits: Callable[[str], bool], after: bool) -> None:
+        super().__init__(downstream)
+        self._hits, self._after = hits, after
+
+    def execute(self, statement: str | bytes) -> int:
+        text = statement if isinstance(statement, str) else statement.decode()
+        if not self._hits(text):
+            return super().execute(statement)
+        if self._after:
+            super().execute(statement)
+        raise Crash
+
+
+def ddl_step(kind: int, query: str, table: str, effect: dict[str, Any], before: dict[str, Any] | None = None, ts: int = 100) -> Step:
+    return Step("ddl", ts, detail={
+        "commit_ts": ts, "job_id": 5, "type": kind, "query": query, "schema_state": 5, "schema_name": "d", "table_name": table,
+        "effect": {"schemas": {}, "tables": effect}, "before": before or {},
+    })  # fmt: skip
+
+
+def described(table_id: int, name: str, *columns: str) -> dict[str, Any]:
+    kept = tuple(Column(i + 1, column, i, 3, 3 if column == "id" else 0) for i, column in enumerate(columns))
+    return Table(table_id, 1, "d", name, kept, pk_is_handle=True).to_json()
+
+
+ADD = ddl_step(5, "ALTER TABLE `t` ADD COLUMN `c` INT", "t", {"9": described(9, "t", "id", "c")}, {"9": described(9, "t", "id")})
+SWAP = ddl_step(
+    47, "RENAME TABLE `t` TO `x`, `u` TO `t`, `x` TO `u`", "t", {"9": described(9, "u", "id"), "8": described(8, "t", "id")},
+)  # fmt: skip
+DROP = ddl_step(4, "DROP TABLE `t`, `u`", "t", {"9": None}, {"9": described(9, "t", "id")})
+CASES = {
+    "add column": (ADD, "ADD COLUMN", lambda s: [c for (c,) in s.query("SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND TABLE_NAME='t'")] == ["id", "c"]),
+    "rename that swaps equal tables": (SWAP, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [(2,)] and s.query("SELECT * FROM d.u") == [(1,)]),
+    "drop table": (DROP, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM d") == [("u",)] and s.query("SELECT * FROM d.u") == [(2,)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the statement", "after the statement"])
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_statement_runs_exactly_once_whenever_the_process_dies(mariadb: MariaDBServer, sink: MySQLSink, name: str, after: bool) -> None:
+    step, verb, holds = CASES[name]
+    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "CREATE TABLE d.u (id int PRIMARY KEY)",
+                      "INSERT INTO d.t VALUES (1)", "INSERT INTO d.u VALUES (2)", "COMMIT"):  # fmt: skip
+        sink.query(statement)
+    dying = CrashingSink(mariadb.downstream, lambda text: verb in text, after)
+    first = Applier(dying, CheckpointTable(dying, 7), Filter())
+    first.recover()
+    with pytest.raises(Crash):
+        first.run([step])
+    dying.close()
+    table = CheckpointTable(sink, 7)
+    left = table.load()
+    assert left is not None
+    assert (left.commit_ts, left.pending is not None) == (99, True)
+    second = Applier(sink, table, Filter())
+    assert second.recover() == left
+    second.run([step])
+    assert holds(sink)
+    done = table.load()
+    assert done is not None
+    assert (done.commit_ts, done.pending) == (100, None)
+
+
+def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(sink: MySQLSink) -> None:
+    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT"):
+        sink.query(statement)
+    applier = Applier(sink, CheckpointTable(sink, 7), Filter(), keep_dropped_s=3600)
+    applier.recover()
+    hour = 3600_000 << 18
+    table = described(9, "t", "id")
+    applier.run([ddl_step(4, "DROP TABLE `t`", "t", {"9": None}, {"9": table}, ts=10 * hour)])
+    assert sink.query("SHOW TABLES FROM d") == []
+    applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=10 * hour + 1)])
+    assert sink.query("SELECT * FROM d.t") == [(1,)]
+    applier.run([ddl_step(4, "DROP TABLE `t`", "t", {"9": None}, {"9": table}, ts=10 * hour + 2)])
+    assert len(sink.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}")) == 1
+    applier.run([Step("commit", 12 * hour, detail={"schema_version": 1})])
+    assert sink.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}") == []
+    with pytest.raises(DdlError, match="copy the table"):
+        applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=12 * hour + 1)])
+
+
+def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(sink: MySQLSink) -> None:
+    sink.query("CREATE DATABASE d")
+    applier = Applier(sink, CheckpointTable(sink, 7), Filter())
+    applier.recover()
+    with pytest.raises(DdlError) as caught:
+        applier.run([ddl_step(20, "ALTER TABLE `t` DROP PARTITION `p0`", "t", {})])
+    text = str(caught.value)
+    for part in ("job 5", "commit_ts 100", "1146", "ALTER TABLE `t` DROP PARTITION `p0`", "Way out"):
+        assert part in text
+
+
+def test_rows_get_the_moment_at_which_a_column_was_added(sink: MySQLSink) -> None:
+    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT"):
+        sink.query(statement)
+    old = Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3),), pk_is_handle=True)
+    added = Column(2, "at", 1, 7, 8192, decimal=3, default="CURRENT_TIMESTAMP", origin_default="2024-05-06 07:08:09.123", version=2)
+    new = replace(old, columns=(*old.columns, added))
+    applier = Applier(sink, CheckpointTable(sink, 7), Filter())
+    applier.recover()
+    query = "ALTER TABLE `t` ADD COLUMN `at` TIMESTAMP(3) DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)"
+    applier.run([ddl_step(5, query, "t", {"9": new.to_json()}, {"9": old.to_json()})])
+    assert sink.query("SELECT CAST(at AS CHAR) FROM d.t") == [("2024-05-06 07:08:09.123",)]
+    assert sink.query("SELECT ABS(UNIX_TIMESTAMP() - UNIX_TIMESTAMP(SYSDATE())) < 5") == [(1,)]
+
+
+def test_values_that_tidb_shortened_are_shortened(sink: MySQLSink) -> None:
+    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY, c varchar(20))", "INSERT INTO d.t VALUES (1, 'too long')", "COMMIT"):
+        sink.query(statement)
+    table = json.loads(json.dumps(Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, 0, 3)), pk_is_handle=True).to_json()))
+    applier = Applier(sink, CheckpointTable(sink, 7), Filter())
+    applier.recover()
+    written = applier.run([ddl_step(12, "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(3)", "t", {"9": table})])
+    assert sink.query("SELECT c FROM d.t") == [("too",)]
+    assert "converted" in written.warnings[0]
+    assert "STRICT_TRANS_TABLES" in sink.query("SELECT @@sql_mode")[0][0]
