@@ -1,7 +1,8 @@
-"""Answers a call that isn't WriteBinlog on a lane connection, by making it again at the grpcio server behind the port.
+"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs itself, any other by making it again at the grpcio
+server behind the port.
 
-A client's first call decides what its connection is for, so this only happens to a client that writes binlogs and then
-makes other calls on the same connection. Requests are one message; answers may be streams, sent as the client's
+A client's first call decides what its connection is for, so the latter only happens to a client that writes or pulls
+binlogs and then makes other calls on the same connection. Requests are one message; answers may be streams, sent as the client's
 flow-control windows allow.
 """
 
@@ -19,6 +20,7 @@ import grpc.aio
 from pump_service.lane import Lane
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import Header, Headers
+from pump_service.pulls import Pulls
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +31,9 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 class Bridge:
     """`bridge(lane, stream, headers, body)` starts a task that answers the stream; cancel it to cancel the call."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, pulls: Pulls) -> None:
         self._address = address
+        self._pulls = pulls
         self._channel: grpc.aio.Channel | None = None
 
     def __call__(self, lane: Lane, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
@@ -48,10 +51,13 @@ class Bridge:
                 text = "the call must carry one message, not compressed"
                 sender.out.append(f.error_reply(stream, f.GRPC_UNIMPLEMENTED, text))
                 return
+            path = dict(headers).get(b":path", b"/").decode("latin-1")
+            if path == "/binlog.Pump/PullBinlogs":
+                await self._pulls.run(lane, stream, body[5:])
+                return
             if self._channel is None:
                 options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
                 self._channel = grpc.aio.insecure_channel(self._address, options=options)
-            path = dict(headers).get(b":path", b"/").decode("latin-1")
             call = self._channel.unary_stream(path)(body[5:], metadata=_metadata(headers), timeout=_timeout(headers))
             await self._relay(lane, stream, call)
         except asyncio.CancelledError:

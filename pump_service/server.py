@@ -23,6 +23,7 @@ from pump_service.ingest import Ingest
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
 from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Clock, Node, NodeError, check_cluster, node_id
+from pump_service.pulls import Pulls
 from pump_service.resolver import TiKVResolver
 from pump_service.rpc import PumpRPC
 from pump_service.store import Store
@@ -162,6 +163,7 @@ class Pump:
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store.stats)
         ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics)
+        self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
         grpc_path = self._grpc_path(data_dir)
         self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, f"unix:{grpc_path}")
         self._rpc.start()
@@ -218,7 +220,7 @@ class Pump:
         config = self.config
         api = Api(self, self.metrics.registry)
         self._front = Front(grpc_path, lambda: Http1(api.handle), config.security)
-        self._bridge = Bridge(f"unix:{grpc_path}")
+        self._bridge = Bridge(f"unix:{grpc_path}", self._pulls)
         limits = replace(LaneLimits(), message=config.max_message_size)
         self._lanes = LaneContext(self._loop, ingest, limits, self._front.splice, self._bridge)
         self._front.use(self._lanes)
@@ -247,6 +249,7 @@ class Pump:
                 safe = self._chores.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING
             self._rpc.stop_pulls()
+            self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
             self._node.leave(state)
             self._chores.stop()

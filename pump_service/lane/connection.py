@@ -1,4 +1,4 @@
-"""One HTTP/2 connection: WriteBinlog answered here, all at once per read; any other first call spliced away.
+"""One HTTP/2 connection: WriteBinlog answered here, all at once per read; PullBinlogs, too; else spliced away.
 
 The connection is undecided until its first request. Until then the server's SETTINGS are empty (all defaults), so that
 another HTTP/2 server can take over behind it without the client seeing a contradiction: what the client sent is replayed
@@ -24,6 +24,8 @@ __all__ = ["Lane", "LaneContext", "LaneLimits"]
 _log = logging.getLogger(__name__)
 
 _WRITE_PATH = (b":path", b"/binlog.Pump/WriteBinlog")
+_PULL_PATH = (b":path", b"/binlog.Pump/PullBinlogs")
+_GZIP = (b"grpc-encoding", b"gzip")  # a Drainer with compressor = "gzip": grpcio can do that
 _GRPC = (b"content-type", b"application/grpc")
 _CONTINUATIONS = 64
 _REPLENISH = 1 << 20
@@ -154,6 +156,12 @@ class Lane(asyncio.Protocol):
     # the bridge's side
 
     @property
+    def peer(self) -> str:
+        """The client's address, for logs."""
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix socket"
+
+    @property
     def sender(self) -> Sender:
         """Where the bridge puts the frames of its answer."""
         return self._sender
@@ -240,9 +248,9 @@ class Lane(asyncio.Protocol):
         if kind == f.SETTINGS:
             self._client_settings += 1
 
-    def _decide(self, is_write: bool) -> None:
+    def _decide(self, is_ours: bool) -> None:
         """The first request says what the connection is for."""
-        if not is_write:
+        if not is_ours:
             self._closing = True
             return
         self._sniffed = None
@@ -308,7 +316,7 @@ class Lane(asyncio.Protocol):
             return
         is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
         if self._sniffed is not None:
-            self._decide(is_write)
+            self._decide(is_write or (_PULL_PATH in headers and _GZIP not in headers))
             if self._closing:
                 return
         self._uploads.begin(stream, None if is_write else headers)

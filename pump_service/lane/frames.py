@@ -65,7 +65,7 @@ class ConnectionFault(Exception):
         self.code = code
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """One frame; `payload` at most 16,384 bytes."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 

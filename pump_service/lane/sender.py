@@ -28,7 +28,7 @@ class _Queue:
     __slots__ = ("drained", "parts", "trailers")
 
     def __init__(self) -> None:
-        self.parts: deque[bytes] = deque()
+        self.parts: deque[memoryview] = deque()
         self.trailers: bytes | None = None
         self.drained: asyncio.Future[None] | None = None
 
@@ -66,7 +66,7 @@ class Sender:
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = _Queue()
-        queue.parts.append(data)
+        queue.parts.append(memoryview(data))
         self._push(stream, queue)
 
     def finish(self, stream: int, trailers: bytes) -> None:

@@ -209,25 +209,38 @@ def test_a_gzip_request_is_unimplemented_on_the_lane_and_plain_calls_go_on(site,
     client.transaction(site.pd, b"")
 
 
-@pytest.mark.parametrize("first", ["write", "pull"])
+def test_a_drainer_with_gzip_is_served(site, client, other):
+    start, commit = client.transaction(site.pd, b"z" * 5000)
+    asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1))
+    pull = other.channel.unary_stream(
+        "/binlog.Pump/PullBinlogs", pb.pump.PullBinlogReq.SerializeToString, pb.pump.PullBinlogResp.FromString
+    )
+    stream = pull(asked, timeout=10, compression=grpc.Compression.Gzip)
+    assert next(stream).entity.meta.startTs == start
+    stream.cancel()
+
+
+@pytest.mark.parametrize("first", ["write", "pull", "bounds"])
 def test_one_connection_may_mix_all_calls(site, client, first):
     """Whatever a connection's first call makes of it, the others work on it, too."""
     lo = site.pd.ts()
     if first == "write":
         client.write(b"")
-    else:
-        next(client.pull(0)).entity
+    elif first == "pull":
+        next(client.pull(0))
+    bounds = client.channel.unary_unary(
+        "/sluice.Window/Bounds",
+        pb.window.BoundsRequest.SerializeToString,
+        pb.window.BoundsResponse.FromString,
+    )
+    if first == "bounds":
+        bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo), timeout=10)
     written = [client.transaction(site.pd, b"m" * 50_000) for _ in range(20)]
     assert [one.commit_ts for one in client.pull_commits(lo, 20)] == [commit for _, commit in written]
     stream = client.pull(lo)
     assert next(stream).entity.payload
     client.transaction(site.pd, b"while a pull is open")
     stream.cancel()
-    bounds = client.channel.unary_unary(
-        "/sluice.Window/Bounds",
-        pb.window.BoundsRequest.SerializeToString,
-        pb.window.BoundsResponse.FromString,
-    )
     asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=2000)
     assert bounds(asked, timeout=10).transactions >= 20
     asked.cluster_id = 7
