@@ -35,6 +35,10 @@ class PumpUnavailableError(Exception):
     without it is not."""
 
 
+class CommitsPurgedError(Exception):
+    """A pump has already removed commits that were not landed; names the pump and the timestamps. Waiting won't help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A window `(lo, hi]` to be landed."""
@@ -78,7 +82,7 @@ class Planner:
         """The next window after lo (TSO), None if there is nothing new.
 
         Without traffic there is an empty window every idle interval, or at once with `empty_now`.
-        Raises PumpUnavailableError; what `tso` and `pumps` raise comes through.
+        Raises PumpUnavailableError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
         """
         with self._turn:
             return self._plan(lo, empty_now)
@@ -125,7 +129,10 @@ class Planner:
         self._readers.clear()
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
+        import grpc
+
         from upstream import PumpReader, PumpReadError
+        from upstream.rpc import status
 
         reader = self._readers.get(pump.host)
         if reader is None:
@@ -135,6 +142,11 @@ class Planner:
         except PumpReadError as error:
             self._readers.pop(pump.host, None)
             reader.close()
+            if status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
+                raise CommitsPurgedError(
+                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}: copy the upstream's data to the "
+                    "downstream anew, then begin with an empty relay log and a checkpoint at the copy's timestamp"
+                ) from error
             raise PumpUnavailableError(
                 f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits for "
                 "it: start it again, or, once all it holds has been landed, set it offline"

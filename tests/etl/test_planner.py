@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from window_pumps import CLUSTER_ID, WindowPump
 
-from etl.planner import Planner, PumpUnavailableError
+from etl.planner import CommitsPurgedError, Planner, PumpUnavailableError
 from etl.settings import Window as Limits
 from etl.source import PumpRange, PumpWindowReader, read_range
 from upstream import PumpReadError
@@ -112,6 +112,13 @@ def test_without_pumps_nothing_is_planned(world, planner, pumps, what):
         world.pump("a", state=state)
     with pytest.raises(PumpUnavailableError, match=what):
         planner.plan(4)
+
+
+def test_commits_that_a_pump_has_purged_are_an_error_that_waiting_does_not_mend(world, planner):
+    world.pump("a").purged_through = 50
+    with pytest.raises(CommitsPurgedError, match=r"pump a at 127.0.0.1:\d+.*through 50.*relay log ends at 4"):
+        planner.plan(4)
+    assert planner.plan(50, empty_now=True).hi == 1002
 
 
 def test_a_wrong_cluster_is_said_by_the_pump(world):

@@ -22,6 +22,7 @@ class WindowPump(pb_grpc.window.WindowServicer):
     def __init__(self, node_id, rows=(), state="online"):
         self.rows = list(rows)
         self.stuck_at = None
+        self.purged_through = 0
         self.delay = threading.Event()
         self.delay.set()
         self.asked = []
@@ -36,6 +37,8 @@ class WindowPump(pb_grpc.window.WindowServicer):
         self.delay.wait(10)
         if request.cluster_id != CLUSTER_ID:
             context.abort(grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.cluster_id} vs {CLUSTER_ID}")
+        if request.lo < self.purged_through:
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, f"everything through {self.purged_through} has been purged")
         mark = request.fresh_ts if self.stuck_at is None else min(self.stuck_at, request.fresh_ts)
         inside = [row for row in self.rows if request.lo < row[0] <= mark]
         taken, size = [], 0
