@@ -14,6 +14,7 @@ _COMMANDS = {
     "status": "What runs, where, and how far replication is.",
     "replay": "Replay a recording into the running stack.",
     "pump": "Run a pump, in the place of TiDB's.",
+    "bench": "Measure throughput and lag on this machine.",
 }
 
 

@@ -15,8 +15,9 @@ from embedded.stack import DEFAULT_RECORDING
 
 @click.command("run")
 @click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=DEFAULT_RECORDING, help="What to replay [the recording `shop`].")
+@click.option("--speed", metavar="N|max", default="1", show_default=True, help="Pace: 1 as recorded, 2 twice as fast, max without waiting.")
 @click.pass_context
-def command(ctx: click.Context, directory: Path) -> int:
+def command(ctx: click.Context, directory: Path, speed: str) -> int:
     """Start everything on empty data, replay recorded TiDB traffic through it, compare the downstream with the
     recording's snapshots, and stop everything. Exit code 0 only if there is no difference."""
     directory = directory.absolute()
@@ -27,7 +28,7 @@ def command(ctx: click.Context, directory: Path) -> int:
     with stop_signals_raise(), ReplayProgress() as display:
         summary = run(
             stack_of(ctx), directory, display.say,
-            lambda label, progress: display.show(label.name, totals[label.name], progress),
+            lambda label, progress: display.show(label.name, totals[label.name], progress), speed,
         )  # fmt: skip
     _print(summary)
     return 1 if summary.differences else 0
@@ -45,7 +46,7 @@ def _print(summary: RunSummary) -> None:
         "windows": f"{summary.windows:,}",
         "rows/s": f"{summary.rows_per_s:,.0f} (from the first commit upstream to the last checkpoint)",
         "lag": f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max {summary.lag_max_ms / 1000:.2f} s"
-        " (everything sent as fast as the pumps take it)",
+        f" (commit upstream to checkpoint downstream, {'sent as fast as possible' if summary.speed == 'max' else f'recorded speed x {summary.speed}'})",
         "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
         "differences": str(len(summary.differences)),
         "time": f"{summary.total_s:.0f} s, {summary.start_s:.0f} s of them to start",

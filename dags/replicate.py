@@ -7,7 +7,7 @@ is durable.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import Param, dag, task
 
@@ -16,6 +16,7 @@ RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_del
 
 @dag(
     schedule="@continuous",
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),  # without one, Airflow gives every run the first run's date and skips it
     max_active_runs=1,
     catchup=False,
     is_paused_upon_creation=False,

@@ -70,12 +70,20 @@ class ClusterControl:
         answer = _request("GET", f"{self._url}/commits?after={after_ts}&limit={limit}", timeout_s=30)
         return [(entry[0], entry[1]) for entry in answer]
 
+    def numbered_commits(self) -> list[tuple[int, float, int | None]]:
+        """Every commit so far: (commit_ts, Unix time in ms, the workload's transaction number or None), ascending."""
+        found: list[tuple[int, float, int | None]] = []
+        while part := _request("GET", f"{self._url}/commits?after={found[-1][0] if found else 0}&limit=10000", timeout_s=30):
+            found += [(entry[0], entry[1], entry[2]) for entry in part]
+        return found
+
+    def workload(self, options: dict[str, Any]) -> None:
+        """Begin live traffic; the options are those of `embedded.workload.WorkloadOptions`."""
+        _request("POST", f"{self._url}/workload", options, timeout_s=60)
+
     def all_commits(self) -> list[tuple[int, float]]:
         """Every commit so far: (commit_ts, Unix time in ms), ascending."""
-        found: list[tuple[int, float]] = []
-        while part := self.commits(found[-1][0] if found else 0, 50_000):
-            found += part
-        return found
+        return [(commit_ts, wall_ms) for commit_ts, wall_ms, _ in self.numbered_commits()]
 
 
 class AirflowClient:
@@ -132,6 +140,10 @@ class AirflowClient:
     def end_run(self, run_id: str) -> None:
         """Mark a run, and with it its tasks, as failed."""
         self._call("PATCH", f"/dags/{DAG}/dagRuns/{urllib.parse.quote(run_id, safe='')}", {"state": "failed"})
+
+    def run_count(self) -> int:
+        """How many runs of the DAG there have been."""
+        return int(self._call("GET", f"/dags/{DAG}/dagRuns?limit=1")["total_entries"])
 
     def tasks(self) -> dict[str, str]:
         """Task → state in the active run; empty if there is none."""

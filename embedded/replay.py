@@ -113,9 +113,10 @@ def wait_applied(
     report: Report,
     patience: Patience = Patience(),
     tend: Callable[[], None] = lambda: None,
+    sent: bool = True,
     interval_s: float = 0.25,
 ) -> Progress:
-    """Wait until the replay was sent and the checkpoint is at `target` (TSO) or beyond. Returns the last Progress.
+    """Wait until the checkpoint is at `target` (TSO) or beyond and, with `sent`, the replay was sent. Returns the last Progress.
 
     Parts may go down and come back meanwhile. `tend` is called about once a second. Raises StackError if the stand-in
     cluster failed, or if nothing moved for `patience.give_up_s`.
@@ -128,8 +129,8 @@ def wait_applied(
     while True:
         progress = view.progress()
         on_progress(progress)
-        sent = _is_sent(control)
-        if sent and progress.checkpoint is not None and progress.checkpoint >= target:
+        done = _is_sent(control) or not sent
+        if done and progress.checkpoint is not None and progress.checkpoint >= target:
             return progress
         now = time.monotonic()
         position = (progress.landed, progress.checkpoint, progress.received)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import statistics
 import time
@@ -13,12 +14,13 @@ from pathlib import Path
 from embedded import replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
-from embedded.launch import connect, reset_runs
+from embedded.launch import Site, connect, reset_runs
 from embedded.processes import is_alive
 from embedded.recording import Label, Recording
 from embedded.stack import Report, Stack
 from embedded.state import StackError
 from embedded.view import CheckpointTrace, Progress, View
+from relay import Control, RelayLog
 
 _MAX_RESTARTS = 20
 _PIPELINE_START_S = 120.0
@@ -29,6 +31,7 @@ class RunSummary:
     """What a run did. Counts are those of the replay through the last snapshot."""
 
     recording: str
+    speed: str = "1"
     transactions: int = 0
     changes: int = 0
     ddls: int = 0
@@ -36,7 +39,7 @@ class RunSummary:
     rows_per_s: float = 0.0
     """Row changes, by the time from the first commit in the stand-in cluster to the last checkpoint."""
     lag_p50_ms: float = 0.0
-    """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it."""
+    """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it, without the holds."""
     lag_p95_ms: float = 0.0
     lag_max_ms: float = 0.0
     snapshots: list[str] = field(default_factory=list)
@@ -53,8 +56,9 @@ Show = Callable[[Label, Progress], None]
 
 
 @contextlib.contextmanager
-def fresh_stack(stack: Stack, recording: Path, report: Report) -> Iterator[None]:
-    """The stack, started on empty data, while the block runs; everything is stopped afterwards, whatever happens.
+def fresh_stack(stack: Stack, recording: Path | None, report: Report) -> Iterator[None]:
+    """The stack, started on empty data, while the block runs; everything is stopped afterwards, whatever happens. Without
+    a `recording` it is for live traffic.
 
     Raises StackError if a stack that somebody started to stay, or another run, is up in the same folder.
     """
@@ -70,31 +74,52 @@ def fresh_stack(stack: Stack, recording: Path, report: Report) -> Iterator[None]
     reset_runs(stack.home)
     try:
         stack.claim()
-        stack.up(recording=recording, report=report)
+        stack.up(recording=recording, report=report, live=recording is None)
         yield
     finally:
         stack.down()
 
 
-def run(stack: Stack, directory: Path, report: Report, show: Show) -> RunSummary:
-    """Replay the recording in `directory` once to each of its snapshots and compare the downstream there.
+def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = "1") -> RunSummary:
+    """Replay the recording in `directory` through its last snapshot and compare the downstream at each of them.
 
-    `report` gets lines of text, `show` the progress several times a second. Parts that die are started again. Raises
-    StackError or RecordingError; the stack is down when this returns or raises.
+    Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1 as
+    recorded, "max" without waiting. `report` gets lines of text, `show` the progress several times a second. Parts that die
+    are started again. Raises StackError or RecordingError; the stack is down when this returns or raises.
     """
     recording = Recording(directory)
     if not recording.labels:
         raise StackError(f"{directory} has no snapshots to compare with")
-    summary = RunSummary(recording=recording.name)
+    labels = sorted(recording.labels, key=lambda label: label.ts)
+    summary = RunSummary(recording=recording.name, speed=speed)
     began = time.monotonic()
     with fresh_stack(stack, directory, report):
         site = stack.site()
-        airflow = AirflowClient(stack.home, site.ports["airflow"])
-        wait_pipeline(stack, airflow)
+        relay = RelayLog.open((stack.home / "relay").as_uri())
+        relay.set_control(_through(labels))
+        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         summary.start_s = time.monotonic() - began
-        report(f"the DAG replicate runs, {summary.start_s:.0f} s after the start; replaying {directory}")
-        for label in sorted(recording.labels, key=lambda label: label.ts):
-            _advance(stack, directory, label, report, show, summary)
+        pace = "as fast as the pumps take it" if speed == "max" else f"at {speed} times the recorded speed"
+        report(f"the DAG replicate runs, {summary.start_s:.0f} s after the start; replaying {directory} {pace}")
+        view = View(site)
+        trace = CheckpointTrace(site.ports["mariadb"])
+        trace.start()
+        holds: list[tuple[float, float]] = []
+        try:
+            replay.send(stack, labels[-1].name, speed, "range")
+            for at, label in enumerate(labels):
+                progress = replay.wait_applied(
+                    stack, view, label.ts, functools.partial(show, label), report,
+                    tend=lambda: _tend(stack, report, summary), sent=label is labels[-1], interval_s=0.1,
+                )  # fmt: skip
+                held = time.time() * 1000
+                _compare(site, directory, label, report, summary)
+                relay.set_control(_through(labels[at + 1 :]))
+                holds.append((held, time.time() * 1000))
+            _sum_up(summary, progress, trace.moves(), _without(holds, trace, ClusterControl(site.ports["cluster-control"])))
+        finally:
+            trace.stop()
+            view.close()
     summary.total_s = time.monotonic() - began
     return summary
 
@@ -116,38 +141,12 @@ def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     )
 
 
-def _advance(stack: Stack, directory: Path, label: Label, report: Report, show: Show, summary: RunSummary) -> None:
-    """Replay through `label`, from the beginning each time, since a cluster's time can't go back; wait until it is
-    applied, compare."""
-    site = stack.site()
-    control = ClusterControl(site.ports["cluster-control"])
-    if control.status()["state"] != "idle":
-        replay.clear(stack, directory, lambda line: None)
-        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
-    view = View(site)
-    trace = CheckpointTrace(site.ports["mariadb"])
-    trace.start()
-    try:
-        replay.send(stack, label.name, "max", "range")
-        progress = replay.wait_applied(
-            stack, view, label.ts, lambda progress: show(label, progress), report, tend=lambda: _tend(stack, report, summary)
-        )
-        commits = control.all_commits()
-        lags = sorted(trace.lags_ms(commits))
-        moves = trace.moves()
-    finally:
-        trace.stop()
-        view.close()
-    summary.transactions = progress.applied
-    summary.changes = progress.changes_applied
-    summary.ddls = progress.ddls_applied
-    summary.windows = progress.windows_applied
-    applied_ms = next((wall_ms for ts, wall_ms in moves if commits and ts >= commits[-1][0]), None)
-    if applied_ms:
-        summary.rows_per_s = progress.changes_applied / (max(applied_ms - commits[0][1], 1) / 1000)
-    if len(lags) > 1:
-        cuts = statistics.quantiles(lags, n=20)
-        summary.lag_p50_ms, summary.lag_p95_ms, summary.lag_max_ms = cuts[9], cuts[18], lags[-1]
+def _through(labels: list[Label]) -> Control:
+    """Applying may go on to the first of these; the last needs no hold, since no more is sent."""
+    return Control(apply_until_ts=labels[0].ts if len(labels) > 1 else None)
+
+
+def _compare(site: Site, directory: Path, label: Label, report: Report, summary: RunSummary) -> None:
     with contextlib.closing(connect(site.ports["mariadb"])) as database:
         found = compare(directory / "snapshots" / label.name, database)
     summary.snapshots.append(label.name)
@@ -155,6 +154,27 @@ def _advance(stack: Stack, directory: Path, label: Label, report: Report, show: 
     summary.rows_compared += found.rows
     summary.differences += [f"{label.name}: {line}" for line in found.differences]
     report(f"snapshot {label.name}: {found.tables} tables, {found.rows} rows compared, {len(found.differences)} differences")
+
+
+def _without(holds: list[tuple[float, float]], trace: CheckpointTrace, control: ClusterControl) -> list[float]:
+    """The lag of every commit in ms, without the time for which applying was held to compare."""
+    lags = []
+    for (_, wall_ms), lag_ms in trace.lags_ms(control.all_commits()):
+        held = sum(max(0.0, min(end, wall_ms + lag_ms) - max(begin, wall_ms)) for begin, end in holds)
+        lags.append(max(0.0, lag_ms - held))
+    return sorted(lags)
+
+
+def _sum_up(summary: RunSummary, progress: Progress, moves: list[tuple[int, int]], lags: list[float]) -> None:
+    summary.transactions = progress.applied
+    summary.changes = progress.changes_applied
+    summary.ddls = progress.ddls_applied
+    summary.windows = progress.windows_applied
+    if len(moves) > 1 and moves[-1][1] > moves[0][1]:
+        summary.rows_per_s = progress.changes_applied / ((moves[-1][1] - moves[0][1]) / 1000)
+    if len(lags) > 1:
+        cuts = statistics.quantiles(lags, n=20)
+        summary.lag_p50_ms, summary.lag_p95_ms, summary.lag_max_ms = cuts[9], cuts[18], lags[-1]
 
 
 def _tend(stack: Stack, report: Report, summary: RunSummary) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from embedded import processes
 from embedded.launch import (
+    LIVE,
     LOOPBACK,
     PART_NAMES,
     PORT_NAMES,
@@ -104,10 +105,13 @@ class Stack:
 
     # ---- starting ---------------------------------------------------------------------------------------------------
 
-    def up(self, names: Collection[str] = (), recording: Path | None = None, report: Report = lambda line: None) -> list[str]:
+    def up(
+        self, names: Collection[str] = (), recording: Path | None = None, report: Report = lambda line: None, live: bool = False
+    ) -> list[str]:
         """Start the parts in `names` (all, if empty) that don't run, and wait until each serves.
 
-        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept if None). Calls
+        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept if None); with `live` it
+        plays none and is there for live traffic. Calls
         `report` with a line a part. Returns the names of the parts that were started. Raises StackError, with the end
         of the log of the part that failed; what came up stays up.
         """
@@ -123,7 +127,10 @@ class Stack:
             for name in wanted:
                 self._sweep(name)
             state.ports = self._ports(state, alive, wanted)
-            state.recording = str(recording.absolute()) if recording else state.recording or str(DEFAULT_RECORDING)
+            if live:
+                state.recording = LIVE
+            else:
+                state.recording = str(recording.absolute()) if recording else state.recording or str(DEFAULT_RECORDING)
             save_state(self.home, state)
             site = Site(self.home, state.ports, Path(state.recording))
             self._write_settings(site)

@@ -178,12 +178,12 @@ class CheckpointTrace(threading.Thread):
         """(checkpoint TSO, Unix ms at which it was first seen), ascending."""
         return list(self._moves)
 
-    def lags_ms(self, commits: list[tuple[int, float]]) -> list[int]:
-        """For every commit (commit_ts, Unix ms) how long it took until a checkpoint at or above it was seen."""
+    def lags_ms(self, commits: list[tuple[int, float]]) -> list[tuple[tuple[int, float], int]]:
+        """Every commit (commit_ts, Unix ms) with how long it took until a checkpoint at or above it was seen, in ms."""
         moves = self.moves()
         lags = []
         for commit_ts, wall_ms in commits:
             place = bisect_left(moves, commit_ts, key=lambda move: move[0])
             if place < len(moves):
-                lags.append(max(0, int(moves[place][1] - wall_ms)))
+                lags.append(((commit_ts, wall_ms), max(0, int(moves[place][1] - wall_ms))))
         return lags

@@ -12,7 +12,17 @@ from embedded.launch.etcd import PORTS as _ETCD_PORTS
 from embedded.launch.etcd import etcd
 from embedded.launch.mariadb import PORTS as _MARIADB_PORTS
 from embedded.launch.mariadb import connect, drop_everything, mariadb
-from embedded.launch.part import LOOPBACK, REPOSITORY, MissingProgram, NotReady, Part, Site, base_environment, get_json
+from embedded.launch.part import (
+    LIVE,
+    LOOPBACK,
+    REPOSITORY,
+    MissingProgram,
+    NotReady,
+    Part,
+    Site,
+    base_environment,
+    get_json,
+)
 from embedded.launch.pump import NAMES as PUMP_NAMES
 from embedded.launch.pump import PORTS as _PUMP_PORTS
 from embedded.launch.pump import pump
@@ -43,6 +53,6 @@ def build_parts(site: Site, dags: Path = REPOSITORY / "dags") -> dict[str, Part]
 
 
 __all__ = [
-    "LOOPBACK", "PART_NAMES", "PORT_NAMES", "PUMP_NAMES", "REPOSITORY", "MissingProgram", "NotReady", "Part", "Site",
+    "LIVE", "LOOPBACK", "PART_NAMES", "PORT_NAMES", "PUMP_NAMES", "REPOSITORY", "MissingProgram", "NotReady", "Part", "Site",
     "airflow_url", "base_environment", "build_parts", "connect", "drop_everything", "get_json", "password_file", "reset_runs",
 ]  # fmt: skip

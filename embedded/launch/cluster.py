@@ -6,7 +6,7 @@ import sys
 
 import grpc
 
-from embedded.launch.part import LOOPBACK, Part, Site, get_json
+from embedded.launch.part import LIVE, LOOPBACK, Part, Site, get_json
 
 PORTS = ("cluster", "cluster-control")
 
@@ -21,15 +21,16 @@ def cluster(site: Site) -> Part:
             members = channel.unary_unary("/pdpb.PD/GetMembers", request_serializer=None, response_deserializer=None)
             members(b"", timeout=5)
 
+    live = str(site.recording) == LIVE
     return Part(
         name="cluster",
         argv=(
-            sys.executable, "-m", "embedded.cluster", "--recording", str(site.recording),
+            sys.executable, "-m", "embedded.cluster", *(() if live else ("--recording", str(site.recording))),
             "--etcd", f"http://{LOOPBACK}:{site.ports['etcd-client']}",
             "--listen", f"{LOOPBACK}:{port}", "--control", f"{LOOPBACK}:{control}",
         ),
         ports={"pd": port, "control": control},
         probe=probe,
         needs=("etcd",),
-        summary=f"PD http://{LOOPBACK}:{port}, plays {site.recording}",
+        summary=f"PD http://{LOOPBACK}:{port}, {'for live traffic' if live else f'plays {site.recording}'}",
     )  # fmt: skip

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+LIVE = "-"
+"""In the place of a recording: none, the stand-in cluster is there for live traffic."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
