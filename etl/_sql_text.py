@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
 _STRING_ESCAPES = ((b"\\", b"\\\\"), (b"\0", b"\\0"), (b"'", b"\\'"))
@@ -81,11 +82,17 @@ def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def number_text(array: pa.Array) -> pa.LargeStringArray:
-    """Integers and floats as text that reads back as the same value. FLOAT goes out as the double it equals: the shortest
-    text of FLT_MAX is above FLT_MAX and servers refuse it."""
-    if pa.types.is_float32(array.type):
-        array = array.cast(pa.float64())
-    return array.cast(pa.large_string())
+    """Integers and floats as text. It reads back as the same value, but for FLOATs that TiDB itself shows with six digits
+    only (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets (docs/decisions.md)."""
+    if not pa.types.is_float32(array.type):
+        return array.cast(pa.large_string())
+    size = pc.abs(array)
+    rounded = pc.fill_null(pc.and_(pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)), False)
+    if pc.any(rounded).as_py():
+        shown = [np.float32(format_float(value)) for value in array.filter(rounded).to_pylist()]
+        array = pc.replace_with_mask(array, rounded, pa.array(shown, pa.float32()))
+    # As the double it equals: the shortest text of FLT_MAX is above FLT_MAX and servers refuse it.
+    return array.cast(pa.float64()).cast(pa.large_string())
 
 
 def year_text(array: pa.Array) -> pa.LargeStringArray:

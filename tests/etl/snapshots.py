@@ -55,9 +55,7 @@ def _meaning(value: Any, kind: str) -> Any:
     if kind == "decimal":
         return Decimal(raw.decode()).normalize() + 0
     if kind == "float":
-        # TiDB prints FLOAT with six digits where it uses an exponent: that is all the snapshot knows.
-        number = float(raw)
-        return float(f"{number:.5e}") if number and not 1e-6 <= abs(number) < 1e15 else struct.unpack("<f", struct.pack("<f", number))[0]
+        return struct.unpack("<f", struct.pack("<f", float(raw)))[0] + 0.0
     if kind == "double":
         return float(raw) + 0.0
     if kind == "bit":

@@ -11,6 +11,7 @@ import pytest
 from etl._sql_text import quote_table, row_conditions
 from etl.load_format import UnsupportedColumnError, format_load
 from etl.sinks import MySQLSink
+from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
 pytest_plugins = ("tests.etl.mariadb_fixture",)
@@ -78,7 +79,7 @@ def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(sink: 
         select = f"CAST({select} AS CHAR)"
     got = [row[0] for row in sink.query(f"SELECT {select} FROM {quote_table(table)} ORDER BY id")]
     if column.kind == "float":
-        values = [None if v is None else float(np.float32(v)) for v in values]
+        values = [None if v is None else float(np.float32(format_float(v))) for v in values]
     assert got == values
     for index, condition in enumerate(row_conditions(table.columns, list(arrays.values())).to_pylist()):
         assert sink.execute(f"DELETE FROM {quote_table(table)} WHERE ".encode() + condition) == 1, (index, condition)
