@@ -7,11 +7,13 @@ behind, can at most leave parts that no record names.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,6 +48,8 @@ _CONTROL_INTERVAL_S = 0.5
 _PROGRESS_INTERVAL_S = 5.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNKNOWN_RETRIES = 3
+_JOBS_AT_ONCE = 2
+_ABANDON_S = 20.0
 _CLEAN_BACK = 600_000 << 18  # ten minutes of TSO
 _TRANSIENT = (PumpUnavailableError, PumpReadError, PDError, TiKVError, EtcdError, RegistryError, OSError)
 _TRANSIENT_IN_WORKER = {
@@ -58,7 +62,7 @@ Stop = threading.Event | Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class LandedWindow:
-    """A window that was just committed. `stages_ms`: plan, job (the whole Spark job), resolve, commit; read, explode and
+    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve, commit; read, explode and
     write of the slowest worker within the job. `lag_ms`: from the upstream's clock at hi until it was committed."""
 
     lo: int
@@ -123,6 +127,16 @@ def run_land(
         loop.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A landing job under way; `began` on the clock of time.perf_counter."""
+
+    plan: Plan
+    stages: dict[str, float]
+    began: float
+    result: Future[JobResult]
+
+
 class _Loop:
     def __init__(
         self,
@@ -143,8 +157,8 @@ class _Loop:
         self._pd = PDClient(settings.upstream.pd_urls)
         self._tikv = TiKVClient(self._pd)
         self._etcd = EtcdClient(settings.upstream.pd_urls)
-        self._ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
-        self._planned: Future[Plan | None] | None = None
+        self._threads = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="landing-job")
+        self._running: deque[_Running] = deque()
         self._planner: Planner | None = None
         self._claim: Claim | None = None
         self._spark: Any = None
@@ -186,7 +200,8 @@ class _Loop:
         return self.summary
 
     def close(self) -> None:
-        self._ahead.shutdown(wait=False, cancel_futures=True)
+        self._abandon()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._planner is not None:
             self._planner.close()
         if self._spark is not None:
@@ -211,33 +226,51 @@ class _Loop:
             self._load_schema()
         if self._job is None:
             self._connect()
-        stages: dict[str, float] = {}
-        began = time.perf_counter()
-        plan = self._plan(self._lo)
-        if plan is None:
+        self._fill(self._lo)
+        if not self._running:
             self._progress.say(self.summary, self._planner)
             self._wait(self._settings.window.poll_interval_ms / 1000)
             return
-        stages["plan"] = _ms_since(began)
-        if plan.limited and (self._until_ts is None or plan.hi < self._until_ts):
-            self._planned = self._ahead.submit(self._need_planner().plan, plan.hi)
-        began = time.perf_counter()
-        result = self._run_job(plan)
-        stages["job"] = _ms_since(began)
-        self._commit(plan, result, stages)
+        running = self._running[0]
+        result = running.result.result()
+        self._running.popleft()
+        running.stages["job"] = _ms_since(running.began)
+        self._commit(running.plan, result, running.stages)
 
-    def _plan(self, lo: int) -> Plan | None:
-        planned, self._planned = self._planned, None
-        if planned is not None:
-            plan = planned.result()
-            if plan is not None and plan.lo == lo:
-                return plan
-        return self._need_planner().plan(lo, empty_now=not self._anchored)
+    def _fill(self, lo: int) -> None:
+        """Have a job under way; while a backlog is worked off, the one after it too, so that none waits for Spark to
+        get going. They are committed in order."""
+        planner = self._need_planner()
+        while len(self._running) < _JOBS_AT_ONCE:
+            if self._running:
+                before = self._running[-1].plan
+                if not before.limited or (self._until_ts is not None and before.hi >= self._until_ts):
+                    return
+                lo = before.hi
+            began = time.perf_counter()
+            try:
+                plan = planner.plan(lo, empty_now=not self._anchored and not self._running)
+            except Exception:
+                if self._running:  # first commit what is under way; if it is still wrong then, it will come up again
+                    return
+                raise
+            if plan is None:
+                return
+            stages = {"plan": _ms_since(began)}
+            assert self._job is not None and self._claim is not None
+            self._jobs_run += 1
+            token = f"{self._claim.token}.{self._jobs_run}"
+            began = time.perf_counter()
+            result = self._threads.submit(self._job.run, plan, token, _JOB_TIMEOUT_S)
+            self._running.append(_Running(plan, stages, began, result))
 
-    def _run_job(self, plan: Plan) -> JobResult:
-        assert self._job is not None and self._claim is not None
-        self._jobs_run += 1
-        return self._job.run(plan, f"{self._claim.token}.{self._jobs_run}", _JOB_TIMEOUT_S)
+    def _abandon(self) -> None:
+        """Stop the jobs that are under way. What they have written no record will name."""
+        if self._running and self._spark is not None:
+            with contextlib.suppress(Exception):
+                self._spark.interruptAll()
+            wait([running.result for running in self._running], timeout=_ABANDON_S)
+        self._running.clear()
 
     def _commit(self, plan: Plan, result: JobResult, stages: dict[str, float]) -> None:
         assert self._schema is not None and self._claim is not None
@@ -346,7 +379,7 @@ class _Loop:
 
     def _forget(self, error: BaseException) -> None:
         """Drop what the failure may have spoilt; the next step builds it anew."""
-        self._planned = None
+        self._abandon()
         self._schema = None  # it may have moved on over DDL that wasn't committed
         if isinstance(error, WindowConflictError):
             assert self._claim is not None
