@@ -14,15 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from etl import spark_session
 from etl._landing_job import JobResult, LandingJob, WorkerError
+from etl._landing_report import LandedWindow, LandSummary, Progress
 from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, version_at
 from etl.checkpoint import Checkpoint, CheckpointTable
 from etl.explode import BinlogDecodeError
-from etl.planner import Plan, Planner, PumpUnavailableError
+from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.settings import Settings
 from etl.sinks import DownstreamError, MySQLSink
 from etl.sinks import is_transient as is_downstream_transient
@@ -39,68 +40,32 @@ from upstream import (
     TiKVError,
 )
 
-__all__ = ["BinlogDecodeError", "LandSummary", "LandedWindow", "UnknownTableError", "run_land"]
+__all__ = [
+    "BinlogDecodeError",
+    "CommitsPurgedError",
+    "LandSummary",
+    "LandedWindow",
+    "UnknownTableError",
+    "WrongClusterError",
+    "run_land",
+]
 
 log = logging.getLogger("sluice.land")
 
 _JOB_TIMEOUT_S = 300.0
 _CONTROL_INTERVAL_S = 0.5
-_PROGRESS_INTERVAL_S = 5.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNKNOWN_RETRIES = 3
 _JOBS_AT_ONCE = 2
 _ABANDON_S = 20.0
 _CLEAN_BACK = 600_000 << 18  # ten minutes of TSO
-_TRANSIENT = (PumpUnavailableError, PumpReadError, PDError, TiKVError, EtcdError, RegistryError, OSError)
+_TRANSIENT = (PumpUnavailableError, UpstreamBehindError, PumpReadError, PDError, TiKVError, EtcdError, RegistryError, OSError)
 _TRANSIENT_IN_WORKER = {
     "PumpReadError", "OSError", "ConnectionError", "ConnectionResetError", "BrokenPipeError", "TimeoutError", "EOFError",
     "FileExistsError", "FileNotFoundError",
 }  # fmt: skip
 
 Stop = threading.Event | Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class LandedWindow:
-    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve, commit; read, explode and
-    write of the slowest worker within the job. `lag_ms`: from the upstream's clock at hi until it was committed."""
-
-    lo: int
-    hi: int
-    transactions: int
-    changes: int
-    ddls: int
-    bytes: int
-    stages_ms: dict[str, float]
-    lag_ms: float
-
-
-@dataclass(slots=True)
-class LandSummary:
-    """What a run did. `hi`: everything through this TSO is in the relay log; `bytes` of parts; `stages_ms` summed up."""
-
-    hi: int = 0
-    windows: int = 0
-    transactions: int = 0
-    changes: int = 0
-    ddls: int = 0
-    bytes: int = 0
-    retries: int = 0
-    stages_ms: dict[str, float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
-    def _add(self, window: LandedWindow) -> None:
-        self.hi = window.hi
-        self.windows += 1
-        self.transactions += window.transactions
-        self.changes += window.changes
-        self.ddls += window.ddls
-        self.bytes += window.bytes
-        for stage, ms in window.stages_ms.items():
-            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + ms, 3)
 
 
 def run_land(
@@ -118,7 +83,8 @@ def run_land(
     without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). While the relay log's control
     says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried again.
 
-    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, HistoryError, and relay errors.
+    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, CommitsPurgedError,
+    WrongClusterError, HistoryError, and relay errors.
     """
     loop = _Loop(settings, run_seconds, stop, until_ts, start_ts, on_window)
     try:
@@ -171,7 +137,7 @@ class _Loop:
         self._paused = False
         self._control_read = 0.0
         self.summary = LandSummary()
-        self._progress = _Progress()
+        self._progress = Progress()
 
     def run(self) -> LandSummary:
         failures = 0
@@ -196,7 +162,7 @@ class _Loop:
                 )
                 self._forget(error)
                 self._wait(delay)
-        self._progress.say(self.summary, self._planner, last=True)
+        self._progress.say(self.summary, self._holding(), last=True)
         return self.summary
 
     def close(self) -> None:
@@ -228,7 +194,7 @@ class _Loop:
             self._connect()
         self._fill(self._lo)
         if not self._running:
-            self._progress.say(self.summary, self._planner)
+            self._progress.say(self.summary, self._holding())
             self._wait(self._settings.window.poll_interval_ms / 1000)
             return
         running = self._running[0]
@@ -305,11 +271,11 @@ class _Loop:
             plan.lo, plan.hi, result.transactions, changes, len(schema.ddls), sum(part.bytes for part in result.parts),
             stages, lag_ms,
         )  # fmt: skip
-        self.summary._add(landed)
+        self.summary.add(landed)
         if self._on_window is not None:
             self._on_window(landed)
         self._progress.add(landed)
-        self._progress.say(self.summary, self._planner)
+        self._progress.say(self.summary, self._holding())
 
     # Beginning, and beginning again
 
@@ -377,6 +343,9 @@ class _Loop:
             self._planner = Planner(self._pd.cluster_id, self._settings.window, self._pd.tso, registry.pumps)
         return self._planner
 
+    def _holding(self) -> str:
+        return self._planner.holding if self._planner is not None else ""
+
     def _forget(self, error: BaseException) -> None:
         """Drop what the failure may have spoilt; the next step builds it anew."""
         self._abandon()
@@ -419,33 +388,6 @@ class _Loop:
 
 class WrongClusterError(Exception):
     """The relay log holds another cluster's windows."""
-
-
-class _Progress:
-    """A line every few seconds: what was landed since the last one."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._windows = self._transactions = self._changes = 0
-        self._lag_ms = 0.0
-
-    def add(self, window: LandedWindow) -> None:
-        self._windows += 1
-        self._transactions += window.transactions
-        self._changes += window.changes
-        self._lag_ms = max(self._lag_ms, window.lag_ms)
-
-    def say(self, summary: LandSummary, planner: Planner | None, last: bool = False) -> None:
-        seconds = time.monotonic() - self._since
-        if seconds < _PROGRESS_INTERVAL_S and not (last and self._windows):
-            return
-        held = f" held_back_by={planner.holding!r}" if planner is not None and planner.holding else ""
-        log.info(
-            "landed windows=%d transactions=%d changes=%d changes_per_s=%.0f max_lag_ms=%.0f hi=%d total_transactions=%d%s",
-            self._windows, self._transactions, self._changes, self._changes / max(seconds, 1e-3), self._lag_ms, summary.hi,
-            summary.transactions, held,
-        )  # fmt: skip
-        self.__init__()  # type: ignore[misc]
 
 
 def _judge(error: BaseException) -> str:

@@ -35,6 +35,10 @@ class PumpUnavailableError(Exception):
     without it is not."""
 
 
+class UpstreamBehindError(Exception):
+    """PD's timestamps are older than what was landed."""
+
+
 class CommitsPurgedError(Exception):
     """A pump has already removed commits that were not landed; names the pump and the timestamps. Waiting won't help."""
 
@@ -82,13 +86,18 @@ class Planner:
         """The next window after lo (TSO), None if there is nothing new.
 
         Without traffic there is an empty window every idle interval, or at once with `empty_now`.
-        Raises PumpUnavailableError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
+        Raises PumpUnavailableError, UpstreamBehindError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
         """
         with self._turn:
             return self._plan(lo, empty_now)
 
     def _plan(self, lo: int, empty_now: bool) -> Plan | None:
         fresh_ts = self._tso()
+        if fresh_ts <= lo:
+            raise UpstreamBehindError(
+                f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a restored "
+                "cluster? Waiting until it has caught up"
+            )
         registered = self._pumps()
         counting = [pump for pump in registered if pump.state != "offline"]
         if not counting:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from window_pumps import CLUSTER_ID, WindowPump
 
-from etl.planner import CommitsPurgedError, Planner, PumpUnavailableError
+from etl.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.settings import Window as Limits
 from etl.source import PumpRange, PumpWindowReader, read_range
 from upstream import PumpReadError
@@ -119,6 +119,12 @@ def test_commits_that_a_pump_has_purged_are_an_error_that_waiting_does_not_mend(
     with pytest.raises(CommitsPurgedError, match=r"pump a at 127.0.0.1:\d+.*through 50.*relay log ends at 4"):
         planner.plan(4)
     assert planner.plan(50, empty_now=True).hi == 1002
+
+
+def test_a_clock_behind_what_was_landed_is_said(world, planner):
+    world.pump("a")
+    with pytest.raises(UpstreamBehindError, match="PD's clock is at 1001, but commits through 2000 are landed"):
+        planner.plan(2000)
 
 
 def test_a_wrong_cluster_is_said_by_the_pump(world):

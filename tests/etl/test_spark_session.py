@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from etl.spark_session import SparkUnavailableError, attach, close, is_transient, session_id
+from etl.spark_session import SparkUnavailableError, attach, close, session_id
 
 ENDLESS = """
 import sys
@@ -67,16 +67,3 @@ def test_a_server_that_is_not_there_is_named_within_the_time_out():
     with pytest.raises(SparkUnavailableError, match=r"sc://127\.0\.0\.1:1 doesn't answer"):
         attach("sc://127.0.0.1:1", "nobody", timeout_s=1)
     assert time.monotonic() - began < 10
-
-
-def test_a_restarted_server_is_noticed_and_gets_a_new_session(spark_server):
-    before = attach(spark_server.remote, "restart")
-    assert before.range(2).count() == 2
-    spark_server.kill()
-    spark_server.start()
-    with pytest.raises(Exception) as raised:
-        before.range(2).count()
-    assert is_transient(raised.value)
-    after = attach(spark_server.remote, "restart")
-    assert after.range(2).count() == 2
-    close(after)

@@ -1,0 +1,82 @@
+"""What landing says of itself: per window, per run, and in a line every few seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+log = logging.getLogger("sluice.land")
+
+_PROGRESS_INTERVAL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LandedWindow:
+    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve, commit; read, explode and
+    write of the slowest worker within the job. `lag_ms`: from the upstream's clock at hi until it was committed."""
+
+    lo: int
+    hi: int
+    transactions: int
+    changes: int
+    ddls: int
+    bytes: int
+    stages_ms: dict[str, float]
+    lag_ms: float
+
+
+@dataclass(slots=True)
+class LandSummary:
+    """What a run did. `hi`: everything through this TSO is in the relay log; `bytes` of parts; `stages_ms` summed up."""
+
+    hi: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    ddls: int = 0
+    bytes: int = 0
+    retries: int = 0
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def add(self, window: LandedWindow) -> None:
+        self.hi = window.hi
+        self.windows += 1
+        self.transactions += window.transactions
+        self.changes += window.changes
+        self.ddls += window.ddls
+        self.bytes += window.bytes
+        for stage, ms in window.stages_ms.items():
+            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + ms, 3)
+
+
+class Progress:
+    """A line every few seconds: what was landed since the last one."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._windows = self._transactions = self._changes = 0
+        self._lag_ms = 0.0
+
+    def add(self, window: LandedWindow) -> None:
+        self._windows += 1
+        self._transactions += window.transactions
+        self._changes += window.changes
+        self._lag_ms = max(self._lag_ms, window.lag_ms)
+
+    def say(self, summary: LandSummary, held_back_by: str, last: bool = False) -> None:
+        seconds = time.monotonic() - self._since
+        if seconds < _PROGRESS_INTERVAL_S and not (last and self._windows):
+            return
+        held = f" held_back_by={held_back_by!r}" if held_back_by else ""
+        log.info(
+            "landed windows=%d transactions=%d changes=%d changes_per_s=%.0f max_lag_ms=%.0f hi=%d total_transactions=%d%s",
+            self._windows, self._transactions, self._changes, self._changes / max(seconds, 1e-3), self._lag_ms, summary.hi,
+            summary.transactions, held,
+        )  # fmt: skip
+        self.__init__()  # type: ignore[misc]
