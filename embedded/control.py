@@ -81,6 +81,10 @@ class ClusterControl:
         """Begin live traffic; the options are those of `embedded.workload.WorkloadOptions`."""
         _request("POST", f"{self._url}/workload", options, timeout_s=60)
 
+    def stop(self) -> None:
+        """End what is being sent; open transactions are rolled back."""
+        _request("POST", f"{self._url}/stop", {}, timeout_s=60)
+
     def all_commits(self) -> list[tuple[int, float]]:
         """Every commit so far: (commit_ts, Unix time in ms), ascending."""
         return [(commit_ts, wall_ms) for commit_ts, wall_ms, _ in self.numbered_commits()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -50,11 +51,20 @@ class SparkPreparer:
         self._timeout_s = timeout_s
         self._spark: Any = None
 
+    def warm_up(self) -> None:
+        """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for seconds.
+        Trouble is left for the first real job to meet."""
+        with contextlib.suppress(Exception):
+            self._prepare([])
+
     def __call__(self, windows: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Windows as `describe_window` gives them to a table in STEP_SCHEMA. Raises PrepareError and Spark's errors."""
+        return self._prepare(list(windows))
+
+    def _prepare(self, windows: list[Mapping[str, Any]]) -> pa.Table:
         if self._spark is None:
             self._spark = spark_session.connect(self._settings, "apply")
-        task = pa.table({"windows": pa.array([json.dumps(list(windows))], pa.string())})
+        task = pa.table({"windows": pa.array([json.dumps(windows)], pa.string())})
         frame = self._spark.createDataFrame(task).mapInArrow(PrepareWindows(self._settings.relay.url), _COLUMNS)
         timer = threading.Timer(self._timeout_s, self._spark.interruptAll)
         timer.daemon = True

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl._applier import Applier, ApplyError
+from etl._prepare_job import SparkPreparer
 from etl._steps import STEP_SCHEMA, Step, from_table, to_batches
 from etl.checkpoint import Checkpoint, CheckpointTable
 from etl.filters import Filter
@@ -26,7 +27,7 @@ from etl.settings import Settings
 from etl.sinks import DownstreamError, MySQLSink, is_transient
 from relay import RelayGapError, RelayLog, Window
 
-__all__ = ["ApplyError", "ApplySummary", "BatchReport", "Prepare", "local_preparer", "run_apply", "spark_preparer"]
+__all__ = ["ApplyError", "ApplySummary", "BatchReport", "Prepare", "local_preparer", "run_apply"]
 
 log = logging.getLogger("sluice.apply")
 
@@ -119,6 +120,9 @@ def run_apply(
         reached = until_ts is not None and summary.checkpoint >= until_ts
         return stop.is_set() or reached or (end is not None and time.monotonic() >= end)
 
+    if prepare is None:
+        prepare = SparkPreparer(settings)
+        prepare.warm_up()
     first = _wait_for_first(relay, over)
     if first is None:
         return summary
@@ -127,7 +131,6 @@ def run_apply(
     table = CheckpointTable(sink, first.cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
     filters = Filter()
     applier = Applier(sink, table, filters)
-    prepare = prepare or spark_preparer(settings)
     try:
         while not over():
             ahead: _Ahead | None = None
@@ -167,13 +170,6 @@ def local_preparer(settings: Settings) -> Prepare:
         return pa.Table.from_batches(prepare(settings.relay.url, windows), schema=STEP_SCHEMA)
 
     return run
-
-
-def spark_preparer(settings: Settings) -> Prepare:
-    """Prepares in a Spark job; see `etl._prepare_job`. Connects at the first use."""
-    from etl._prepare_job import SparkPreparer
-
-    return SparkPreparer(settings)
 
 
 def _is_spark_transient(error: BaseException) -> bool:

@@ -72,7 +72,8 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], filters:
             done = max(done, commit_ts)
             state.apply(ddl)
         segment.add(_between(changes, done, int(window["hi"])))
-    yield from segment.flush(int(windows[-1]["hi"]), int(windows[-1]["schema_version"]), last=True)
+    if windows:
+        yield from segment.flush(int(windows[-1]["hi"]), int(windows[-1]["schema_version"]), last=True)
 
 
 def _between(changes: pa.Table, after: int, through: int) -> pa.Table:
