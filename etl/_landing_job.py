@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from etl._spark_worker import settle
 from etl.explode import BinlogDecodeError, DdlRecord, Exploder
 from etl.planner import Plan
 from etl.source import SOURCE_NAME, PumpWindowSource, source_options
@@ -111,6 +112,7 @@ class LandPartition:
             },
         }
         yield pa.record_batch([pa.array([json.dumps(stats)])], schema=_STATS_SCHEMA)
+        settle()
 
 
 class LandingJob:

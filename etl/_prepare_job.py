@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl import spark_session
+from etl._spark_worker import settle
 from etl.prepare import STEP_SCHEMA, prepare
 from etl.settings import Settings
 
@@ -41,6 +42,7 @@ class PrepareWindows:
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 yield from prepare(self.relay_url, json.loads(text))
+        settle()
 
 
 class SparkPreparer:

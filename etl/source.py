@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from etl._spark_worker import settle
+
 if TYPE_CHECKING:
     from upstream import PumpReader
 
@@ -62,6 +64,7 @@ class PumpWindowReader(DataSourceReader):
         self._ranges = list(ranges)
 
     def partitions(self) -> Sequence[InputPartition]:
+        settle()
         return [PumpPartition(self._cluster_id, item) for item in self._ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -69,6 +72,7 @@ class PumpWindowReader(DataSourceReader):
         wanted = partition.range
         for batch in read_range(wanted.host, partition.cluster_id, wanted.lo, wanted.hi):
             yield batch.cast(_ARROW_SCHEMA)
+        settle()
 
 
 class PumpWindowSource(DataSource):
