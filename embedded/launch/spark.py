@@ -55,6 +55,8 @@ def spark(site: Site) -> Part:
     settings = {
         "spark.master": "local[*]",
         "spark.driver.memory": "1g",
+        # The JVM plans small jobs; the work is done by Python. Its optimising compiler takes a core for minutes.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.connect.grpc.binding.address": LOOPBACK,
