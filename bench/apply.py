@@ -1,8 +1,10 @@
-"""How fast a landed backlog is applied, through Airflow and Spark into MariaDB at its default durability.
+"""How fast a backlog is landed, and how fast a landed backlog is applied, through Airflow and Spark into MariaDB at its
+default durability.
 
-The whole recording is sent and landed while applying is paused; then applying goes on and the checkpoint is watched. The
-rate is that of the row changes between the first checkpoint and the last: the first batch, which pays for warming up,
-is left out. At the end the downstream is compared with the recording's last snapshot.
+The whole recording is sent to the pumps while the pipeline is paused; then it is landed, in windows of at most 1,000
+transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
+Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for warming
+up, is left out. At the end the downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 from embedded import Stack, replay
 from embedded.compare import compare
-from embedded.control import AirflowClient
+from embedded.control import AirflowClient, ClusterControl
 from embedded.launch import connect
 from embedded.recording import Recording
 from embedded.run import fresh_stack, wait_pipeline
@@ -26,6 +28,7 @@ from embedded.view import CheckpointTrace, View
 from relay import Control, RelayLog
 
 RECORDING = Path(__file__).resolve().parent / "recordings" / "sysbench"
+SETTINGS = "\n[window]\nmax-transactions = 1000\n"
 _PATIENCE_S = 600.0
 
 
@@ -41,7 +44,7 @@ class ApplyResult:
     net_rows: int = 0
     stages_ms: dict[str, float] = field(default_factory=dict)
     land_rows_per_s: float = 0.0
-    """Landing, by the time its Spark jobs and commits took; traffic was coming in meanwhile."""
+    """From the first landed window to the last."""
     land_changes: int = 0
     land_stages_ms: dict[str, float] = field(default_factory=dict)
     differences: int = 0
@@ -55,10 +58,14 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
     relay = RelayLog.open((stack.home / "relay").as_uri())
     with fresh_stack(stack, directory, report):
         site = stack.site()
-        relay.set_control(Control(apply_paused=True))
+        relay.set_control(Control(land_paused=True, apply_paused=True))
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
-        report("sending and landing the whole recording, applying is paused")
+        report("sending the whole recording, the pipeline is paused")
+        control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, label, "max", "range")
+        _wait(lambda: control.status()["state"] == "done", stack, "sent")
+        report("sent; landing")
+        relay.set_control(Control(apply_paused=True))
         view = View(site)
         trace = CheckpointTrace(site.ports["mariadb"], interval_s=0.01)
         with contextlib.closing(view):
@@ -92,15 +99,13 @@ def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
 def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], target: int) -> None:
     """From the first checkpoint that came with row changes to the one that reached the target."""
     windows = list(relay.windows(0, moves[-1][0]))
-    land_ms = 0.0
-    for window in windows:
+    landed = [window for window in windows if window.changes]
+    for window in landed[1:]:
         result.land_changes += window.changes
-        timings = window.timings_ms
-        land_ms += timings.get("job", 0.0) + timings.get("resolve", 0.0)
-        for stage, milliseconds in timings.items():
-            result.land_stages_ms[stage] = result.land_stages_ms.get(stage, 0.0) + milliseconds
-    if land_ms:
-        result.land_rows_per_s = result.land_changes / (land_ms / 1000)
+        for stage, milliseconds in window.timings_ms.items():
+            result.land_stages_ms[stage] = round(result.land_stages_ms.get(stage, 0.0) + milliseconds, 1)
+    if len(landed) > 1:
+        result.land_rows_per_s = result.land_changes / ((landed[-1].landed_ms - landed[0].landed_ms) / 1000)
     firsts = [move for move in moves if sum(w.changes for w in windows if w.hi <= move[0]) > 0]
     lasts = [move for move in moves if move[0] >= target]
     if not firsts or not lasts or lasts[0][1] <= firsts[0][1]:

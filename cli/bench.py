@@ -28,10 +28,10 @@ def command() -> None:
 @click.pass_context
 def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> int:
     """Row changes/s of applying a landed backlog."""
-    from bench.apply import RECORDING, measure
+    from bench.apply import RECORDING, SETTINGS, measure
 
     with stop_signals_raise():
-        result = measure(_stack(ctx), (directory or RECORDING).absolute(), _reporter(as_json))
+        result = measure(_stack(ctx, SETTINGS), (directory or RECORDING).absolute(), _reporter(as_json))
     found = asdict(result) | {"stages": result.stages_ms}
     if as_json:
         return _print_json(found, result.differences)
@@ -41,7 +41,7 @@ def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> 
             "recording": result.recording,
             "apply": f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s, {result.batches} batches, first left out)",
             "net rows": f"{result.net_rows:,}",
-            "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, jobs and records alone)",
+            "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, first window left out)",
             "differences": str(result.differences),
         }
     )
@@ -80,9 +80,9 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
     return 0
 
 
-def _stack(ctx: click.Context) -> Stack:
+def _stack(ctx: click.Context, settings: str = "") -> Stack:
     home: str | None = ctx.obj
-    return Stack((Path(home) if home else default_home()) / "bench")
+    return Stack((Path(home) if home else default_home()) / "bench", settings=settings)
 
 
 def _reporter(as_json: bool) -> Any:

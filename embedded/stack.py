@@ -61,9 +61,11 @@ def default_home() -> Path:
 class Stack:
     """The stack in one state folder. Ports are chosen once a folder and kept, so a part that comes back has its old address."""
 
-    def __init__(self, home: Path | None = None, dags: Path = REPOSITORY / "dags") -> None:
+    def __init__(self, home: Path | None = None, dags: Path = REPOSITORY / "dags", settings: str = "") -> None:
+        """`settings`: further sections for the pipeline's sluice.toml."""
         self.home = (home or default_home()).absolute()
         self._dags = dags
+        self._settings = settings
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._state_lock = threading.Lock()
 
@@ -245,6 +247,7 @@ class Stack:
             f'[relay]\nurl = "{relay}"\n\n'
             f'[spark]\nremote = "{spark}"\n\n'
             f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n'
+            f"{self._settings}"
         )
         site.config.write_text(text, encoding="utf-8")
 
