@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,33 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
         click.echo(f"  {bound:<12} {count:>6}  {'#' * max(1, round(50 * count / most))}")
     _print_machine()
     return 0
+
+
+@command.command("pump")
+@click.option("--case", "cases", multiple=True, metavar="CALLERSxBYTES", help="Case to run, may be repeated [the usual five].")
+@click.option("--seconds", type=float, default=5.0, show_default=True, help="Length of a case.")
+@_JSON
+@click.pass_context
+def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, as_json: bool) -> int:
+    """Records/s of WriteBinlog, durable, with a reader that follows."""
+    from bench.pump import CASES, measure
+
+    for case in cases:
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):
+            raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
+    with stop_signals_raise():
+        results = measure(_stack(ctx), cases or CASES, seconds, _reporter(as_json))
+    if as_json:
+        return _print_json({"cases": results}, 0)
+    click.echo(f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9}  limit")
+    for each in results:
+        click.echo(
+            f"{each['case']:<10}{each['records_per_s']:>11,.0f}{each['p50_ms']:>9.2f}{each['p99_ms']:>9.2f}"
+            f"{each['pump_cpu']:>10.2f}{each['load_cpu']:>10.2f}{each['pump_rss_mib']:>9}  {each['limit']}"
+            + (f"  {each['errors']} errors, the first: {each['first_error']}" if each["errors"] else "")
+        )
+    _print_machine()
+    return 1 if any(each["errors"] for each in results) else 0
 
 
 def _stack(ctx: click.Context, settings: str = "") -> Stack:

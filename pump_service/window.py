@@ -9,7 +9,7 @@ import grpc
 import pyarrow as pa
 
 from pump_service.store import Store
-from pump_service.store.errors import BarrierError, StoreError, WindowPurgedError
+from pump_service.store.errors import BarrierError, CorruptRecordError, StoreError, WindowPurgedError
 from pump_service.store.records import WINDOW_SCHEMA
 from upstream import pb
 
@@ -54,8 +54,11 @@ class WindowService:
         sink = _Chunks()
         try:
             with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
-                for batch in self._store.read_window(request.lo, request.hi):
-                    if not context.is_active() or self._stopping.is_set():
+                # strict: leaving a transaction out would lose it downstream without a word
+                for batch in self._store.read_window(request.lo, request.hi, strict=True):
+                    if self._stopping.is_set():
+                        context.abort(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
+                    if not context.is_active():
                         return
                     writer.write_batch(batch)
                     yield from sink.take()
@@ -74,6 +77,8 @@ def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
     code = grpc.StatusCode.UNKNOWN
     if isinstance(error, WindowPurgedError):
         code = grpc.StatusCode.OUT_OF_RANGE
+    elif isinstance(error, CorruptRecordError):
+        code = grpc.StatusCode.DATA_LOSS
     elif isinstance(error, BarrierError):
         code = grpc.StatusCode.INVALID_ARGUMENT
     context.abort(code, str(error))

@@ -226,20 +226,20 @@ class Store:
             return Bounds(lo, 0, 0)
         return self._reader.bounds(lo, hi, max_transactions, max_bytes)
 
-    def read_window(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+    def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
 
-        Bad records are left out, counted and logged. WindowPurgedError as in `bounds`; ValueError if hi is beyond
+        Bad records are left out, counted and logged, or with `strict` a CorruptRecordError. WindowPurgedError as in `bounds`; ValueError if hi is beyond
         max_commit_ts, for then the window isn't complete yet.
         """
         self._check_purged(lo)
         top = self.max_commit_ts
         if hi > top:
             raise ValueError(f"the window ({lo}, {hi}] ends beyond max_commit_ts {top}: it isn't complete yet")
-        return self._read(lo, hi)
+        return self._read(lo, hi, strict)
 
-    def _read(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-        for batch in self._reader.read(lo, hi):
+    def _read(self, lo: int, hi: int, strict: bool) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader.read(lo, hi, strict):
             self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
             yield batch
             lo = batch.column(0)[-1].as_py()

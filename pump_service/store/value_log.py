@@ -48,7 +48,7 @@ class ValueLog:
             directory.mkdir(mode=0o700, parents=True)
             _sync_directory(directory.parent)
         fids = sorted(int(m[1]) for entry in directory.iterdir() if (m := _NAME.match(entry.name)))
-        self._segments = {fid: Segment(self._path(fid), fid) for fid in fids}
+        self._segments = {fid: Segment(self.path_of(fid), fid) for fid in fids}
         for segment in self._segments.values():
             if not segment.sealed:
                 segment.max_ts = self._find_max_ts(segment)
@@ -57,11 +57,12 @@ class ValueLog:
         else:
             self._current = self._create(fids[-1] + 1 if fids else 0)
 
-    def _path(self, fid: int) -> Path:
+    def path_of(self, fid: int) -> Path:
+        """The file of a segment."""
         return self._dir / f"{fid:06d}.vlog"
 
     def _create(self, fid: int) -> Segment:
-        segment = Segment(self._path(fid), fid, create=True)
+        segment = Segment(self.path_of(fid), fid, create=True)
         _sync_directory(self._dir)  # or a power cut may take the name of the file and so everything in it
         with self._lock:
             self._segments[fid] = segment
@@ -99,7 +100,7 @@ class ValueLog:
                 return
             self._bad.add((fid, offset))
         log.error(
-            "%s: offset %d: %s; what it held is left out of everything read from here", self._path(fid), offset, what
+            "%s: offset %d: %s; what it held is left out of everything read from here", self.path_of(fid), offset, what
         )
 
     @property
@@ -174,7 +175,7 @@ class ValueLog:
         segment = self.segment(pointer.fid)
         if segment is None:
             raise CorruptRecordError(
-                str(self._path(pointer.fid)), pointer.offset, "the segment does not exist (purged?)"
+                str(self.path_of(pointer.fid)), pointer.offset, "the segment does not exist (purged?)"
             )
         return segment.read_record(pointer.offset)
 

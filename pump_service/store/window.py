@@ -11,13 +11,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
+from pump_service.store.errors import CorruptRecordError
 from pump_service.store.index import Index
 from pump_service.store.records import COMMIT, WINDOW_SCHEMA, Bounds
 from pump_service.store.segment import HEADER, RECORD_MAGIC, Segment, crc32c
@@ -69,20 +70,22 @@ class Records:
 class Transactions:
     """Committed transactions in ascending commit_ts: row i of `commits` and of `prewrites` belong together.
 
-    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete.
+    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. `unreadable`:
+    file and offset of a record of this range that could not be read, if there is one.
     """
 
     commits: Records
     prewrites: Records
     fakes: Records
     through: int
+    unreadable: tuple[int, int] | None = None
 
     def until(self, ts: int) -> Transactions:
         """The same up to a smaller timestamp."""
         count = int(np.searchsorted(self.commits.commits, ts, "right"))
         fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
         first, rest = slice(0, count), slice(0, fakes)
-        return Transactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts)
+        return Transactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts, self.unreadable)
 
 
 class WindowReader:
@@ -132,19 +135,25 @@ class WindowReader:
         keys = np.where(records.tps == 0, records.starts, records.commits)
         in_order = np.zeros(len(fids), np.int64)
         in_order[places] = keys
+        unreadable: tuple[int, int] | None = None
         if len(keys) < len(fids) or not _ascending(in_order, after, through):
             indexed, fids, offsets = self._index.range(after, through, entries)
             records, places = self._look(fids, offsets)
             at = indexed[places]
             differs = np.where(records.tps == 0, records.starts, records.commits) != at
+            if len(places) < len(fids):
+                lost = int(np.setdiff1d(np.arange(len(fids)), places)[0])
+                unreadable = int(fids[lost]), int(offsets[lost])
             for i in np.flatnonzero(differs).tolist():
+                unreadable = int(records.fids[i]), int(records.offsets[i])
                 self._log.report_corrupt(
                     int(records.fids[i]), int(records.offsets[i]), f"not the record of ts {int(at[i])}"
                 )
             records = records.take(~differs)
             in_order = indexed
         last = int(in_order[-1]) if len(fids) == entries else through
-        return self._join(records, last)
+        found = self._join(records, last)
+        return found if unreadable is None else replace(found, unreadable=unreadable)
 
     def _join(self, records: Records, through: int) -> Transactions:
         prewrites = records.tps == 0
@@ -277,20 +286,34 @@ class WindowReader:
             result[i] = payload
         return result
 
-    def read(self, after: int, through: int) -> Iterator[pa.RecordBatch]:
-        """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch."""
+    def read(self, after: int, through: int, strict: bool = False) -> Iterator[pa.RecordBatch]:
+        """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch.
+
+        Records that can't be read are left out, or, with `strict`, a CorruptRecordError that names the first of them.
+        """
         for chunk in self.transactions(after, through):
+            if strict and chunk.unreadable is not None:
+                raise self._lost(*chunk.unreadable)
             for begin, end in groups(chunk.prewrites.lengths, BATCH_BYTES, BATCH_ROWS):
-                batch = self._batch(chunk, begin, end)
+                batch = self._batch(chunk, begin, end, strict)
                 if batch.num_rows:
                     yield batch
 
-    def _batch(self, chunk: Transactions, begin: int, end: int) -> pa.RecordBatch:
+    def _lost(self, fid: int, offset: int) -> CorruptRecordError:
+        return CorruptRecordError(
+            str(self._log.path_of(fid)), offset,
+            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself",
+        )  # fmt: skip
+
+    def _batch(self, chunk: Transactions, begin: int, end: int, strict: bool) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
         payloads = self.payloads(chunk.prewrites, np.arange(begin, end))
         lengths = chunk.prewrites.lengths[rows]
         if None in payloads:
+            if strict:
+                bad = begin + payloads.index(None)
+                raise self._lost(int(chunk.prewrites.fids[bad]), int(chunk.prewrites.offsets[bad]))
             keep = np.array([p is not None for p in payloads])
             commits, starts, lengths = commits[keep], starts[keep], lengths[keep]
         joined = b"".join(p for p in payloads if p is not None) if None in payloads else b"".join(payloads)  # type: ignore[arg-type]

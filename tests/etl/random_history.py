@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
+from upstream.codec.float import format_float
 from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Index, Table
 
@@ -48,6 +50,11 @@ _WORDS = ("a", "A", "b", "B ", "é", "E", "'", "\\", "\t")
 
 
 @dataclass
+def _shown(value: Any) -> Any:
+    """A FLOAT arrives as TiDB shows it."""
+    return float(np.float32(format_float(value))) if isinstance(value, float) else value
+
+
 class History:
     """`rows`: the model, by table and row id. `transactions`: (commit_ts, [(table, kind, encoded row)])."""
 
@@ -91,7 +98,7 @@ class History:
     def expected(self, name: str) -> list[tuple[Any, ...]]:
         """The model's rows of a table, sorted."""
         names = [column.name for column in TABLES[name].columns]
-        return sorted((tuple(row[n] for n in names) for row in self.rows[name].values()), key=repr)
+        return sorted((tuple(_shown(row[n]) for n in names) for row in self.rows[name].values()), key=repr)
 
     def _change(self, name: str, changes: list[tuple[str, int, bytes]]) -> None:
         table, rows, rng = TABLES[name], self.rows[name], self._random

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -49,17 +50,15 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int) -> Settings:
 def test_any_history_in_any_windows_ends_like_the_model(mariadb: MariaDBServer, seed: int, count: int, sizes: list[int], max_rows: int) -> None:
     history = History(seed)
     history.grow(count)
-    connection = fresh(mariadb)
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
         relay = history.land(f"file://{folder}", sizes)
         last = relay.last()
         if last is None:
             return
         config = settings_for(mariadb, f"file://{folder}", max_rows)
         run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
-    for name in TABLES:
-        assert rows_of(connection, name) == history.expected(name), name
-    connection.close()
+        for name in TABLES:
+            assert rows_of(connection, name) == history.expected(name), name
 
 
 _CHILD = """

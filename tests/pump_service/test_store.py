@@ -38,6 +38,7 @@ from pump_service.store import (
     WINDOW_SCHEMA,
     BarrierError,
     Bounds,
+    CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
     Record,
@@ -377,6 +378,31 @@ def test_a_closed_store_opens_with_all_it_had(tmp_path: Path) -> None:
     assert isinstance(answer.error, StoreClosedError)
     with pytest.raises(StoreClosedError):
         again.bounds(0, 10, 1, 1)
+
+
+@pytest.mark.parametrize("which", ["prewrite", "commit"])
+def test_a_strict_reader_is_never_given_a_window_with_a_hole(tmp_path: Path, which: str) -> None:
+    store = Store.open(tmp_path, OPTIONS)
+    records = transactions(20)
+    write(store, *records)
+    settle(store)
+    place = store._index.get(BASE + 100 * 5 if which == "prewrite" else BASE + 100 * 9 + 150)
+    store.close()
+    path = tmp_path / "value" / "000000.vlog"
+    data = bytearray(path.read_bytes())
+    assert place is not None
+    data[place.offset + 30] ^= 4
+    path.write_bytes(data)
+    again = Store.open(tmp_path, OPTIONS)
+    for _ in range(2):  # it is said every time, not once
+        with pytest.raises(CorruptRecordError, match=f"000000.vlog: offset {place.offset}.*restore the file"):
+            list(again.read_window(0, again.max_commit_ts, strict=True))
+    again.close()
+    data[place.offset + 30] ^= 4
+    path.write_bytes(data)
+    healed = Store.open(tmp_path, OPTIONS)
+    assert sum(batch.num_rows for batch in healed.read_window(0, healed.max_commit_ts, strict=True)) == len(paired(records))
+    healed.close()
 
 
 def test_bad_records_are_left_out_counted_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,77 @@
+"""A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the index and durable writes,
+and one live reader that follows all the while, as a landing pipeline would."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import psutil
+
+from bench.pump_load import run_case
+from embedded import LOOPBACK, Stack
+from upstream import PDClient, PumpReader
+
+CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
+_PARTS = ("etcd", "cluster", "pump-1")
+
+
+def measure(stack: Stack, cases: Sequence[str], seconds: float, report: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Run `cases` (callers x payload bytes) over 4 connections; one dict a case. Raises StackError, RuntimeError."""
+    stack.down()
+    stack.wipe("etcd", "cluster", "pump-1")
+    results = []
+    try:
+        stack.up(_PARTS, report=report, live=True)
+        site = stack.site()
+        address = f"{LOOPBACK}:{site.ports['pump-1']}"
+        pd = PDClient(f"http://{LOOPBACK}:{site.ports['cluster']}")
+        process = psutil.Process(stack.state().parts["pump-1"].process.pid)
+        with _Reader(address, pd.cluster_id) as reader:
+            for case in cases:
+                before, read_before = process.cpu_times(), reader.transactions
+                result = run_case(address, pd.cluster_id, case, seconds, connections=4, processes=2)
+                after = process.cpu_times()
+                pump_cpu = (after.user + after.system - before.user - before.system) / result.seconds
+                results.append(
+                    asdict(result)
+                    | {
+                        "pump_cpu": round(pump_cpu, 2),
+                        "pump_rss_mib": round(process.memory_info().rss / 2**20),
+                        "read_meanwhile": reader.transactions - read_before,
+                        "limit": "load generator" if result.load_cpu > 0.9 and pump_cpu < 0.9 else "pump and machine",
+                    }
+                )
+        pd.close()
+    finally:
+        stack.down()
+    return results
+
+
+class _Reader:
+    """Follows the pump window by window from a thread, and counts."""
+
+    def __init__(self, address: str, cluster_id: int) -> None:
+        self.transactions = 0
+        self._reader = PumpReader(address, cluster_id)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="window-reader", daemon=True)
+
+    def __enter__(self) -> _Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+        self._reader.close()
+
+    def _run(self) -> None:
+        lo = 0
+        while not self._over.wait(0.05):
+            bounds = self._reader.bounds(lo, 0, max_transactions=5_000)
+            if bounds.hi > lo:
+                self.transactions += sum(batch.num_rows for batch in self._reader.read(lo, bounds.hi))
+                lo = bounds.hi
