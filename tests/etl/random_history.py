@@ -49,12 +49,12 @@ CREATE = (
 _WORDS = ("a", "A", "b", "B ", "é", "E", "'", "\\", "\t")
 
 
-@dataclass
 def _shown(value: Any) -> Any:
     """A FLOAT arrives as TiDB shows it."""
     return float(np.float32(format_float(value))) if isinstance(value, float) else value
 
 
+@dataclass
 class History:
     """`rows`: the model, by table and row id. `transactions`: (commit_ts, [(table, kind, encoded row)])."""
 

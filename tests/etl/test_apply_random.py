@@ -23,8 +23,6 @@ from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.random_history import CREATE, TABLES, History
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 
 def fresh(server: MariaDBServer) -> pymysql.connections.Connection:
     server.empty()

@@ -12,8 +12,6 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 
 def replay(server: MariaDBServer, folder: Path, name: str, label: str, transactions: int, max_rows: int = 100_000) -> ApplySummary:
     """Apply a recording up to a snapshot."""

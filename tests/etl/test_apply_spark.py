@@ -11,8 +11,6 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 
 def test_the_shop_recording_goes_through_spark_without_a_difference(
     mariadb: MariaDBServer, spark_remote: str, tmp_path: Path

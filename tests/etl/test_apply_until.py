@@ -16,8 +16,6 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 
 @pytest.mark.parametrize("name", ["shop", "ddl"])
 def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(mariadb: MariaDBServer, tmp_path: Path, name: str) -> None:

@@ -10,8 +10,6 @@ from etl.checkpoint import Checkpoint, CheckpointError, CheckpointMovedError, Ch
 from etl.sinks import MySQLSink
 from tests.etl.mariadb_fixture import MariaDBServer
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 DRAINER = '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
 
 

@@ -23,8 +23,6 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from upstream.schema import Column, Table
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 
 @pytest.mark.parametrize(
     ("statement", "options", "want"),

@@ -14,8 +14,6 @@ from etl.sinks import MySQLSink
 from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 NASTY = ["", "a", "\0", "\t", "\n", "\r\n", "\\", "\\N", "\\\\n", "'", '"', "`", "\x1a", "NULL", "é", "😀", "日本", " x ", "\\\t\\\n\0", None]
 U64 = 2**64 - 1
 

@@ -11,8 +11,6 @@ from etl.sinks import DownstreamError, MySQLSink, is_transient
 from tests.etl.mariadb_fixture import MariaDBServer
 from upstream.schema import Column
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
-
 INJECTION = "x`; DROP DATABASE d; -- '\\\" \0"
 
 
