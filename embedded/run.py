@@ -98,6 +98,7 @@ def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = 
         relay = RelayLog.open((stack.home / "relay").as_uri())
         relay.set_control(_through(labels))
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
+        _wait_landing(relay)
         summary.start_s = time.monotonic() - began
         pace = "as fast as the pumps take it" if speed == "max" else f"at {speed} times the recorded speed"
         report(f"the DAG replicate runs, {summary.start_s:.0f} s after the start; replaying {directory} {pace}")
@@ -139,6 +140,13 @@ def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     raise StackError(
         f"the tasks of the DAG replicate didn't start within {_PIPELINE_START_S:.0f} s (states: {states}). {errors or replay.hint(stack)}"
     )
+
+
+def _wait_landing(relay: RelayLog) -> None:
+    """Wait until landing has begun: its first window is empty and says where. Goes on without after a while."""
+    deadline = time.monotonic() + _PIPELINE_START_S
+    while relay.first() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _through(labels: list[Label]) -> Control:

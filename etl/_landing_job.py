@@ -6,6 +6,7 @@ until the client commits the window's record.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -19,7 +20,7 @@ import pyarrow as pa
 from etl._spark_worker import settle
 from etl.explode import BinlogDecodeError, DdlRecord, Exploder
 from etl.planner import Plan
-from etl.source import SOURCE_NAME, PumpWindowSource, source_options
+from etl.source import SOURCE_NAME, PumpRange, PumpWindowSource, source_options
 from relay import Part, RelayLog
 
 _STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
@@ -123,6 +124,13 @@ class LandingJob:
         self._relay_url = relay_url
         self._cluster_id = cluster_id
         spark.dataSource.register(PumpWindowSource)
+
+    def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
+        """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is
+        left for the first real job to meet."""
+        ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
+        with contextlib.suppress(Exception):
+            self.run(Plan(ts, ts, ts, ranges, 0, 0, False), "warm", timeout_s)
 
     def run(self, plan: Plan, token: str, timeout_s: float) -> JobResult:
         """Land the plan's ranges; the parts are durable on return. `token` must not have been used before.

@@ -53,6 +53,7 @@ __all__ = [
 log = logging.getLogger("sluice.land")
 
 _JOB_TIMEOUT_S = 300.0
+_WARM_UP_S = 60.0
 _CONTROL_INTERVAL_S = 0.5
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNKNOWN_RETRIES = 3
@@ -336,6 +337,9 @@ class _Loop:
     def _connect(self) -> None:
         self._spark = spark_session.connect(self._settings, "land", timeout_s=10)
         self._job = LandingJob(self._spark, self._relay.url, self._pd.cluster_id)
+        if self._jobs_run == 0 and self._lo is not None:
+            hosts = [pump.host for pump in Registry(self._etcd).pumps() if pump.state != "offline"]
+            self._job.warm_up(hosts, self._lo, _WARM_UP_S)
 
     def _need_planner(self) -> Planner:
         if self._planner is None:
