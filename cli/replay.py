@@ -33,13 +33,14 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
     directory = directory.absolute()
     recording = Recording(directory)
     label, target = replay.target(recording, until)
+    # Reads all of it: a recording that is damaged is refused before anything is cleared.
+    total = sum(1 for transaction in recording.transactions(recording.resolve(label)).values() if transaction.commit_ts)
     stack = stack_of(ctx)
     with ReplayProgress() as display:
         replay.clear(stack, directory, display.say)
         site = stack.site()
         view = View(site)
         display.say(f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'}, {tso_text(target)}")
-        total = sum(1 for transaction in recording.transactions(recording.resolve(label)).values() if transaction.commit_ts)
         try:
             replay.send(stack, label, speed, strategy)
             done = replay.wait_applied(

@@ -142,8 +142,8 @@ class AirflowClient:
         return [run["dag_run_id"] for run in found]
 
     def end_run(self, run_id: str) -> None:
-        """Mark a run, and with it its tasks, as failed."""
-        self._call("PATCH", f"/dags/{DAG}/dagRuns/{urllib.parse.quote(run_id, safe='')}", {"state": "failed"})
+        """End a run, and with it its tasks, as done: it was told to, nothing went wrong."""
+        self._call("PATCH", f"/dags/{DAG}/dagRuns/{urllib.parse.quote(run_id, safe='')}", {"state": "success"})
 
     def run_count(self) -> int:
         """How many runs of the DAG there have been."""

@@ -38,7 +38,7 @@ def clear(stack: Stack, recording: Path, report: Report) -> None:
     running = stack.running()
     if not running:
         raise StackError("no stack is running: start one with `sluice up`")
-    missing = [name for name in PART_NAMES if name not in running]
+    missing = [name for name in PART_NAMES if name not in running and name not in _UPSTREAM]  # those are started anew
     if missing:
         raise StackError(f"the stack isn't complete, {', '.join(missing)} not running: run `sluice up` first")
     site = stack.site()
