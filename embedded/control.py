@@ -114,11 +114,6 @@ class AirflowClient:
         """Pause or unpause the DAG ``replicate``."""
         self._call("PATCH", f"/dags/{DAG}", {"is_paused": paused})
 
-    def start(self) -> None:
-        """Unpause the DAG and trigger a run. The scheduler would make one too, but only some seconds later."""
-        self.pause(False)
-        self._call("POST", f"/dags/{DAG}/dagRuns", {"logical_date": None})
-
     def is_known(self) -> bool:
         """Whether the DAG has been read by the dag-processor."""
         try:

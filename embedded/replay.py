@@ -50,7 +50,7 @@ def clear(stack: Stack, recording: Path, report: Report) -> None:
     clear_registry(site.ports["etcd-client"])
     drop_everything(site.ports["mariadb"])
     stack.up(_UPSTREAM, recording=recording)
-    airflow.start()
+    airflow.pause(False)
 
 
 def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
