@@ -1,4 +1,4 @@
-"""Table descriptions: everything kept survives the window record's JSON, and the helpers tell keys and columns right."""
+"""Table descriptions: everything kept survives the window record's JSON, and keys and columns are told right."""
 
 import json
 
