@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from etl._spark_job import WorkerError, collect
 from etl._spark_worker import settle
 from etl.explode import BinlogDecodeError, DdlRecord, Exploder
 from etl.planner import Plan
@@ -24,15 +23,6 @@ from etl.source import SOURCE_NAME, PumpRange, PumpWindowSource, source_options
 from relay import Part, RelayLog
 
 _STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
-_RAISED = re.compile(r"^\s*(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
-
-
-class WorkerError(Exception):
-    """Something failed in a Spark worker; `kind` is the exception's class name there."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{message} ({kind} in a Spark worker)")
-        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +138,12 @@ class LandingJob:
             .load()
             .mapInArrow(partition, "stats string")
         )
-        timer = threading.Timer(timeout_s, self._spark.interruptAll)
-        timer.daemon = True
-        timer.start()
         try:
-            rows = frame.toArrow()["stats"].to_pylist()
-        except Exception as error:
-            raise _typed(error) from error
-        finally:
-            timer.cancel()
+            rows = collect(self._spark, frame, timeout_s)["stats"].to_pylist()
+        except WorkerError as error:
+            if error.kind == BinlogDecodeError.__name__:
+                raise BinlogDecodeError(error.said) from error
+            raise
         return combine([json.loads(row) for row in rows])
 
 
@@ -186,16 +173,3 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
         skipped=skipped,
         worker_ms=worker_ms,
     )
-
-
-def _typed(error: Exception) -> Exception:
-    """The worker's own error out of what Spark makes of it."""
-    if "PYTHON_EXCEPTION" not in str(error) and "Traceback (most recent call last)" not in str(error):
-        return error
-    raised = _RAISED.findall(str(error))
-    if not raised:
-        return error
-    kind, message = raised[-1]
-    if kind == BinlogDecodeError.__name__:
-        return BinlogDecodeError(message)
-    return WorkerError(kind, message)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl import spark_session
+from etl._spark_job import collect
 from etl._spark_worker import settle
 from etl.prepare import STEP_SCHEMA, prepare
 from etl.settings import Settings
@@ -21,15 +20,6 @@ _TIMEOUT_S = 600.0
 _COLUMNS = (
     "step int, kind string, schema string, `table` string, detail string, rows bigint, changes bigint, commit_ts bigint, payload binary"
 )
-_RAISED = re.compile(r"^\s*(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
-
-
-class PrepareError(Exception):
-    """Preparing failed in a Spark worker; the text is that of the error there, `kind` its class name."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{message} ({kind} in a Spark worker)")
-        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ class SparkPreparer:
             self._prepare([])
 
     def __call__(self, windows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Windows as `describe_window` gives them to a table in STEP_SCHEMA. Raises PrepareError and Spark's errors."""
+        """Windows as `describe_window` gives them to a table in STEP_SCHEMA. Raises WorkerError and Spark's errors."""
         return self._prepare(list(windows))
 
     def _prepare(self, windows: list[Mapping[str, Any]]) -> pa.Table:
@@ -68,18 +58,7 @@ class SparkPreparer:
             self._spark = spark_session.connect(self._settings, "apply")
         task = pa.table({"windows": pa.array([json.dumps(windows)], pa.string())})
         frame = self._spark.createDataFrame(task).mapInArrow(PrepareWindows(self._settings.relay.url), _COLUMNS)
-        timer = threading.Timer(self._timeout_s, self._spark.interruptAll)
-        timer.daemon = True
-        timer.start()
-        try:
-            return frame.toArrow().cast(STEP_SCHEMA)
-        except Exception as error:
-            raised = _RAISED.findall(str(error)) if "Traceback (most recent call last)" in str(error) else []
-            if raised:
-                raise PrepareError(*raised[-1]) from error
-            raise
-        finally:
-            timer.cancel()
+        return collect(self._spark, frame, self._timeout_s).cast(STEP_SCHEMA)
 
     def reset(self) -> None:
         """Drop the connection; the next use connects anew."""

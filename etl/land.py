@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl import spark_session
-from etl._landing_job import JobResult, LandingJob, WorkerError
+from etl._landing_job import JobResult, LandingJob
 from etl._landing_report import LandedWindow, LandSummary, Progress
 from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, version_at
+from etl._spark_job import WorkerError
 from etl.checkpoint import Checkpoint, CheckpointTable
 from etl.explode import BinlogDecodeError
 from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
