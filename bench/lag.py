@@ -37,6 +37,7 @@ class _Probe:
         self._database = database
         self._moved = time.monotonic()
         self.last = 0
+        """Every transaction through this number has arrived; a later one may commit, and arrive, before an earlier one."""
         self.seen: dict[int, float] = {}
 
     def look(self) -> None:
@@ -46,8 +47,11 @@ class _Probe:
             cursor.execute(_QUERY, (self.last,))
             now = time.time() * 1000
             for (number,) in cursor.fetchall():
-                self.seen[number] = now
-                self.last, self._moved = number, time.monotonic()
+                if number not in self.seen:
+                    self.seen[number] = now
+                    self._moved = time.monotonic()
+            while self.last + 1 in self.seen:
+                self.last += 1
         if time.monotonic() - self._moved > _PATIENCE_S:
             raise StackError(f"nothing arrived downstream for {_PATIENCE_S:.0f} s after transaction {self.last}")
         time.sleep(max(0.0, _PROBE_S - (time.perf_counter() - began)))
