@@ -63,7 +63,7 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
         report("sending the whole recording, the pipeline is paused")
         control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, label, "max", "range")
-        _wait(lambda: control.status()["state"] == "done", stack, "sent")
+        _wait(lambda: replay.is_sent(control), stack, "sent")
         report("sent; landing")
         relay.set_control(Control(apply_paused=True))
         view = View(site)
@@ -77,7 +77,7 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
             _wait(lambda: (view.progress().checkpoint or 0) >= target, stack, "applied")
         trace.stop()
         _rate(result, relay, trace.moves(), target)
-        _stages(result, stack, trace.moves())
+        _stages(result, stack)
         with contextlib.closing(connect(site.ports["mariadb"])) as database:
             result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
     return result
@@ -116,7 +116,7 @@ def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], ta
     result.rows_per_s = result.measured_changes / result.measured_s
 
 
-def _stages(result: ApplyResult, stack: Stack, moves: list[tuple[int, int]]) -> None:
+def _stages(result: ApplyResult, stack: Stack) -> None:
     """Sums the stages that the apply task logged for its batches after the first."""
     reports: dict[int, dict[str, Any]] = {}
     for log in (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=apply/*.log"):

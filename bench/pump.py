@@ -14,7 +14,6 @@ from bench.pump_load import run_case
 from embedded import LOOPBACK, Stack
 from upstream import PDClient, PumpReader
 
-CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
 _PARTS = ("etcd", "cluster", "pump-1")
 
 

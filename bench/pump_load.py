@@ -25,8 +25,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pump_service.lane import LaneClient
+from upstream.codec.varint import encode_uvarint
 
-_DEFAULT_CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
+CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,6 @@ class Result:
     load_cpu: float  # CPU seconds of the load processes per second
     errors: int
     first_error: str
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 class _Clock:
@@ -74,19 +66,19 @@ class _Messages:
     """Builds WriteBinlogReq messages of a fixed payload size."""
 
     def __init__(self, cluster_id: int, size: int) -> None:
-        self._cluster = b"\x08" + _varint(cluster_id) + b"\x12"
+        self._cluster = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
         # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; the value fills the rest.
         fill = max(size - 26 - 3, 0)
-        self._value = b"\x2a" + _varint(fill) + b"x" * fill + b"\x38\x00\x40\x00"
-        self._bare = b"\x2a" + _varint(fill + 9) + b"x" * (fill + 9) + b"\x38\x00\x40\x00"
+        self._value = b"\x2a" + encode_uvarint(fill) + b"x" * fill + b"\x38\x00\x40\x00"
+        self._bare = b"\x2a" + encode_uvarint(fill + 9) + b"x" * (fill + 9) + b"\x38\x00\x40\x00"
 
     def prewrite(self, start: int) -> bytes:
-        payload = b"\x08\x00\x10" + _varint(start) + b"\x18\x00" + self._bare
-        return self._cluster + _varint(len(payload)) + payload
+        payload = b"\x08\x00\x10" + encode_uvarint(start) + b"\x18\x00" + self._bare
+        return self._cluster + encode_uvarint(len(payload)) + payload
 
     def commit(self, start: int, commit: int) -> bytes:
-        payload = b"\x08\x01\x10" + _varint(start) + b"\x18" + _varint(commit) + self._value
-        return self._cluster + _varint(len(payload)) + payload
+        payload = b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit) + self._value
+        return self._cluster + encode_uvarint(len(payload)) + payload
 
 
 def _work(pipe: Connection, address: str, cluster_id: int, callers: list[int], size: int, number: int, of: int) -> None:
@@ -199,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     failed = 0
-    for case in arguments.case or _DEFAULT_CASES:
+    for case in arguments.case or CASES:
         result = run_case(
             arguments.address,
             arguments.cluster_id,

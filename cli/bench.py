@@ -88,7 +88,8 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
 @click.pass_context
 def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, as_json: bool) -> int:
     """Records/s of WriteBinlog, durable, with a reader that follows."""
-    from bench.pump import CASES, measure
+    from bench.pump import measure
+    from bench.pump_load import CASES
 
     for case in cases:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):

@@ -129,7 +129,7 @@ def wait_applied(
     while True:
         progress = view.progress()
         on_progress(progress)
-        done = _is_sent(control) or not sent
+        done = is_sent(control) or not sent
         if done and progress.checkpoint is not None and progress.checkpoint >= target:
             return progress
         now = time.monotonic()
@@ -147,7 +147,8 @@ def wait_applied(
         time.sleep(interval_s)
 
 
-def _is_sent(control: ClusterControl) -> bool:
+def is_sent(control: ClusterControl) -> bool:
+    """Whether the stand-in cluster has sent all it was told to; False while it doesn't answer. Raises StackError if it failed."""
     try:
         status = control.status()
     except Unreachable:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from pump_service.metrics import Metrics
 from pump_service.store import NoSpaceError, Record, Store
 from upstream import pb
+from upstream.codec.varint import encode_uvarint
 
 _UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
 _PREWRITE, _ROLLBACK = 0, 2
@@ -38,7 +39,7 @@ class Ingest:
         self._store = store
         self._metrics = metrics
         # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
-        self._prefix = b"\x08" + _varint(cluster_id) + b"\x12"
+        self._prefix = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
         self._prefix_end = len(self._prefix)
         self._parse = pb.binlog.Binlog.FromString
         self.last_call = time.monotonic()
@@ -136,12 +137,3 @@ def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:
 def _not_a_binlog(payload: bytes, why: str) -> str:
     head = payload[:16].hex(" ")
     return f"the payload of {len(payload)} bytes is no valid Binlog: {why}; it begins with {head or 'nothing'}"
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

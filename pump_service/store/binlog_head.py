@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from upstream.codec.varint import encode_uvarint
+
 Ints = npt.NDArray[np.int64]
 
 HEAD_BYTES = 22
@@ -103,25 +105,16 @@ def prewrite_key(payload: bytes) -> bytes:
     return key
 
 
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def encode_verdict(tp: int, start_ts: int, commit_ts: int) -> bytes:
     """A Binlog with nothing but a verdict, byte for byte as the original's encoder writes it."""
     return b"".join(
         (
             b"\x08",
-            _encode_varint(tp),
+            encode_uvarint(tp),
             b"\x10",
-            _encode_varint(start_ts),
+            encode_uvarint(start_ts),
             b"\x18",
-            _encode_varint(commit_ts),
+            encode_uvarint(commit_ts),
             b"\x38\x00\x40\x00",
         )
     )
