@@ -72,6 +72,7 @@ class Indexer:
         if self._idle:
             self._caught_up.set()
         self.slow_count = 0
+        self.slow_ends = self.catch_ups = self.recoveries = 0  # of the slow mode, not of the replay at start
         self.errors = 0
         self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
 
@@ -231,6 +232,10 @@ class Indexer:
                 final = self._log.distance(position, end) <= _NEAR
                 if final:
                     self._behind = None
+            if not self._replay:
+                self.catch_ups += 1
+                self.recoveries += final
+            pass_began = time.monotonic()
             for batch in self._log.scan(position, end):
                 # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait forever.
                 keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
@@ -248,6 +253,9 @@ class Indexer:
             if marks:
                 self._sorter.mark(max(marks))
             position = end
+            if not self._replay:
+                self._log.timings.catch_up.observe(time.monotonic() - pass_began)
+        self.slow_ends += not self._replay
         self._replay = False
         self._caught_up.set()
         log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)

@@ -77,6 +77,7 @@ class StoreStats(NamedTuple):
     fsync_seconds: float
     max_commit_ts: int
     gc_ts: int
+    done_gc_ts: int
     pending_prewrites: int
     oldest_pending_ts: int
     queued_submissions: int
@@ -84,6 +85,9 @@ class StoreStats(NamedTuple):
     queued_for_index: int
     catching_up: bool
     slow_index_count: int
+    slow_index_ends: int
+    catch_ups: int
+    recoveries: int
     index_errors: int
     resolver_queries: int
     late_commits: int

@@ -71,7 +71,8 @@ class Store:
             save_interval_s=options.save_interval_s,
             begin=begin,
         )
-        self._writer = Writer(self._log, self._indexer, options.slow_write_threshold)
+        self.timings = self._log.timings
+        self._writer = Writer(self._log, self._indexer, options.slow_write_threshold, self.timings)
         self._reader = WindowReader(self._log, self._index)
         self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
         self._resolving = (
@@ -91,6 +92,7 @@ class Store:
         self._close_lock = threading.Lock()
         self._closed = False
         self._deleted_keys = 0
+        self._done_gc_ts = 0
 
     @classmethod
     def open(cls, data_dir: str | os.PathLike[str], options: StoreOptions, resolver: Resolver | None = None) -> Store:
@@ -310,6 +312,8 @@ class Store:
                 deleted = self._index.delete_through(keep_from, self._closing)
                 self._deleted_keys += deleted
                 log.info("purged through %d: %d segments, %d index entries", ts, len(removed), deleted)
+            if not self._closing.is_set():
+                self._done_gc_ts = ts
             return ts
 
     # -- the end
@@ -326,6 +330,7 @@ class Store:
             fsync_seconds=self._log.fsync_seconds,
             max_commit_ts=self.max_commit_ts,
             gc_ts=self._gc_ts,
+            done_gc_ts=self._done_gc_ts,
             pending_prewrites=self._sorter.open_count,
             oldest_pending_ts=self._sorter.oldest_open(),
             queued_submissions=writer.queued,
@@ -333,6 +338,9 @@ class Store:
             queued_for_index=self._indexer.queued,
             catching_up=self._indexer.catching_up,
             slow_index_count=self._indexer.slow_count,
+            slow_index_ends=self._indexer.slow_ends,
+            catch_ups=self._indexer.catch_ups,
+            recoveries=self._indexer.recoveries,
             index_errors=self._indexer.errors,
             resolver_queries=self._resolving.queries if self._resolving else 0,
             late_commits=self._sorter.late_commits,

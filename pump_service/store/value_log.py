@@ -17,6 +17,7 @@ from pump_service.store import failpoints
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.scan import ScanBatch, scan_segment
 from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
+from pump_service.store.timings import WriteTimings
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class ValueLog:
         self._limit = segment_limit
         self._sync = sync
         self.fsync_seconds = 0.0
+        self.timings = WriteTimings()
         self._lock = threading.Lock()
         self._skips: dict[tuple[int, int], int] = {}
         self._bad: set[tuple[int, int]] = set()
@@ -146,12 +148,16 @@ class ValueLog:
                 offset += size_of_header + length
                 if offset > limit:
                     break
+            began = time.monotonic()
             segment.write(parts)
+            self.timings.to_disk.observe(time.monotonic() - began)
             failpoints.hit("writer.after_write")
             if self._sync:
                 began = time.monotonic()
                 segment.sync()
-                self.fsync_seconds += time.monotonic() - began
+                took = time.monotonic() - began
+                self.fsync_seconds += took
+                self.timings.fsync.observe(took)
             failpoints.hit("writer.after_sync")
             end = first + len(offsets)
             segment.max_ts = max(segment.max_ts, *timestamps[first:end])
@@ -162,8 +168,10 @@ class ValueLog:
     def rotate_if_full(self) -> None:
         """Seals the current segment and begins the next one if it has grown beyond the limit."""
         if self._current.size > self._limit:
+            began = time.monotonic()
             self._current.seal()
             self._current = self._create(self._current.fid + 1)
+            self.timings.rotate.observe(time.monotonic() - began)
 
     def close(self) -> None:
         """Seals the current segment if it is worth it; a smaller one is scanned at the next open."""

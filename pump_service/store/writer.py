@@ -17,6 +17,7 @@ from pump_service.store import failpoints
 from pump_service.store.errors import StoreClosedError, StoreFailedError
 from pump_service.store.indexer import Batch, Indexer
 from pump_service.store.records import Record
+from pump_service.store.timings import WriteTimings
 from pump_service.store.value_log import ValueLog
 
 log = logging.getLogger(__name__)
@@ -31,13 +32,15 @@ class _Submission(NamedTuple):
     size: int
     done: Done | None
     mark: int
+    began: float
 
 
 class Writer:
     """`submit` and `mark` are thread-safe; the value log belongs to this thread."""
 
-    def __init__(self, value_log: ValueLog, indexer: Indexer, slow_write_s: float) -> None:
+    def __init__(self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, timings: WriteTimings) -> None:
         self._log, self._indexer, self._slow_write = value_log, indexer, slow_write_s
+        self._timings = timings
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = False
@@ -62,7 +65,7 @@ class Writer:
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
-                self._queue.append(_Submission(records, size, done, 0))
+                self._queue.append(_Submission(records, size, done, 0, time.monotonic()))
                 self.queued_bytes += size
                 if self._waiting:
                     self._work.notify()
@@ -76,7 +79,7 @@ class Writer:
             if self.failure is None:
                 if self._closing:
                     raise StoreClosedError("the store is closed")
-                self._queue.append(_Submission((), 0, None, ts))
+                self._queue.append(_Submission((), 0, None, ts, 0.0))
                 if self._waiting:
                     self._work.notify()
                 return
@@ -126,7 +129,14 @@ class Writer:
             for run in self._log.append(payloads, timestamps):
                 part = slice(run.first, run.first + len(run.offsets))
                 batches.append(Batch(run.fid, tps[part], starts[part], commits[part], run.offsets))
-            took = time.monotonic() - began
+            now = time.monotonic()
+            took = now - began
+            timings = self._timings
+            timings.batch.observe(took)
+            timings.batch_size.observe(size)
+            timings.single_size.observe_all(map(len, payloads))
+            for submission in taken:
+                timings.single.observe(now - submission.began, len(submission.records))
             self.write_seconds += took
             self.batches += 1
             self.records += len(records)
