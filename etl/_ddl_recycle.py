@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from etl._sql_text import quote_name
-from etl.sinks.mysql import DownstreamError, MySQLSink
+from etl.mysql import DownstreamError, MySQLSession
 
 RECYCLE_SCHEMA = "sluice_recycle"
 _NAME = re.compile(r"t(\d+)_(\d+)\Z")
@@ -23,28 +23,28 @@ def seconds(commit_ts: int) -> int:
 class RecycleBin:
     """Dropped tables of one downstream. `keep_s` 0: tables are dropped at once."""
 
-    def __init__(self, sink: MySQLSink, keep_s: int) -> None:
-        self._sink = sink
+    def __init__(self, session: MySQLSession, keep_s: int) -> None:
+        self._session = session
         self._keep_s = keep_s
 
     def drop(self, schema: str, table: str, table_id: int, commit_ts: int) -> list[str]:
         """Take a table away; warnings."""
         name = f"{quote_name(schema)}.{quote_name(table)}"
-        if not self._sink.query(
+        if not self._session.query(
             "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, table)
         ):
             return [f"{schema}.{table} was gone already"]
         if self._keep_s <= 0:
-            self._sink.execute(f"DROP TABLE {name}")
+            self._session.execute(f"DROP TABLE {name}")
             return []
         try:
             if self._in_foreign_keys(schema, table):
                 raise DownstreamError(0, "it takes part in foreign keys")
-            self._sink.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
-            self._sink.execute(f"RENAME TABLE {name} TO {self._kept(table_id, commit_ts)}")
+            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
+            self._session.execute(f"RENAME TABLE {name} TO {self._kept(table_id, commit_ts)}")
             return []
         except DownstreamError as error:
-            self._sink.execute(f"DROP TABLE {name}")
+            self._session.execute(f"DROP TABLE {name}")
             return [f"{schema}.{table} is dropped for good, RECOVER TABLE won't bring it back: {error.message}"]
 
     def recover(self, schema: str, table: str, table_id: int) -> bool:
@@ -53,27 +53,27 @@ class RecycleBin:
         if not kept:
             return False
         _, _, name = max(kept)
-        self._sink.execute(f"RENAME TABLE {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)} TO {quote_name(schema)}.{quote_name(table)}")
+        self._session.execute(f"RENAME TABLE {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)} TO {quote_name(schema)}.{quote_name(table)}")
         return True
 
     def purge(self, commit_ts: int) -> list[str]:
         """Remove what was dropped more than `keep_s` before `commit_ts`; names of what went."""
         gone = [name for _, dropped, name in self._list() if seconds(commit_ts) - dropped > self._keep_s]
         for name in gone:
-            self._sink.execute(f"DROP TABLE IF EXISTS {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)}")
+            self._session.execute(f"DROP TABLE IF EXISTS {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)}")
         return gone
 
     def _kept(self, table_id: int, commit_ts: int) -> str:
         return f"{quote_name(RECYCLE_SCHEMA)}.{quote_name(f't{table_id}_{seconds(commit_ts)}')}"
 
     def _list(self) -> list[tuple[int, int, str]]:
-        rows = self._sink.query("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (RECYCLE_SCHEMA,))
+        rows = self._session.query("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (RECYCLE_SCHEMA,))
         matches = ((_NAME.match(str(name)), str(name)) for (name,) in rows)
         return [(int(match[1]), int(match[2]), name) for match, name in matches if match]
 
     def _in_foreign_keys(self, schema: str, table: str) -> bool:
         return bool(
-            self._sink.query(
+            self._session.query(
                 "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE (CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s) OR "
                 "(UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s) LIMIT 1",
                 (schema, table, schema, table),

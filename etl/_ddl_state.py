@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl._ddl_text import collation_name
-from etl.sinks.mysql import DownstreamError, MySQLSink
+from etl.mysql import DownstreamError, MySQLSession
 from upstream.schema import Table
 
 _FINGERPRINTS = (
@@ -53,7 +53,7 @@ def affected_names(ddl: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     return schemas - {""}, tables - {""}
 
 
-def fingerprint(sink: MySQLSink, ddl: Mapping[str, Any], swaps: bool) -> str:
+def fingerprint(session: MySQLSession, ddl: Mapping[str, Any], swaps: bool) -> str:
     """A hash over the definitions of everything the DDL affects; with `swaps` also over which table is which."""
     schemas, tables = affected_names(ddl)
     in_schemas = _placeholders(schemas)
@@ -66,13 +66,13 @@ def fingerprint(sink: MySQLSink, ddl: Mapping[str, Any], swaps: bool) -> str:
         args = [*sorted(schemas), *(sorted(tables) if "{tables}" in statement else ())]
         if not schemas or ("{tables}" in statement and not tables):
             continue
-        digest.update(repr(sink.query(statement.format(**where), args)).encode())
+        digest.update(repr(session.query(statement.format(**where), args)).encode())
     if swaps and schemas:
         for statement in _IDENTITIES:
             prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
             args = [_like(schema) + "/%" for schema in sorted(schemas)]
             try:
-                digest.update(repr(sink.query(statement.format(prefixes=prefixes), args)).encode())
+                digest.update(repr(session.query(statement.format(prefixes=prefixes), args)).encode())
                 break
             except DownstreamError as error:
                 if error.code not in (1109, 1227, 1142):  # no such table there, or no right to look
@@ -80,9 +80,9 @@ def fingerprint(sink: MySQLSink, ddl: Mapping[str, Any], swaps: bool) -> str:
     return digest.hexdigest()[:32]
 
 
-def actual_columns(sink: MySQLSink, table: Table) -> list[ActualColumn]:
+def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
     """The downstream table's columns, [] if there is no such table."""
-    rows = sink.query(
+    rows = session.query(
         "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, '') FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
         "ORDER BY ORDINAL_POSITION",
         (table.schema_name, table.name),

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from etl import spark_session
-from etl._spark_job import collect
+from etl._spark_job import stream
 from etl._spark_worker import settle
-from etl.prepare import STEP_SCHEMA, prepare
+from etl.prepare import STEP_SCHEMA, PrepareOptions, prepare
 from etl.settings import Settings
 
 _TIMEOUT_S = 600.0
@@ -27,19 +27,21 @@ class PrepareWindows:
     """Runs in Spark's Python workers."""
 
     relay_url: str
+    options: PrepareOptions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for text in batch.column(0).to_pylist():
-                yield from prepare(self.relay_url, json.loads(text))
+                yield from prepare(self.relay_url, json.loads(text), self.options)
         settle()
 
 
 class SparkPreparer:
     """Prepares windows on the settings' Spark Connect server. Connects at the first use; one job at a time."""
 
-    def __init__(self, settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, settings: Settings, options: PrepareOptions, timeout_s: float = _TIMEOUT_S) -> None:
         self._settings = settings
+        self._options = options
         self._timeout_s = timeout_s
         self._spark: Any = None
 
@@ -47,18 +49,18 @@ class SparkPreparer:
         """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for seconds.
         Trouble is left for the first real job to meet."""
         with contextlib.suppress(Exception):
-            self._prepare([])
+            for _ in self([]):
+                pass
 
-    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Windows as `describe_window` gives them to a table in STEP_SCHEMA. Raises WorkerError and Spark's errors."""
-        return self._prepare(list(windows))
-
-    def _prepare(self, windows: list[Mapping[str, Any]]) -> pa.Table:
+    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises WorkerError and Spark's
+        errors."""
         if self._spark is None:
             self._spark = spark_session.connect(self._settings, "apply")
-        task = pa.table({"windows": pa.array([json.dumps(windows)], pa.string())})
-        frame = self._spark.createDataFrame(task).mapInArrow(PrepareWindows(self._settings.relay.url), _COLUMNS)
-        return collect(self._spark, frame, self._timeout_s).cast(STEP_SCHEMA)
+        task = pa.table({"windows": pa.array([json.dumps(list(windows))], pa.string())})
+        frame = self._spark.createDataFrame(task).mapInArrow(PrepareWindows(self._settings.relay.url, self._options), _COLUMNS)
+        for batch in stream(self._spark, frame, self._timeout_s):
+            yield batch.cast(STEP_SCHEMA)
 
     def reset(self) -> None:
         """Drop the connection; the next use connects anew."""

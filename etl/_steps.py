@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,11 +85,11 @@ def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
     )
 
 
-def from_table(table: pa.Table) -> Iterator[Step]:
-    """The steps of a table or batch in STEP_SCHEMA; payloads are buffers of it, not copies. Raises ValueError when steps
+def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
+    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ValueError when steps
     are missing or out of order."""
     expected = 0
-    for batch in table.to_batches():
+    for batch in batches:
         columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names) if name != "payload"}
         payloads = batch.column(batch.schema.get_field_index("payload"))
         for i in range(batch.num_rows):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from etl._sql_text import key_conditions, literal_column, quote_name, quote_tabl
 from etl._steps import Step
 from etl.load_format import format_load
 from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
+from etl.shapes.segment import Timings
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import STATE_PUBLIC, Column, Table
 
@@ -28,20 +28,6 @@ Images = dict[str, pa.Array]
 
 class ChangeError(ValueError):
     """Changes that can't be applied; names table, key and commit_ts."""
-
-
-@dataclass(slots=True)
-class Timings:
-    """Seconds a stage took."""
-
-    read: float = 0.0
-    decode: float = 0.0
-    reduce: float = 0.0
-    format: float = 0.0
-
-    def to_ms(self) -> dict[str, float]:
-        """Milliseconds by stage."""
-        return {name: round(getattr(self, name) * 1000, 3) for name in ("read", "decode", "reduce", "format")}
 
 
 class TableChanges:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from etl._sql_text import quote_name
-from etl.sinks.mysql import MySQLSink
+from etl.mysql import MySQLSession
 
 _NO_SUCH_TABLE = 1146
 _UNKNOWN_DATABASE = 1049
@@ -88,8 +88,8 @@ class Checkpoint:
 class CheckpointTable:
     """The row of one cluster. `lock` and `save` run in the sink's current transaction."""
 
-    def __init__(self, sink: MySQLSink, cluster_id: int, schema: str = "tidb_binlog", table: str = "checkpoint") -> None:
-        self._sink = sink
+    def __init__(self, session: MySQLSession, cluster_id: int, schema: str = "tidb_binlog", table: str = "checkpoint") -> None:
+        self._session = session
         self._cluster_id = cluster_id
         self._schema = quote_name(schema)
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
@@ -97,15 +97,15 @@ class CheckpointTable:
     def create(self) -> None:
         """Create schema and table unless they exist (needs no right to do so if they do)."""
         try:
-            self._sink.query(f"SELECT 1 FROM {self._table} LIMIT 1")
+            self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
         except Exception as error:
             if getattr(error, "code", 0) not in (_NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 raise
-            self._sink.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
-            self._sink.query(
+            self._session.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
+            self._session.query(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
             )
-        self._sink.query("COMMIT")
+        self._session.query("COMMIT")
 
     def load(self) -> Checkpoint | None:
         """The checkpoint, None when there is no row."""
@@ -117,7 +117,7 @@ class CheckpointTable:
         found = self._select(" FOR UPDATE")
         if (found.commit_ts if found else None) != (expected.commit_ts if expected else None):
             raise CheckpointMovedError(
-                f"the checkpoint of cluster {self._cluster_id} in {self._table} on {self._sink.address} is at "
+                f"the checkpoint of cluster {self._cluster_id} in {self._table} on {self._session.address} is at "
                 f"{found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected: another process "
                 "replicates to the same downstream; stop one of the two"
             )
@@ -126,9 +126,9 @@ class CheckpointTable:
         """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one now."""
         try:
             if first:
-                self._sink.query(f"INSERT INTO {self._table} VALUES (%s, %s)", (self._cluster_id, checkpoint.to_text()))
+                self._session.query(f"INSERT INTO {self._table} VALUES (%s, %s)", (self._cluster_id, checkpoint.to_text()))
             else:
-                self._sink.query(
+                self._session.query(
                     f"UPDATE {self._table} SET checkPoint = %s WHERE clusterID = %s", (checkpoint.to_text(), self._cluster_id)
                 )
         except Exception as error:
@@ -137,5 +137,5 @@ class CheckpointTable:
             raise
 
     def _select(self, suffix: str) -> Checkpoint | None:
-        rows = self._sink.query(f"SELECT checkPoint FROM {self._table} WHERE clusterID = %s{suffix}", (self._cluster_id,))
+        rows = self._session.query(f"SELECT checkPoint FROM {self._table} WHERE clusterID = %s{suffix}", (self._cluster_id,))
         return Checkpoint.parse(str(rows[0][0]), self._cluster_id) if rows else None

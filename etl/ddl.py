@@ -17,7 +17,7 @@ from etl._ddl_state import actual_columns, fingerprint, wrong_collations
 from etl._ddl_text import adapt, collation_name, exchanged_partition
 from etl._sql_text import columns_text, quote_name, quote_table
 from etl.filters import Filter
-from etl.sinks.mysql import DownstreamError, MySQLSink, is_transient
+from etl.mysql import DownstreamError, MySQLSession, is_transient
 from upstream.history import IGNORED_ACTIONS
 from upstream.schema import STATE_DELETE_ONLY, STATE_PUBLIC, Column, Schema, Table
 
@@ -71,10 +71,10 @@ def skip_reason(ddl: Mapping[str, Any], filters: Filter) -> str | None:
 class DdlExecutor:
     """Executes DDL jobs through a sink. Statements commit implicitly: the caller keeps a marker, see `etl.apply`."""
 
-    def __init__(self, sink: MySQLSink, keep_dropped_s: int = 24 * 3600) -> None:
+    def __init__(self, session: MySQLSession, keep_dropped_s: int = 24 * 3600) -> None:
         """`keep_dropped_s`: how long dropped tables are kept for RECOVER TABLE, in seconds of upstream time."""
-        self._sink = sink
-        self.recycle = RecycleBin(sink, keep_dropped_s)
+        self._session = session
+        self.recycle = RecycleBin(session, keep_dropped_s)
         self._special: dict[int, Callable[[Mapping[str, Any]], list[str]]] = {
             CREATE_SCHEMA: self._schema,
             ALTER_SCHEMA: self._schema,
@@ -98,11 +98,11 @@ class DdlExecutor:
 
     def fingerprint(self, ddl: Mapping[str, Any]) -> str:
         """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a trace."""
-        return fingerprint(self._sink, ddl, int(ddl["type"]) in (EXCHANGE_PARTITION, RENAME_TABLE, RENAME_TABLES, RECOVER_TABLE))
+        return fingerprint(self._session, ddl, int(ddl["type"]) in (EXCHANGE_PARTITION, RENAME_TABLE, RENAME_TABLES, RECOVER_TABLE))
 
     def is_transactional(self, ddl: Mapping[str, Any]) -> bool:
         """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no marker."""
-        return int(ddl["type"]) == EXCHANGE_PARTITION and self._sink.is_mariadb
+        return int(ddl["type"]) == EXCHANGE_PARTITION and self._session.is_mariadb
 
     def execute(self, ddl: Mapping[str, Any]) -> list[str]:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
@@ -121,35 +121,35 @@ class DdlExecutor:
         for table in _tables(ddl, "effect").values():
             if table is None or not table.is_base_table:
                 continue
-            actual = actual_columns(self._sink, table)
+            actual = actual_columns(self._session, table)
             names = {column.name.lower() for column in actual}
             missing = [c.name for c in table.writable_columns if c.name.lower() not in names]
             if missing:
                 raise self._failure(ddl, f"{table.full_name} lacks {', '.join(missing)} downstream afterwards")
-            wrong = wrong_collations(table, actual, self._sink.is_mariadb)
+            wrong = wrong_collations(table, actual, self._session.is_mariadb)
             if wrong:
                 by_name = {column.name: column for column in table.columns}
-                changes = ", ".join(f"MODIFY COLUMN {column_definition(by_name[n], self._sink.is_mariadb)}" for n in wrong)
-                self._sink.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, self._sink.is_mariadb)}")
+                changes = ", ".join(f"MODIFY COLUMN {column_definition(by_name[n], self._session.is_mariadb)}" for n in wrong)
+                self._session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, self._session.is_mariadb)}")
                 warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
         return warnings
 
     def _statement(self, ddl: Mapping[str, Any]) -> list[str]:
         """Run the text, adapted; then in a mode that converts what doesn't fit; then what can be generated instead."""
         self._use(ddl)
-        text = adapt(str(ddl["query"]), self._sink.is_mariadb)
+        text = adapt(str(ddl["query"]), self._session.is_mariadb)
         moment = _moment(ddl)
         if moment:
             # Existing rows get the default of the moment at which TiDB added the column.
-            self._sink.query("SET SESSION timestamp = UNIX_TIMESTAMP(%s)", (moment,))
+            self._session.query("SET SESSION timestamp = UNIX_TIMESTAMP(%s)", (moment,))
         warnings = self._run(ddl, text)
         if moment:
-            self._sink.query("SET SESSION timestamp = DEFAULT")
+            self._session.query("SET SESSION timestamp = DEFAULT")
         return warnings
 
     def _run(self, ddl: Mapping[str, Any], text: str) -> list[str]:
         try:
-            self._sink.execute(text)
+            self._session.execute(text)
             return []
         except DownstreamError as error:
             if is_transient(error):
@@ -162,13 +162,13 @@ class DdlExecutor:
             if generated is None:
                 raise
             for statement in generated:
-                self._sink.execute(statement)
+                self._session.execute(statement)
             return [f"executed in another form because {error.message}", *warnings]
 
     def _lenient(self, text: str, error: DownstreamError) -> list[str]:
-        self._sink.query("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'")
-        self._sink.execute(text)
-        self._sink.connect()  # back to the session that everything else is written for
+        self._session.query("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'")
+        self._session.execute(text)
+        self._session.connect()  # back to the session that everything else is written for
         return [f"values that don't fit were converted: {error.message}"]
 
     def _alternative(self, ddl: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
@@ -176,11 +176,11 @@ class DdlExecutor:
         before, after = _tables(ddl, "before"), _tables(ddl, "effect")
         statements: list[str] = []
         warnings: list[str] = []
-        mariadb = self._sink.is_mariadb
+        mariadb = self._session.is_mariadb
         for table_id, table in after.items():
             if table is None or not table.is_base_table or table.partition != getattr(before.get(table_id), "partition", table.partition):
                 return None, []
-            actual = {column.name.lower() for column in actual_columns(self._sink, table)}
+            actual = {column.name.lower() for column in actual_columns(self._session, table)}
             if not actual:
                 return None, []
             old = before.get(table_id)
@@ -197,7 +197,7 @@ class DdlExecutor:
             clauses += [f"DROP COLUMN {quote_name(c.name)}" for n, c in old_columns.items() if n not in kept and n in actual]
             found = {
                 str(name)
-                for (name,) in self._sink.query(
+                for (name,) in self._session.query(
                     "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
                     (table.schema_name, table.name),
                 )
@@ -217,14 +217,14 @@ class DdlExecutor:
     def _schema(self, ddl: Mapping[str, Any]) -> list[str]:
         for document in ((ddl.get("effect") or {}).get("schemas") or {}).values():
             schema = Schema.from_json(document)
-            mariadb = self._sink.is_mariadb
+            mariadb = self._session.is_mariadb
             options = f" CHARACTER SET {schema.charset} COLLATE {collation_name(schema.collate, mariadb)}" if schema.charset else ""
             verb = "CREATE DATABASE IF NOT EXISTS" if int(ddl["type"]) == CREATE_SCHEMA else "ALTER DATABASE"
-            self._sink.execute(f"{verb} {quote_name(schema.name)}{options}")
+            self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
         return []
 
     def _drop_schema(self, ddl: Mapping[str, Any]) -> list[str]:
-        self._sink.execute(f"DROP DATABASE IF EXISTS {quote_name(str(ddl['schema_name']))}")
+        self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(str(ddl['schema_name']))}")
         return []
 
     def _create(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -235,7 +235,7 @@ class DdlExecutor:
         return warnings
 
     def _create_one(self, ddl: Mapping[str, Any], table: Table, as_written: bool) -> list[str]:
-        mariadb = self._sink.is_mariadb
+        mariadb = self._session.is_mariadb
         candidates: list[tuple[str, list[str]]] = []
         if table.temp_table_type:
             as_written = False
@@ -248,7 +248,7 @@ class DdlExecutor:
         for statement, left_out in candidates:
             try:
                 self._use(ddl)
-                self._sink.execute(statement)
+                self._session.execute(statement)
             except DownstreamError as error:
                 if is_transient(error):
                     raise
@@ -280,7 +280,7 @@ class DdlExecutor:
     def _truncate(self, ddl: Mapping[str, Any]) -> list[str]:
         for table in _tables(ddl, "effect").values():
             if table is not None and not table.temp_table_type:
-                self._sink.execute(f"TRUNCATE TABLE {quote_table(table)}")
+                self._session.execute(f"TRUNCATE TABLE {quote_table(table)}")
         return []
 
     def _exchange(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -292,12 +292,12 @@ class DdlExecutor:
         names = columns_text(ordinary.writable_columns)
         partition = f"{quote_table(partitioned)} PARTITION ({exchanged_partition(str(ddl['query']))})"
         kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
-        self._sink.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
-        self._sink.execute(f"DELETE FROM {partition}")
-        self._sink.execute(f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}")
-        self._sink.execute(f"DELETE FROM {quote_table(ordinary)}")
-        self._sink.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
-        self._sink.execute(f"DROP TEMPORARY TABLE {kept}")
+        self._session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
+        self._session.execute(f"DELETE FROM {partition}")
+        self._session.execute(f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}")
+        self._session.execute(f"DELETE FROM {quote_table(ordinary)}")
+        self._session.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
+        self._session.execute(f"DROP TEMPORARY TABLE {kept}")
         return []
 
     def _rename(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -306,7 +306,7 @@ class DdlExecutor:
         if pairs and all(old is not None for old, _ in pairs):
             renames = ", ".join(f"{quote_table(old)} TO {quote_table(new)}" for old, new in pairs if old)
             try:
-                self._sink.execute(f"RENAME TABLE {renames}")
+                self._session.execute(f"RENAME TABLE {renames}")
                 return []
             except DownstreamError as error:
                 if is_transient(error) or len(pairs) == 1:
@@ -326,7 +326,7 @@ class DdlExecutor:
         kind = "VIEW" if int(ddl["type"]) == DROP_VIEW else "SEQUENCE"
         name = f"{quote_name(str(ddl['schema_name']))}.{quote_name(str(ddl['table_name']))}"
         try:
-            self._sink.execute(f"DROP {kind} IF EXISTS {name}")
+            self._session.execute(f"DROP {kind} IF EXISTS {name}")
             return []
         except DownstreamError as error:
             if is_transient(error):
@@ -338,7 +338,7 @@ class DdlExecutor:
 
     def _use(self, ddl: Mapping[str, Any]) -> None:
         if ddl.get("schema_name"):
-            self._sink.query(f"USE {quote_name(str(ddl['schema_name']))}")
+            self._session.query(f"USE {quote_name(str(ddl['schema_name']))}")
 
     def _failure(self, ddl: Mapping[str, Any], reason: str) -> DdlError:
         return DdlError(

@@ -24,10 +24,10 @@ from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, versi
 from etl._spark_job import WorkerError
 from etl.checkpoint import Checkpoint, CheckpointTable
 from etl.explode import BinlogDecodeError
+from etl.mysql import DownstreamError, MySQLSession
+from etl.mysql import is_transient as is_downstream_transient
 from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.settings import Settings
-from etl.sinks import DownstreamError, MySQLSink
-from etl.sinks import is_transient as is_downstream_transient
 from relay import Claim, RelayLog, Window, WindowConflictError
 from upstream import (
     EtcdClient,
@@ -312,7 +312,7 @@ class _Loop:
     def _downstream_checkpoint(self) -> Checkpoint | None:
         """An unreachable downstream is an error here: a relay log must not begin after what the downstream still needs."""
         downstream = self._settings.downstream
-        sink = MySQLSink(downstream)
+        sink = MySQLSession(downstream)
         try:
             sink.connect()
             table = CheckpointTable(sink, self._pd.cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)

@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from etl._steps import STEP_SCHEMA, Step, to_batches
-from etl._table_changes import ChangeError, TableChanges, Timings
+from etl._table_changes import ChangeError
 from etl.ddl import TRUNCATE_TABLE, skip_reason
 from etl.filters import Filter, is_internal_table
+from etl.shapes import Segment, Shape, Timings, find_shape
 from relay import Window, read_parts
 from upstream.schema import Table
 
-__all__ = ["STEP_SCHEMA", "ChangeError", "describe_window", "prepare", "prepare_steps"]
+__all__ = ["STEP_SCHEMA", "ChangeError", "PrepareOptions", "describe_window", "prepare", "prepare_steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """What holds for every window of a run. Travels to Spark's workers: no secrets."""
+
+    shape: str = "net"
+    """Which steps the sink takes, see `etl.shapes`."""
+    filters: Filter = field(default_factory=Filter)
 
 
 def describe_window(window: Window, after_ts: int | None = None, until_ts: int | None = None) -> dict[str, Any]:
@@ -39,21 +50,20 @@ def describe_window(window: Window, after_ts: int | None = None, until_ts: int |
     }
 
 
-def prepare(relay_url: str, windows: Sequence[Mapping[str, Any]], filters: Filter | None = None) -> Iterator[pa.RecordBatch]:
+def prepare(relay_url: str, windows: Sequence[Mapping[str, Any]], options: PrepareOptions) -> Iterator[pa.RecordBatch]:
     """The steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in STEP_SCHEMA.
 
     `windows` come from `describe_window` and follow one another. Raises ChangeError, relay and row codec errors; all name
     what they are about.
     """
-    yield from to_batches(prepare_steps(relay_url, windows, filters))
+    yield from to_batches(prepare_steps(relay_url, windows, options))
 
 
-def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], filters: Filter | None = None) -> Iterator[Step]:
+def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options: PrepareOptions) -> Iterator[Step]:
     """The same as `prepare`, step by step."""
-    filters = filters or Filter()
-    state = _Schemas(filters)
+    state = _Schemas(options.filters)
     timings = Timings()
-    segment = _Segment(state, timings)
+    segment = _Collector(state, find_shape(options.shape), timings)
     for window in windows:
         started = time.perf_counter()
         changes = read_parts(relay_url, window["parts"])
@@ -137,59 +147,47 @@ class _Schemas:
         return table
 
 
-class _Segment:
-    """Changes between two barriers, from one or more windows."""
+class _Collector:
+    """Gathers the changes between two barriers, from one or more windows."""
 
-    def __init__(self, schemas: _Schemas, timings: Timings) -> None:
+    def __init__(self, schemas: _Schemas, shape: Shape, timings: Timings) -> None:
         self._schemas = schemas
+        self._shape = shape
         self._timings = timings
         self._pieces: list[pa.Table] = []
-        self._tables: list[TableChanges] = []
 
     def add(self, changes: pa.Table) -> None:
         if changes.num_rows:
             self._pieces.append(changes)
 
     def flush(self, commit_ts: int, schema_version: int, last: bool) -> Iterator[Step]:
-        """Delete, load and commit steps of what was added; without changes a commit only at the end."""
+        """The shape's steps of what was added, then a commit; without changes a commit only at the end."""
         if not self._pieces and not last:
             return
-        changes = 0
-        rows = 0
-        reduced = []
-        for table_changes in self._split():
-            changes += table_changes.changes
-            reduced.append(table_changes)
-        for table_changes in reduced:
-            for step in table_changes.deletes():
-                rows += step.rows
-                yield step
-        for table_changes in reduced:
-            for step in table_changes.loads():
+        changes = rows = 0
+        if self._pieces:
+            segment = self._segment()
+            changes = sum(len(places) for _, places in segment.tables)
+            for step in self._shape(segment, self._timings):
                 rows += step.rows
                 yield step
         detail = {"schema_version": schema_version if last else None, "timings_ms": self._timings.to_ms()}
         yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
-        self._timings.read = self._timings.decode = self._timings.reduce = self._timings.format = 0.0
+        self._timings.clear()
 
-    def _split(self) -> Iterator[TableChanges]:
-        if not self._pieces:
-            return
+    def _segment(self) -> Segment:
         started = time.perf_counter()
         table = pa.concat_tables(self._pieces).combine_chunks()
         self._pieces = []
-        ids, kinds = table["table_id"].to_numpy(), table["kind"].to_numpy()
-        commit_ts = table["commit_ts"].to_numpy()
-        rows = table["row"].chunk(0)
+        ids, commit_ts = table["table_id"].to_numpy(), table["commit_ts"].to_numpy()
         order = np.argsort(ids, kind="stable")
         sorted_ids = ids[order]
         starts = np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1]))
-        self._timings.decode += time.perf_counter() - started
+        tables = []
         for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
-            chosen = order[start:end]
-            found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[chosen[0]]))
-            if found is None:
-                continue
-            whole = len(chosen) == len(order)
-            picked = rows if whole else rows.take(pa.array(chosen))
-            yield TableChanges(found, kinds[chosen], picked, commit_ts[chosen], self._timings)
+            places = order[start:end]
+            found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[places[0]]))
+            if found is not None:
+                tables.append((found, places))
+        self._timings.decode += time.perf_counter() - started
+        return Segment(table, tuple(tables))

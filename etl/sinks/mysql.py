@@ -1,218 +1,243 @@
-"""The one connection to a MySQL-protocol downstream: transactions, deletes, LOAD DATA from memory.
+"""Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
 
-LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the client answers only to the
-random name of the load in progress, from memory; any other name is refused and ends the connection.
+Crash-safe by construction: every commit moves the checkpoint row from the place it was locked at, so whatever happened to a
+connection or a process, the row tells what is done. A DDL statement commits by itself; before it, its job and a fingerprint
+of what it affects go into the checkpoint row. Found there later: fingerprint as before, it did not run; else it did.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
 
-import pymysql
-import pymysql.connections
-from pymysql import protocol
+from etl._sql_text import quote_name
+from etl._steps import Step
+from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
+from etl.ddl import DdlExecutor, skip_reason
+from etl.filters import Filter
+from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.settings import Settings
+from etl.sinks.sink import ApplyError, Written
 
-from etl.settings import Downstream
+log = logging.getLogger("sluice.apply")
 
-_PACKET_BYTES = 1 << 20
-_SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
-_UNKNOWN_VARIABLE = 1193
-_OPTIONAL_VARIABLES = (
-    ("in_predicate_conversion_threshold", "0"),  # MariaDB: long IN lists stay ranges on the key
-    ("allow_auto_random_explicit_insert", "1"),  # TiDB
-    ("tidb_constraint_check_in_place", "1"),
-    ("system_versioning_alter_history", "'KEEP'"),
-)
-# Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for now.
-_TRANSIENT = frozenset(
-    {0, 1020, 1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1290, 1317, 1412,
-     1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 4031, 8002, 8022, 8027, 8028, 9001, 9002, 9003, 9005, 9007}
-)  # fmt: skip
-_LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
-
-
-class DownstreamError(Exception):
-    """The downstream refused a statement. `code` is the server's error number, 0 if the connection failed."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} (error {code})" if code else message)
-        self.code = code
-        self.message = message
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether rolling back, connecting anew and starting again at the checkpoint may help."""
-    if isinstance(error, DownstreamError):
-        return error.code in _TRANSIENT
-    return isinstance(error, OSError)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """What the server says of one LOAD DATA: lines read, rows removed by REPLACE, lines skipped, warnings."""
-
-    records: int
-    deleted: int
-    skipped: int
-    warnings: int
-
-
-class _Result(pymysql.connections.MySQLResult):
-    """A result that answers the server's request for a file from memory."""
-
-    def _read_load_local_packet(self, first_packet: Any) -> None:
-        connection: Any = self.connection
-        wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
-        name, payload = connection.offered
-        connection.offered = (b"", b"")
-        refused = not name or wanted != name
-        try:
-            if not refused:
-                view = memoryview(payload)
-                size = min(_PACKET_BYTES, connection.max_allowed_packet)
-                for start in range(0, len(view), size):
-                    connection.write_packet(bytes(view[start : start + size]))
-        finally:
-            connection.write_packet(b"")
-        packet = connection._read_packet()
-        if refused:
-            connection._force_close()
-            raise pymysql.err.OperationalError(0, "the server asked for a file that was not offered to it; connection closed")
-        this: Any = self
-        this._read_ok_packet(packet)
-
-
-class _Connection(pymysql.connections.Connection):
-    offered: tuple[bytes, Any] = (b"", b"")
-
-    def _read_query_result(self, unbuffered: bool = False) -> int:
-        result = _Result(self)
-        result.read()
-        self._result = result
-        if result.server_status is not None:
-            self.server_status = result.server_status
-        return int(result.affected_rows or 0)
+_SHOWN = 3
 
 
 class MySQLSink:
-    """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
+    """A database that speaks the MySQL protocol, written by one session: what lies between two commit steps is one transaction."""
 
-    def __init__(self, settings: Downstream, unix_socket: str | None = None) -> None:
-        self._settings = settings
-        self._unix_socket = unix_socket
-        self._connection: _Connection | None = None
-        self.version = ""
+    shape = "net"
+
+    def __init__(self, session: MySQLSession, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600) -> None:
+        self._session = session
+        self._table = table
+        self._filters = filters
+        self._ddl = DdlExecutor(session, keep_dropped_s)
+        self._checkpoint: Checkpoint | None = None
+        self._in_transaction = False
+        self._purged_at = 0
+
+    @classmethod
+    def open(cls, settings: Settings, cluster_id: int) -> Self:
+        """The settings' downstream; nothing is connected yet."""
+        downstream = settings.downstream
+        session = MySQLSession(downstream)
+        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+        return cls(session, table, Filter())
 
     @property
     def address(self) -> str:
-        """`user@host:port`, for messages."""
-        return f"{self._settings.user}@{self._unix_socket or f'{self._settings.host}:{self._settings.port}'}"
-
-    @property
-    def is_mariadb(self) -> bool:
-        """Whether the connected server is MariaDB."""
-        return "mariadb" in self.version.lower()
-
-    def connect(self) -> None:
-        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked."""
-        self.close()
-        settings = self._settings
-        try:
-            connection = _Connection(
-                host=settings.host, port=settings.port, user=settings.user, password=settings.password(),
-                unix_socket=self._unix_socket, charset="utf8mb4", autocommit=False, local_infile=True,
-                connect_timeout=settings.connect_timeout_s, read_timeout=settings.read_timeout_s,
-                write_timeout=settings.read_timeout_s,
-            )  # fmt: skip
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise self._error(error) from error
-        self._connection = connection
-        self.version = str(connection.get_server_info())
-        self.query(
-            "SET SESSION time_zone='+00:00', foreign_key_checks=0, unique_checks=1, "
-            f"sql_mode='{_SQL_MODE}', character_set_client=utf8mb4, character_set_results=utf8mb4"
-        )
-        for name, value in _OPTIONAL_VARIABLES:
-            try:
-                self.query(f"SET SESSION {name}={value}")
-            except DownstreamError as error:
-                if error.code != _UNKNOWN_VARIABLE:
-                    raise
-        self.query("COMMIT")
-        packet = self.query("SELECT @@max_allowed_packet")[0][0]
-        connection.max_allowed_packet = int(packet)
-        connection.commit()
+        return self._session.address
 
     def close(self) -> None:
-        """End the session; an open transaction is rolled back by the server. Never raises."""
-        if self._connection is not None:
-            connection: Any = self._connection
-            connection._force_close()  # a farewell to a dead server would wait for its time-out
-            self._connection = None
+        self._session.close()
 
-    def begin(self) -> None:
-        """Start a transaction."""
-        self.query("START TRANSACTION")
+    def recover(self) -> Checkpoint | None:
+        self._in_transaction = False
+        self._session.connect()
+        self._table.create()
+        self._checkpoint = self._table.load()
+        self._session.query("COMMIT")
+        return self._checkpoint
 
-    def commit(self) -> None:
-        """Commit. After an error the outcome is unknown: only the checkpoint row tells."""
-        self.query("COMMIT")
+    def run(self, steps: Iterable[Step]) -> Written:
+        written = Written()
+        for step in steps:
+            match step.kind:
+                case "delete":
+                    self._begin()
+                    self._delete(step, written)
+                case "load":
+                    self._begin()
+                    self._load(step, written)
+                case "commit":
+                    self._begin()
+                    self._commit(step, written)
+                case "ddl":
+                    self._run_ddl(step, written)
+                case _:
+                    raise ValueError(f"unknown step {step.kind!r}")
+        self._purge(written)
+        return written
 
-    def rollback(self) -> None:
-        """Roll back."""
-        self.query("ROLLBACK")
+    def _begin(self) -> None:
+        if self._in_transaction:
+            return
+        self._session.begin()
+        self._table.lock(self._checkpoint)
+        self._in_transaction = True
 
-    def query(self, statement: str | bytes, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run one statement, return its rows. `args` fill ``%s`` places, escaped."""
-        return self._run(statement, args)[1]
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint row and commit."""
+        self._table.save(checkpoint, first=self._checkpoint is None)
+        self._session.commit()
+        self._checkpoint = checkpoint
+        self._in_transaction = False
 
-    def execute(self, statement: str | bytes) -> int:
-        """Run one statement, return the number of affected rows."""
-        return self._run(statement, None)[0]
+    def _commit(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        before = self._checkpoint or Checkpoint(0)
+        self._save(before.at(step.commit_ts, step.detail.get("schema_version")))
+        written.commit_s += time.perf_counter() - started
+        written.commits += 1
+        written.rows += step.rows
+        written.changes += step.changes
+        written.add_stages(step.detail.get("timings_ms"))
 
-    def warnings(self) -> list[tuple[str, int, str]]:
-        """(level, code, message) of the last statement's warnings."""
-        return [(str(level), int(code), str(message)) for level, code, message in self.query("SHOW WARNINGS LIMIT 10")]
-
-    def load(self, statement: str, payload: Any) -> LoadOutcome:
-        """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file."""
-        connection = self._open()
-        name = "sluice-" + secrets.token_hex(8)
-        connection.offered = (name.encode(), payload)
+    def _delete(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        statement = bytes(step.payload)
         try:
-            affected, _ = self._run(f"LOAD DATA LOCAL INFILE '{name}' {statement}", None)
-        finally:
-            connection.offered = (b"", b"")
-        result = connection._result
-        message = result.message if result is not None else b""
-        match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
-        if match:
-            return LoadOutcome(*(int(group) for group in match.groups()))
-        # A server that doesn't report the parts (TiDB): affected rows are lines plus rows removed.
-        return LoadOutcome(-1, affected, 0, result.warning_count if result is not None else 0)
+            affected = self._session.execute(statement)
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        if affected != step.rows:
+            raise self._mismatch(step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement))
+        written.send_s += time.perf_counter() - started
 
-    def _open(self) -> _Connection:
-        if self._connection is None:
-            raise DownstreamError(2006, f"{self.address}: not connected")
-        return self._connection
-
-    def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
-        connection = self._open()
+    def _load(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        replaces = int(step.detail["replaces"])
         try:
-            with connection.cursor() as cursor:
-                if args is not None and isinstance(statement, str):
-                    statement = cursor.mogrify(statement, args)
-                affected = connection.query(statement)
-                result = connection._result
-                return affected, list(result.rows or ()) if result is not None else []
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise self._error(error) from error
+            outcome = self._session.load(str(step.detail["statement"]), step.payload)
+            if outcome.warnings:
+                texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
+                raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        expected = LoadOutcome(step.rows, replaces, 0, 0)
+        if outcome.records < 0:  # the server tells the sum only
+            expected = LoadOutcome(-1, step.rows + replaces, 0, 0)
+        if outcome != expected:
+            found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
+            raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
+        written.send_s += time.perf_counter() - started
 
-    def _error(self, error: BaseException) -> DownstreamError:
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        text = str(error.args[1]) if len(error.args) > 1 else str(error) or "connection lost"
-        return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")
+    def _run_ddl(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        ddl = step.detail
+        after = (self._checkpoint or Checkpoint(0)).at(step.commit_ts)
+        reason = skip_reason(ddl, self._filters)
+        if reason is None:
+            ran = False
+            if self._ddl.is_transactional(ddl):
+                self._begin()
+            else:
+                ran = self._marked(ddl, step.commit_ts)
+            warnings = self._ddl.settle(ddl) if ran else self._ddl.execute(ddl)
+            for warning in warnings:
+                log.warning("DDL job %s at commit_ts %s: %s", ddl.get("job_id"), step.commit_ts, warning)
+            log.info("DDL at commit_ts %s: %s", step.commit_ts, str(ddl.get("query"))[:500])
+            written.warnings += [f"DDL job {ddl.get('job_id')}: {warning}" for warning in warnings]
+            written.ddls += 1
+        if not self._in_transaction:
+            self._session.query("COMMIT")
+            self._begin()
+        self._save(after)
+        written.ddl_s += time.perf_counter() - started
+
+    def _marked(self, ddl: Mapping[str, Any], commit_ts: int) -> bool:
+        """Whether the statement has run already; if not, leaves the marker that tells so next time."""
+        fingerprint = self._ddl.fingerprint(ddl)
+        self._session.query("COMMIT")
+        pending = self._checkpoint.pending if self._checkpoint else None
+        if pending is not None and (pending.job_id, pending.commit_ts) == (int(ddl.get("job_id") or 0), commit_ts):
+            if pending.fingerprint != fingerprint:
+                log.info("DDL job %s at commit_ts %s ran before the interruption", pending.job_id, commit_ts)
+                return True
+            return False
+        marker = PendingDdl(int(ddl.get("job_id") or 0), commit_ts, fingerprint)
+        before = (self._checkpoint or Checkpoint(0)).at(commit_ts - 1)
+        self._begin()
+        self._save(replace(before, pending=marker))
+        return False
+
+    def _purge(self, written: Written) -> None:
+        """Once a minute of upstream time: dropped tables that are kept no longer."""
+        at = self._checkpoint.commit_ts if self._checkpoint else 0
+        if (at - self._purged_at) >> 18 < 60_000 or self._in_transaction:
+            return
+        self._purged_at = at
+        for name in self._ddl.recycle.purge(at):
+            log.info("removed %s for good", name)
+        self._session.query("COMMIT")
+
+    def _refused(self, step: Step, error: DownstreamError) -> Exception:
+        if is_transient(error):
+            return error
+        return self._mismatch(step, str(error), "")
+
+    def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
+        return ApplyError(
+            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
+            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
+            f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
+            "or copy the table again, then start again"
+        )
+
+    def _missing(self, step: Step, statement: bytes) -> str:
+        """Which keys of a DELETE aren't there; for the error message, so it never fails."""
+        try:
+            self._session.rollback()
+            head, _, conditions = statement.partition(b" WHERE ")
+            count = head.replace(b"DELETE", b"SELECT COUNT(*)", 1)
+            if b" IN (" in conditions and b"\nOR " not in conditions:
+                name, _, values = conditions.partition(b" IN (")
+                terms = [name + b"=" + value for value in values[:-1].split(b",\n")]
+            else:
+                terms = conditions.rpartition(b" LIMIT ")[0].split(b"\nOR ") if b" LIMIT " in conditions else conditions.split(b"\nOR ")
+            missing = []
+            for term in terms:
+                if int(self._session.query(count + b" WHERE " + term)[0][0]) == 0:
+                    missing.append(term.decode("utf-8", "replace")[:300])
+                    if len(missing) == _SHOWN:
+                        break
+            return "missing: " + "; ".join(missing) if missing else ""
+        except DownstreamError:
+            return ""
+
+    def _unexpected(self, step: Step, replaces: bool) -> str:
+        """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
+        target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
+        check = f"{quote_name(step.schema)}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
+        keys = [quote_name(key) for key in step.detail.get("keys") or ()]
+        if not keys:
+            return ""
+        try:
+            self._session.rollback()
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+            statement = str(step.detail["statement"]).replace(f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1)
+            self._session.load(statement, step.payload)
+            columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
+            join = f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL" if replaces else f"JOIN {target} o ON {same}"
+            rows = self._session.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_SHOWN}")
+            self._session.execute(f"DROP TEMPORARY TABLE {check}")
+        except DownstreamError:
+            return ""
+        what = "missing" if replaces else "there already"
+        return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""

@@ -1,4 +1,4 @@
-"""A private MariaDB for tests. Import `mariadb` (one server a session) and `sink` (an empty server's session) by name."""
+"""A private MariaDB for tests. Import `mariadb` (one server a session) and `session` (an empty server's session) by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from etl.mysql import MySQLSession
 from etl.settings import Downstream
-from etl.sinks import MySQLSink
 
 _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
 
@@ -95,8 +95,8 @@ def mariadb(mariadb_server: MariaDBServer) -> MariaDBServer:
 
 
 @pytest.fixture
-def sink(mariadb: MariaDBServer) -> Iterator[MySQLSink]:
-    sink = MySQLSink(mariadb.downstream)
-    sink.connect()
-    yield sink
-    sink.close()
+def session(mariadb: MariaDBServer) -> Iterator[MySQLSession]:
+    session = MySQLSession(mariadb.downstream)
+    session.connect()
+    yield session
+    session.close()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from etl.checkpoint import Checkpoint, CheckpointError, CheckpointMovedError, CheckpointTable, PendingDdl
-from etl.sinks import MySQLSink
+from etl.mysql import MySQLSession
 from tests.etl.mariadb_fixture import MariaDBServer
 
 DRAINER = '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
@@ -34,28 +34,28 @@ def test_a_row_that_makes_no_sense_is_an_error_that_shows_it(text: str) -> None:
         Checkpoint.parse(text, 7)
 
 
-def test_the_table_is_the_originals_and_keeps_64_bit_cluster_ids(sink: MySQLSink) -> None:
-    table = CheckpointTable(sink, 2**64 - 1)
+def test_the_table_is_the_originals_and_keeps_64_bit_cluster_ids(session: MySQLSession) -> None:
+    table = CheckpointTable(session, 2**64 - 1)
     table.create()
     table.create()
     assert table.load() is None
     table.save(Checkpoint(5), first=True)
-    sink.commit()
-    assert sink.query("SELECT clusterID, checkPoint FROM tidb_binlog.checkpoint") == [
+    session.commit()
+    assert session.query("SELECT clusterID, checkPoint FROM tidb_binlog.checkpoint") == [
         (2**64 - 1, '{"consistent":true,"commitTS":5,"ts-map":{},"schema-version":0}')
     ]
     assert table.load() == Checkpoint(5)
 
 
-def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDBServer, sink: MySQLSink) -> None:
-    other = MySQLSink(mariadb.downstream)
+def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDBServer, session: MySQLSession) -> None:
+    other = MySQLSession(mariadb.downstream)
     other.connect()
-    mine, theirs = CheckpointTable(sink, 7), CheckpointTable(other, 7)
+    mine, theirs = CheckpointTable(session, 7), CheckpointTable(other, 7)
     mine.create()
-    sink.begin()
+    session.begin()
     mine.lock(None)
     mine.save(Checkpoint(5), first=True)
-    sink.commit()
+    session.commit()
     other.begin()
     with pytest.raises(CheckpointMovedError, match="another process"):
         theirs.lock(None)
@@ -66,7 +66,7 @@ def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDB
     theirs.lock(Checkpoint(5))
     theirs.save(Checkpoint(6))
     other.commit()
-    sink.begin()
+    session.begin()
     with pytest.raises(CheckpointMovedError, match="at 6, 5 expected"):
         mine.lock(Checkpoint(5))
     other.close()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from etl._applier import Applier
 from etl._ddl_generate import create_table
 from etl._ddl_state import actual_columns, wrong_collations
 from etl._ddl_text import adapt, exchanged_partition, tokens
@@ -18,7 +17,8 @@ from etl._steps import Step
 from etl.checkpoint import CheckpointTable
 from etl.ddl import RECYCLE_SCHEMA, DdlError, skip_reason
 from etl.filters import Filter
-from etl.sinks import MySQLSink
+from etl.mysql import MySQLSession
+from etl.sinks.mysql import MySQLSink
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from upstream.schema import Column, Table
@@ -64,11 +64,11 @@ def test_what_means_nothing_downstream_is_skipped_with_a_reason(ddl: dict[str, A
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "shop"])
-def test_generated_tables_are_those_of_the_recording(sink: MySQLSink, tmp_path: Path, name: str) -> None:
+def test_generated_tables_are_those_of_the_recording(session: MySQLSession, tmp_path: Path, name: str) -> None:
     relay = land(RECORDINGS / name, f"file://{tmp_path}/relay", 100_000)
     window = relay.first()
     assert window is not None
-    sink.query("CREATE DATABASE gen")
+    session.query("CREATE DATABASE gen")
     created = 0
     for ddl in window.ddls:
         for document in ddl["effect"]["tables"].values():
@@ -77,8 +77,8 @@ def test_generated_tables_are_those_of_the_recording(sink: MySQLSink, tmp_path: 
                 continue
             table = replace(table, schema_name="gen", name=f"{table.name[:20]}_{created}")
             statement, _ = create_table(table, mariadb=True)
-            sink.execute(statement)
-            actual = actual_columns(sink, table)
+            session.execute(statement)
+            actual = actual_columns(session, table)
             assert [c.name for c in actual] == [c.name for c in table.columns if c.public and not c.hidden]
             assert wrong_collations(table, actual, mariadb=True) == []
             created += 1
@@ -89,7 +89,7 @@ class Crash(Exception):
     """Stands for the end of the process."""
 
 
-class CrashingSink(MySQLSink):
+class CrashingSink(MySQLSession):
     """Dies around the first statement that `hits`: before it reached the server, or after it ran there."""
 
     def __init__(self, downstream: Any, hits: Callable[[str], bool], after: bool) -> None:
@@ -131,52 +131,52 @@ CASES = {
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the statement", "after the statement"])
 @pytest.mark.parametrize("name", list(CASES))
-def test_a_statement_runs_exactly_once_whenever_the_process_dies(mariadb: MariaDBServer, sink: MySQLSink, name: str, after: bool) -> None:
+def test_a_statement_runs_exactly_once_whenever_the_process_dies(mariadb: MariaDBServer, session: MySQLSession, name: str, after: bool) -> None:
     step, verb, holds = CASES[name]
     for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "CREATE TABLE d.u (id int PRIMARY KEY)",
                       "INSERT INTO d.t VALUES (1)", "INSERT INTO d.u VALUES (2)", "COMMIT"):  # fmt: skip
-        sink.query(statement)
+        session.query(statement)
     dying = CrashingSink(mariadb.downstream, lambda text: verb in text, after)
-    first = Applier(dying, CheckpointTable(dying, 7), Filter())
+    first = MySQLSink(dying, CheckpointTable(dying, 7), Filter())
     first.recover()
     with pytest.raises(Crash):
         first.run([step])
     dying.close()
-    table = CheckpointTable(sink, 7)
+    table = CheckpointTable(session, 7)
     left = table.load()
     assert left is not None
     assert (left.commit_ts, left.pending is not None) == (99, True)
-    second = Applier(sink, table, Filter())
+    second = MySQLSink(session, table, Filter())
     assert second.recover() == left
     second.run([step])
-    assert holds(sink)
+    assert holds(session)
     done = table.load()
     assert done is not None
     assert (done.commit_ts, done.pending) == (100, None)
 
 
-def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(sink: MySQLSink) -> None:
+def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(session: MySQLSession) -> None:
     for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT"):
-        sink.query(statement)
-    applier = Applier(sink, CheckpointTable(sink, 7), Filter(), keep_dropped_s=3600)
+        session.query(statement)
+    applier = MySQLSink(session, CheckpointTable(session, 7), Filter(), keep_dropped_s=3600)
     applier.recover()
     hour = 3600_000 << 18
     table = described(9, "t", "id")
     applier.run([ddl_step(4, "DROP TABLE `t`", "t", {"9": None}, {"9": table}, ts=10 * hour)])
-    assert sink.query("SHOW TABLES FROM d") == []
+    assert session.query("SHOW TABLES FROM d") == []
     applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=10 * hour + 1)])
-    assert sink.query("SELECT * FROM d.t") == [(1,)]
+    assert session.query("SELECT * FROM d.t") == [(1,)]
     applier.run([ddl_step(4, "DROP TABLE `t`", "t", {"9": None}, {"9": table}, ts=10 * hour + 2)])
-    assert len(sink.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}")) == 1
+    assert len(session.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}")) == 1
     applier.run([Step("commit", 12 * hour, detail={"schema_version": 1})])
-    assert sink.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}") == []
+    assert session.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}") == []
     with pytest.raises(DdlError, match="copy the table"):
         applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=12 * hour + 1)])
 
 
-def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(sink: MySQLSink) -> None:
-    sink.query("CREATE DATABASE d")
-    applier = Applier(sink, CheckpointTable(sink, 7), Filter())
+def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(session: MySQLSession) -> None:
+    session.query("CREATE DATABASE d")
+    applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
     with pytest.raises(DdlError) as caught:
         applier.run([ddl_step(20, "ALTER TABLE `t` DROP PARTITION `p0`", "t", {})])
@@ -185,27 +185,27 @@ def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(sink: 
         assert part in text
 
 
-def test_rows_get_the_moment_at_which_a_column_was_added(sink: MySQLSink) -> None:
+def test_rows_get_the_moment_at_which_a_column_was_added(session: MySQLSession) -> None:
     for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT"):
-        sink.query(statement)
+        session.query(statement)
     old = Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3),), pk_is_handle=True)
     added = Column(2, "at", 1, 7, 8192, decimal=3, default="CURRENT_TIMESTAMP", origin_default="2024-05-06 07:08:09.123", version=2)
     new = replace(old, columns=(*old.columns, added))
-    applier = Applier(sink, CheckpointTable(sink, 7), Filter())
+    applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
     query = "ALTER TABLE `t` ADD COLUMN `at` TIMESTAMP(3) DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)"
     applier.run([ddl_step(5, query, "t", {"9": new.to_json()}, {"9": old.to_json()})])
-    assert sink.query("SELECT CAST(at AS CHAR) FROM d.t") == [("2024-05-06 07:08:09.123",)]
-    assert sink.query("SELECT ABS(UNIX_TIMESTAMP() - UNIX_TIMESTAMP(SYSDATE())) < 5") == [(1,)]
+    assert session.query("SELECT CAST(at AS CHAR) FROM d.t") == [("2024-05-06 07:08:09.123",)]
+    assert session.query("SELECT ABS(UNIX_TIMESTAMP() - UNIX_TIMESTAMP(SYSDATE())) < 5") == [(1,)]
 
 
-def test_values_that_tidb_shortened_are_shortened(sink: MySQLSink) -> None:
+def test_values_that_tidb_shortened_are_shortened(session: MySQLSession) -> None:
     for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY, c varchar(20))", "INSERT INTO d.t VALUES (1, 'too long')", "COMMIT"):
-        sink.query(statement)
+        session.query(statement)
     table = json.loads(json.dumps(Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, 0, 3)), pk_is_handle=True).to_json()))
-    applier = Applier(sink, CheckpointTable(sink, 7), Filter())
+    applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
     written = applier.run([ddl_step(12, "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(3)", "t", {"9": table})])
-    assert sink.query("SELECT c FROM d.t") == [("too",)]
+    assert session.query("SELECT c FROM d.t") == [("too",)]
     assert "converted" in written.warnings[0]
-    assert "STRICT_TRANS_TABLES" in sink.query("SELECT @@sql_mode")[0][0]
+    assert "STRICT_TRANS_TABLES" in session.query("SELECT @@sql_mode")[0][0]

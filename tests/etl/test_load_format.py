@@ -10,7 +10,7 @@ import pytest
 
 from etl._sql_text import quote_table, row_conditions
 from etl.load_format import UnsupportedColumnError, format_load
-from etl.sinks import MySQLSink
+from etl.mysql import MySQLSession
 from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
@@ -55,70 +55,70 @@ def make(name: str) -> tuple[Table, str, dict[str, pa.Array], int]:
     return table, create, arrays, len(values)
 
 
-def load(sink: MySQLSink, table: Table, arrays: dict[str, pa.Array], rows: int, **options: int) -> int:
+def load(session: MySQLSession, table: Table, arrays: dict[str, pa.Array], rows: int, **options: int) -> int:
     chunks = 0
     for chunk in format_load(table, arrays, rows, **options):
-        outcome = sink.load(chunk.statement, chunk.payload)
-        assert (outcome.records, outcome.deleted, outcome.skipped, outcome.warnings) == (chunk.rows, 0, 0, 0), sink.warnings()
+        outcome = session.load(chunk.statement, chunk.payload)
+        assert (outcome.records, outcome.deleted, outcome.skipped, outcome.warnings) == (chunk.rows, 0, 0, 0), session.warnings()
         chunks += 1
     return chunks
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(sink: MySQLSink, name: str) -> None:
+def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(session: MySQLSession, name: str) -> None:
     table, create, arrays, rows = make(name)
-    sink.query("CREATE DATABASE `d``b` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
-    sink.query(create)
-    load(sink, table, arrays, rows)
+    session.query("CREATE DATABASE `d``b` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    session.query(create)
+    load(session, table, arrays, rows)
     column = table.columns[1]
     values = arrays[column.name].to_pylist()
     select = {"float": "`we``ird \\ c`+0e0", "bit": "`we``ird \\ c`+0", "year": "`we``ird \\ c`+0"}.get(column.kind, "`we``ird \\ c`")
     if column.kind in ("date", "datetime", "timestamp", "time", "decimal"):
         select = f"CAST({select} AS CHAR)"
-    got = [row[0] for row in sink.query(f"SELECT {select} FROM {quote_table(table)} ORDER BY id")]
+    got = [row[0] for row in session.query(f"SELECT {select} FROM {quote_table(table)} ORDER BY id")]
     if column.kind == "float":
         values = [None if v is None else float(np.float32(format_float(v))) for v in values]
     assert got == values
     for index, condition in enumerate(row_conditions(table.columns, list(arrays.values())).to_pylist()):
-        assert sink.execute(f"DELETE FROM {quote_table(table)} WHERE ".encode() + condition) == 1, (index, condition)
+        assert session.execute(f"DELETE FROM {quote_table(table)} WHERE ".encode() + condition) == 1, (index, condition)
 
 
-def test_rows_that_differ_only_in_case_or_spaces_are_told_apart(sink: MySQLSink) -> None:
-    sink.query("CREATE DATABASE x CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+def test_rows_that_differ_only_in_case_or_spaces_are_told_apart(session: MySQLSession) -> None:
+    session.query("CREATE DATABASE x CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
     table = Table(1, 1, "x", "t", (Column(1, "c", 0, 15, charset="utf8mb4"),))
-    sink.query("CREATE TABLE x.t (c varchar(10))")
+    session.query("CREATE TABLE x.t (c varchar(10))")
     values = pa.array(["a", "A", "a ", "á"], pa.large_string())
-    load(sink, table, {"c": values}, 4)
+    load(session, table, {"c": values}, 4)
     for condition in row_conditions(table.columns, [values]).to_pylist():
-        assert sink.query(b"SELECT count(*) FROM x.t WHERE " + condition) == [(1,)]
+        assert session.query(b"SELECT count(*) FROM x.t WHERE " + condition) == [(1,)]
 
 
-def test_chunks_hold_whole_rows_and_stay_within_the_limit(sink: MySQLSink) -> None:
-    sink.query("CREATE DATABASE x")
-    sink.query("CREATE TABLE x.t (id int primary key, c longtext)")
+def test_chunks_hold_whole_rows_and_stay_within_the_limit(session: MySQLSession) -> None:
+    session.query("CREATE DATABASE x")
+    session.query("CREATE TABLE x.t (id int primary key, c longtext)")
     table = Table(1, 1, "x", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 0xFB, charset="utf8mb4")), pk_is_handle=True)
     arrays = {"id": pa.array(range(100), pa.int64()), "c": pa.array(["x" * (i * 50) for i in range(99)] + ["y" * 20_000], pa.large_string())}
-    assert load(sink, table, arrays, 100, chunk_bytes=10_000) > 10
-    assert sink.query("SELECT count(*), sum(length(c)) FROM x.t") == [(100, sum(i * 50 for i in range(99)) + 20_000)]
+    assert load(session, table, arrays, 100, chunk_bytes=10_000) > 10
+    assert session.query("SELECT count(*), sum(length(c)) FROM x.t") == [(100, sum(i * 50 for i in range(99)) + 20_000)]
 
 
-def test_a_value_that_does_not_fit_is_refused_not_truncated(sink: MySQLSink) -> None:
-    sink.query("CREATE DATABASE x")
-    sink.query("CREATE TABLE x.t (id int primary key, c varchar(3))")
+def test_a_value_that_does_not_fit_is_refused_not_truncated(session: MySQLSession) -> None:
+    session.query("CREATE DATABASE x")
+    session.query("CREATE TABLE x.t (id int primary key, c varchar(3))")
     table = Table(1, 1, "x", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, charset="utf8mb4")), pk_is_handle=True)
     with pytest.raises(Exception, match="1406"):
-        load(sink, table, {"id": pa.array([1]), "c": pa.array(["long"], pa.large_string())}, 1)
+        load(session, table, {"id": pa.array([1]), "c": pa.array(["long"], pa.large_string())}, 1)
 
 
-def test_a_server_that_asks_for_another_file_gets_nothing(sink: MySQLSink, tmp_path) -> None:
+def test_a_server_that_asks_for_another_file_gets_nothing(session: MySQLSession, tmp_path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("1\n")
-    sink.query("CREATE DATABASE x")
-    sink.query("CREATE TABLE x.t (c int)")
+    session.query("CREATE DATABASE x")
+    session.query("CREATE TABLE x.t (c int)")
     with pytest.raises(Exception, match="not offered"):
-        sink.query(f"LOAD DATA LOCAL INFILE '{secret}' INTO TABLE x.t")
-    sink.connect()
-    assert sink.query("SELECT count(*) FROM x.t") == [(0,)]
+        session.query(f"LOAD DATA LOCAL INFILE '{secret}' INTO TABLE x.t")
+    session.connect()
+    assert session.query("SELECT count(*) FROM x.t") == [(0,)]
 
 
 def test_a_column_of_unknown_type_is_named() -> None:

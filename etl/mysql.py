@@ -1,0 +1,218 @@
+"""The one connection to a MySQL-protocol downstream: transactions, deletes, LOAD DATA from memory.
+
+LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the client answers only to the
+random name of the load in progress, from memory; any other name is refused and ends the connection.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+import pymysql.connections
+from pymysql import protocol
+
+from etl.settings import Downstream
+
+_PACKET_BYTES = 1 << 20
+_SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
+_UNKNOWN_VARIABLE = 1193
+_OPTIONAL_VARIABLES = (
+    ("in_predicate_conversion_threshold", "0"),  # MariaDB: long IN lists stay ranges on the key
+    ("allow_auto_random_explicit_insert", "1"),  # TiDB
+    ("tidb_constraint_check_in_place", "1"),
+    ("system_versioning_alter_history", "'KEEP'"),
+)
+# Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for now.
+_TRANSIENT = frozenset(
+    {0, 1020, 1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1290, 1317, 1412,
+     1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 4031, 8002, 8022, 8027, 8028, 9001, 9002, 9003, 9005, 9007}
+)  # fmt: skip
+_LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
+
+
+class DownstreamError(Exception):
+    """The downstream refused a statement. `code` is the server's error number, 0 if the connection failed."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} (error {code})" if code else message)
+        self.code = code
+        self.message = message
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether rolling back, connecting anew and starting again at the checkpoint may help."""
+    if isinstance(error, DownstreamError):
+        return error.code in _TRANSIENT
+    return isinstance(error, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What the server says of one LOAD DATA: lines read, rows removed by REPLACE, lines skipped, warnings."""
+
+    records: int
+    deleted: int
+    skipped: int
+    warnings: int
+
+
+class _Result(pymysql.connections.MySQLResult):
+    """A result that answers the server's request for a file from memory."""
+
+    def _read_load_local_packet(self, first_packet: Any) -> None:
+        connection: Any = self.connection
+        wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
+        name, payload = connection.offered
+        connection.offered = (b"", b"")
+        refused = not name or wanted != name
+        try:
+            if not refused:
+                view = memoryview(payload)
+                size = min(_PACKET_BYTES, connection.max_allowed_packet)
+                for start in range(0, len(view), size):
+                    connection.write_packet(bytes(view[start : start + size]))
+        finally:
+            connection.write_packet(b"")
+        packet = connection._read_packet()
+        if refused:
+            connection._force_close()
+            raise pymysql.err.OperationalError(0, "the server asked for a file that was not offered to it; connection closed")
+        this: Any = self
+        this._read_ok_packet(packet)
+
+
+class _Connection(pymysql.connections.Connection):
+    offered: tuple[bytes, Any] = (b"", b"")
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        result = _Result(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return int(result.affected_rows or 0)
+
+
+class MySQLSession:
+    """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
+
+    def __init__(self, settings: Downstream, unix_socket: str | None = None) -> None:
+        self._settings = settings
+        self._unix_socket = unix_socket
+        self._connection: _Connection | None = None
+        self.version = ""
+
+    @property
+    def address(self) -> str:
+        """`user@host:port`, for messages."""
+        return f"{self._settings.user}@{self._unix_socket or f'{self._settings.host}:{self._settings.port}'}"
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether the connected server is MariaDB."""
+        return "mariadb" in self.version.lower()
+
+    def connect(self) -> None:
+        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked."""
+        self.close()
+        settings = self._settings
+        try:
+            connection = _Connection(
+                host=settings.host, port=settings.port, user=settings.user, password=settings.password(),
+                unix_socket=self._unix_socket, charset="utf8mb4", autocommit=False, local_infile=True,
+                connect_timeout=settings.connect_timeout_s, read_timeout=settings.read_timeout_s,
+                write_timeout=settings.read_timeout_s,
+            )  # fmt: skip
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self._error(error) from error
+        self._connection = connection
+        self.version = str(connection.get_server_info())
+        self.query(
+            "SET SESSION time_zone='+00:00', foreign_key_checks=0, unique_checks=1, "
+            f"sql_mode='{_SQL_MODE}', character_set_client=utf8mb4, character_set_results=utf8mb4"
+        )
+        for name, value in _OPTIONAL_VARIABLES:
+            try:
+                self.query(f"SET SESSION {name}={value}")
+            except DownstreamError as error:
+                if error.code != _UNKNOWN_VARIABLE:
+                    raise
+        self.query("COMMIT")
+        packet = self.query("SELECT @@max_allowed_packet")[0][0]
+        connection.max_allowed_packet = int(packet)
+        connection.commit()
+
+    def close(self) -> None:
+        """End the session; an open transaction is rolled back by the server. Never raises."""
+        if self._connection is not None:
+            connection: Any = self._connection
+            connection._force_close()  # a farewell to a dead server would wait for its time-out
+            self._connection = None
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self.query("START TRANSACTION")
+
+    def commit(self) -> None:
+        """Commit. After an error the outcome is unknown: only the checkpoint row tells."""
+        self.query("COMMIT")
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.query("ROLLBACK")
+
+    def query(self, statement: str | bytes, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        """Run one statement, return its rows. `args` fill ``%s`` places, escaped."""
+        return self._run(statement, args)[1]
+
+    def execute(self, statement: str | bytes) -> int:
+        """Run one statement, return the number of affected rows."""
+        return self._run(statement, None)[0]
+
+    def warnings(self) -> list[tuple[str, int, str]]:
+        """(level, code, message) of the last statement's warnings."""
+        return [(str(level), int(code), str(message)) for level, code, message in self.query("SHOW WARNINGS LIMIT 10")]
+
+    def load(self, statement: str, payload: Any) -> LoadOutcome:
+        """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file."""
+        connection = self._open()
+        name = "sluice-" + secrets.token_hex(8)
+        connection.offered = (name.encode(), payload)
+        try:
+            affected, _ = self._run(f"LOAD DATA LOCAL INFILE '{name}' {statement}", None)
+        finally:
+            connection.offered = (b"", b"")
+        result = connection._result
+        message = result.message if result is not None else b""
+        match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
+        if match:
+            return LoadOutcome(*(int(group) for group in match.groups()))
+        # A server that doesn't report the parts (TiDB): affected rows are lines plus rows removed.
+        return LoadOutcome(-1, affected, 0, result.warning_count if result is not None else 0)
+
+    def _open(self) -> _Connection:
+        if self._connection is None:
+            raise DownstreamError(2006, f"{self.address}: not connected")
+        return self._connection
+
+    def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
+        connection = self._open()
+        try:
+            with connection.cursor() as cursor:
+                if args is not None and isinstance(statement, str):
+                    statement = cursor.mogrify(statement, args)
+                affected = connection.query(statement)
+                result = connection._result
+                return affected, list(result.rows or ()) if result is not None else []
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self._error(error) from error
+
+    def _error(self, error: BaseException) -> DownstreamError:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[1]) if len(error.args) > 1 else str(error) or "connection lost"
+        return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")

@@ -1,0 +1,53 @@
+"""The changes between two barriers, which a shape turns into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from etl._steps import Step
+from upstream.schema import Table
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds a stage took."""
+
+    read: float = 0.0
+    decode: float = 0.0
+    reduce: float = 0.0
+    format: float = 0.0
+
+    def to_ms(self) -> dict[str, float]:
+        """Milliseconds by stage."""
+        return {name: round(getattr(self, name) * 1000, 3) for name in ("read", "decode", "reduce", "format")}
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.read = self.decode = self.reduce = self.format = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Every change that is replicated between two barriers, from one or more windows."""
+
+    changes: pa.Table
+    """In the relay log's PART_SCHEMA, one chunk, ascending by (commit_ts, position)."""
+    tables: tuple[tuple[Table, np.ndarray], ...]
+    """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered out is in none."""
+
+    def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
+        """The encoded rows at these places."""
+        rows = self.changes["row"].chunk(0)
+        return rows if len(places) == len(rows) else rows.take(pa.array(places))
+
+    def column(self, name: str, places: np.ndarray) -> np.ndarray:
+        """An integer column at these places."""
+        return self.changes[name].to_numpy()[places]
+
+
+Shape = Callable[[Segment, Timings], Iterator[Step]]
+"""From a segment to its steps, all but the commit that ends it. Raises ChangeError and the row codec's errors."""

@@ -1,0 +1,55 @@
+"""What every downstream is to the apply loop: a place with a checkpoint that takes prepared steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from etl._steps import Step
+from etl.checkpoint import Checkpoint
+
+
+class ApplyError(Exception):
+    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What `Sink.run` did. Times in seconds; `commits` checkpoints made durable, `rows` net rows, `changes` row changes upstream."""
+
+    rows: int = 0
+    changes: int = 0
+    ddls: int = 0
+    commits: int = 0
+    send_s: float = 0.0
+    commit_s: float = 0.0
+    ddl_s: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def add_stages(self, timings_ms: dict[str, float] | None) -> None:
+        """Add a commit step's timings of the preparing job."""
+        for stage, milliseconds in (timings_ms or {}).items():
+            self.stages_ms[stage] = self.stages_ms.get(stage, 0.0) + milliseconds
+
+
+class Sink(Protocol):
+    """One downstream of one cluster. Used by one thread. After any error: `recover`, then go on from what it returns."""
+
+    shape: str
+    """Which steps `run` takes: the name of a shape of `etl.prepare`."""
+
+    @property
+    def address(self) -> str:
+        """What it writes to, for messages; without secrets."""
+
+    def recover(self) -> Checkpoint | None:
+        """Connect (anew), undo or finish what was begun, and tell through where the downstream is complete; None: nothing yet."""
+
+    def run(self, steps: Iterable[Step]) -> Written:
+        """Execute steps in order. What comes after the last `commit` step is not downstream: the steps may end in the middle with
+        an exception when preparing fails. Raises ApplyError, DdlError, CheckpointMovedError (terminal) and DownstreamError."""
+
+    def close(self) -> None:
+        """Let go of connections and files. Never raises."""
