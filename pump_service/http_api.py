@@ -15,10 +15,11 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import psutil
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from pump_service.http1 import Request, Response
+from pump_service.metrics import exposition
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Api:
         return _json(self.pump.drainers())
 
     def _metrics(self) -> Response:
-        return Response(200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self.registry))
+        return Response(200, CONTENT_TYPE_PLAIN_0_0_4, exposition(self.registry))
 
     def _change(self, node_id: str, action: str) -> Response:
         state = self.pump.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,9 +13,13 @@ from pump_service.store import NoSpaceError, Record, Store
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 
+_log = logging.getLogger(__name__)
+
 _UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
 _PREWRITE, _ROLLBACK = 0, 2
 _MAX_TS = 2**63 - 1
+_SLOW_S = 1.0  # a slower call is logged
+_REPORT_S = 1.0  # but not more often
 
 
 class Refused(Exception):
@@ -43,6 +48,7 @@ class Ingest:
         self._prefix_end = len(self._prefix)
         self._parse = pb.binlog.Binlog.FromString
         self.last_call = time.monotonic()
+        self._reported = 0.0
 
     def admit(self, message: bytes) -> Record | None:
         """The record in a WriteBinlogReq; None for a probe (it succeeds, nothing is written). Raises Refused."""
@@ -82,11 +88,20 @@ class Ingest:
         self._metrics.rpc.observe(seconds, calls, ("WriteBinlog", "succ" if ok else "fail"))
         if not ok:
             self._metrics.write_errors += calls
+            self._metrics.lost += calls
+        if seconds >= _SLOW_S:
+            self._report_slow(seconds, calls)
 
     def refused(self) -> None:
         """Count a call that never reached the store."""
         self.last_call = time.monotonic()
         self._metrics.rpc.observe(0.0, 1, ("WriteBinlog", "fail"))
+        self._metrics.lost += 1
+
+    def _report_slow(self, seconds: float, calls: int) -> None:
+        if self.last_call - self._reported >= _REPORT_S:
+            self._reported = self.last_call
+            _log.warning("WriteBinlog took %.1f s (%d calls answered together)", seconds, calls)
 
     def _check_space(self) -> None:
         """A probe writes nothing, but TiDB must not come back while its binlogs would be refused."""

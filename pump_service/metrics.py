@@ -1,98 +1,190 @@
-"""Prometheus metrics under the original's names. See `/metrics`."""
+"""Prometheus metrics under the original's names. See `/metrics`, and the table in docs/operations.md."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+    pushadd_to_gateway,
+)
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import default_handler
+from prometheus_client.utils import floatToGoString
+
+from pump_service.histogram import Histogram, doubling
 
 if TYPE_CHECKING:
+    from pump_service.store import Store
     from pump_service.store.records import StoreStats
+
+_STORE = "binlog_pump_storage_"
 
 
 class BatchHistogram:
     """A histogram that counts many equal observations at once: calls of a batch are answered together."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]) -> None:
+    def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self._name = name
         self._text = text
         self._labels = labels
-        self._bounds = list(buckets)
+        self._bounds = list(bounds)
         self._lock = Lock()
-        self._counts: dict[tuple[str, ...], list[float]] = {}
+        self._rows: dict[tuple[str, ...], Histogram] = {}
 
     def observe(self, value: float, times: int, labels: tuple[str, ...]) -> None:
         """Count `value` `times` times."""
-        at = bisect_left(self._bounds, value)
         with self._lock:
-            row = self._counts.get(labels)
+            row = self._rows.get(labels)
             if row is None:
-                row = self._counts[labels] = [0.0] * (len(self._bounds) + 2)
-            row[at] += times
-            row[-1] += value * times
+                row = self._rows[labels] = Histogram(self._bounds)
+            row.observe(value, times)
 
     def collect(self) -> Iterator[Metric]:
         """prometheus_client's collector protocol."""
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         with self._lock:
-            rows = {labels: list(row) for labels, row in self._counts.items()}
-        for labels, row in rows.items():
-            total = 0.0
-            buckets = []
-            for bound, count in zip([*map(str, self._bounds), "+Inf"], row, strict=False):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric(labels, buckets, sum_value=row[-1])
-        yield family
+            yield _histogram(self._name, self._text, self._labels, self._rows)
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], rows: dict[tuple[str, ...], Histogram]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, row in rows.items():
+        counts, total = row.read()
+        buckets = []
+        seen = 0
+        for bound, count in zip([*row.bounds, inf], counts, strict=True):
+            seen += count
+            buckets.append((floatToGoString(bound), float(seen)))
+        family.add_metric(values, buckets, sum_value=total)
+    return family
+
+
+def _counter(name: str, text: str, value: float | Mapping[str, float], label: str = "type") -> Metric:
+    """A counter under exactly this name: the original's have no `_total` at their end, which the library would add."""
+    family = Metric(name, text, "counter")
+    for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+        family.add_sample(name, {label: key} if key else {}, number)
+    return family
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """The registry in Prometheus' text format 0.0.4."""
+    return _exact_names(generate_latest(registry))
+
+
+def push(address: str, instance: str, registry: CollectorRegistry, timeout_s: float = 5.0) -> None:
+    """Add the registry to a Pushgateway under job `binlog`, as the original does. OSError if it isn't taken."""
+
+    def send(
+        url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+    ) -> Callable[[], None]:
+        return default_handler(url, method, timeout, headers, _exact_names(data))
+
+    pushadd_to_gateway(
+        address, job="binlog", registry=registry, grouping_key={"instance": instance}, timeout=timeout_s, handler=send
+    )
+
+
+def _exact_names(text: bytes) -> bytes:
+    """The library's text with `_total` taken from the headers of our counters, to which it adds one."""
+    return re.sub(rb"(?m)^(# (?:HELP|TYPE) binlog_\w+)_total ", rb"\1 ", text)
 
 
 class _StoreCollector:
-    def __init__(self, stats: Callable[[], StoreStats], write_errors: Callable[[], int]) -> None:
-        self._stats = stats
+    def __init__(self, store: Store, write_errors: Callable[[], int]) -> None:
+        self._store = store
         self._write_errors = write_errors
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
-        prefix = "binlog_pump_storage_"
+        stats = self._store.stats()
+        yield from self._originals(stats)
+        yield from self._own(stats)
+        yield from self._timings()
 
-        def gauge(name: str, text: str, value: float) -> Metric:
-            return GaugeMetricFamily(prefix + name, text, value=value)
-
-        def counter(name: str, text: str, value: float) -> Metric:
-            return CounterMetricFamily(prefix + name, text, value=value)
-
-        size = GaugeMetricFamily(prefix + "storage_size_bytes", "disk of the data directory, bytes", labels=["type"])
+    def _originals(self, stats: StoreStats) -> Iterator[Metric]:
+        size = GaugeMetricFamily(_STORE + "storage_size_bytes", "disk of the data directory, bytes", labels=["type"])
         size.add_metric(["capacity"], stats.capacity_bytes)
         size.add_metric(["available"], stats.available_bytes)
         yield size
-        yield gauge("gc_ts", "everything through this TSO is given up", stats.gc_ts)
-        yield gauge("max_commit_ts", "physical part (ms) of maxCommitTS", stats.max_commit_ts >> 18)
-        yield counter("query_tikv_count", "transactions TiKV was asked about", stats.resolver_queries)
-        yield counter("deleted_kv", "index entries removed by garbage collection", stats.deleted_keys)
-        errors = CounterMetricFamily(prefix + "error_count", "errors", labels=["type"])
-        errors.add_metric(["write_binlog"], self._write_errors())
-        errors.add_metric(["batch_write_kv"], stats.index_errors)
-        errors.add_metric(["read_value"], stats.corrupt_records)
-        errors.add_metric(["feed_pre_write_value"], stats.missing_prewrites)
-        yield errors
-        chaser = CounterMetricFamily(prefix + "slow_chaser_count", "slow index", labels=["type"])
-        chaser.add_metric(["turned_on"], stats.slow_index_count)
-        yield chaser
-        # The following have no counterpart in the original.
-        yield counter("records", "records made durable", stats.records)
-        yield counter("record_bytes", "payload bytes made durable", stats.bytes)
-        yield counter("transactions", "transactions that left the sorter", stats.transactions)
-        yield counter("batches", "writes of the value log", stats.batches)
-        yield counter("write_seconds", "time in writing and syncing the value log", stats.write_seconds)
-        yield gauge("pending_prewrites", "Prewrites without a verdict", stats.pending_prewrites)
-        yield gauge("queued_bytes", "payload bytes waiting for the disk", stats.queued_bytes)
-        yield gauge("value_log_bytes", "size of the value log", stats.value_log_bytes)
-        yield gauge("writable", "0 while Prewrites are refused for lack of space", float(stats.writable))
-        yield gauge("failed", "1 after a write or fsync failed; start the pump again", float(stats.failed))
+        yield _gauge("gc_ts", "physical part (ms) of the TSO through which everything is given up", stats.gc_ts >> 18)
+        yield _gauge("done_gc_ts", "gc_ts (ms) once the last round is finished", stats.done_gc_ts >> 18)
+        yield _gauge("max_commit_ts", "physical part (ms) of maxCommitTS", stats.max_commit_ts >> 18)
+        yield _counter(_STORE + "query_tikv_count", "times TiKV was asked about a transaction", stats.resolver_queries)
+        yield _counter(_STORE + "deleted_kv_total", "index entries removed by garbage collection", stats.deleted_keys)
+        errors = {
+            "write_binlog": self._write_errors(),
+            "write_binlog_batch": int(stats.failed),
+            "read_value": stats.corrupt_records,
+            "feed_pre_write_value": stats.missing_prewrites,
+            "batch_write_kv": stats.index_errors,
+        }
+        yield _counter(_STORE + "error_count", "errors", errors)
+        chaser = {
+            "turned_on": stats.slow_index_count,
+            "turned_off": stats.slow_index_ends,
+            "recovery": stats.recoveries,
+            "catch_up": stats.catch_ups,
+        }
+        yield _counter(_STORE + "slow_chaser_count", "the index was too slow and taken from the value log", chaser)
+
+    def _own(self, stats: StoreStats) -> Iterator[Metric]:
+        """What has no counterpart in the original."""
+        yield _counter(_STORE + "records_total", "records made durable", stats.records)
+        yield _counter(_STORE + "record_bytes_total", "payload bytes made durable", stats.bytes)
+        yield _counter(_STORE + "transactions_total", "transactions that left the sorter", stats.transactions)
+        yield _counter(_STORE + "skipped_bytes_total", "unreadable bytes met in the value log", stats.skipped_bytes)
+        yield _counter(_STORE + "late_commits_total", "Commits at or below maxCommitTS", stats.late_commits)
+        yield _gauge("pending_prewrites", "Prewrites without a verdict", stats.pending_prewrites)
+        yield _gauge("oldest_pending_ts", "start (ms) of the oldest of them, 0 without", stats.oldest_pending_ts >> 18)
+        yield _gauge("queued_bytes", "payload bytes waiting for the disk", stats.queued_bytes)
+        yield _gauge("queued_for_index", "records waiting for the index", stats.queued_for_index)
+        yield _gauge("catching_up", "1 while the index is made from the value log", stats.catching_up)
+        yield _gauge("value_log_bytes", "size of the value log", stats.value_log_bytes)
+        yield _gauge("segments", "files of the value log", stats.segments)
+        yield _gauge("writable", "0 while Prewrites are refused for lack of space", stats.writable)
+        yield _gauge("failed", "1 after a write or fsync failed; start the pump again", stats.failed)
+
+    def _timings(self) -> Iterator[Metric]:
+        timings = self._store.timings
+        yield _histogram(
+            _STORE + "write_binlog_size",
+            "payload bytes of a record and of a batch",
+            ["type"],
+            {("single",): timings.single_size, ("batch",): timings.batch_size},
+        )
+        yield _histogram(
+            _STORE + "write_binlog_duration_time",
+            "seconds a record took to be durable, a batch, and the steps of a batch",
+            ["type"],
+            {
+                ("single",): timings.single,
+                ("batch",): timings.batch,
+                ("to_disk",): timings.to_disk,
+                ("fsync",): timings.fsync,
+                ("rotate",): timings.rotate,
+            },
+        )
+        # The original's pump calls it so, too.
+        yield _histogram(
+            "binlog_drainer_slow_chaser_catchup_time_seconds",
+            "seconds of one pass over what the index had missed",
+            [],
+            {(): timings.catch_up},
+        )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(_STORE + name, text, value=float(value))
 
 
 class Metrics:
@@ -101,16 +193,30 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.write_errors = 0  # calls that the store did not take
-        # 50 µs, doubling, 18 buckets: the original's.
-        buckets = [0.00005 * 2**i for i in range(18)]
+        self.lost = 0  # WriteBinlog calls that failed, for whatever reason
+        self.late_drainers: dict[str, float] = {}  # node id: how often it was found close to what is purged
         self.rpc = BatchHistogram(
-            "binlog_pump_rpc_duration_seconds", "duration of a call", ("method", "label"), buckets
+            "binlog_pump_rpc_duration_seconds",
+            "duration of a call",
+            ("method", "label"),
+            doubling(0.00005, 18),  # the original's
         )
         self.registry.register(self.rpc)
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
-    def watch_store(self, stats: Callable[[], StoreStats]) -> None:
-        """Add the store's metrics; `stats` is called at each scrape."""
-        self.registry.register(_StoreCollector(stats, lambda: self.write_errors))
+    def watch_store(self, store: Store) -> None:
+        """Add the store's metrics; it is asked at each scrape."""
+        self.registry.register(_StoreCollector(store, lambda: self.write_errors))
+
+    def collect(self) -> Iterator[Metric]:
+        """prometheus_client's collector protocol: what the pump counts besides calls."""
+        yield _counter("binlog_pump_loss_binlog_count", "WriteBinlog calls that failed", self.lost)
+        yield _counter(
+            "binlog_pump_detected_drainer_binlog_purge_count",
+            "times a drainer was found close to, or behind, what is purged",
+            dict(self.late_drainers),
+            "id",
+        )

@@ -161,7 +161,7 @@ class Pump:
         self._closers.callback(self._store.close)
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
-        self.metrics.watch_store(self._store.stats)
+        self.metrics.watch_store(self._store)
         ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics)
         self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
         grpc_path = self._grpc_path(data_dir)
