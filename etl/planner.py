@@ -3,6 +3,9 @@
 1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for its
 bounds. 4. hi = the smallest of the timestamp and every pump's hi.
 
+A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what has
+arrived (upstream.pulled_window).
+
 The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
 the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed, and
 its Prewrite is there already.
@@ -23,11 +26,13 @@ from etl.source import PumpRange
 if TYPE_CHECKING:
     from etl.settings import Window as WindowSettings
     from upstream import NodeStatus, PumpReader, WindowBounds
+    from upstream.pulled_window import Follower
 
 _BARRIER_WAIT_MS = 100
 _BOUNDS_TIMEOUT_S = 10.0
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
+_FAKES_EVERY = 5_000 << 18  # an idle original pump moves on every 3 s
 
 
 class PumpUnavailableError(Exception):
@@ -76,6 +81,7 @@ class Planner:
         self._tso = tso
         self._pumps = pumps
         self._readers: dict[str, PumpReader] = {}
+        self._followers: dict[str, Follower] = {}
         self._turn = threading.Lock()
         self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
         self._last_window = time.monotonic()
@@ -106,6 +112,8 @@ class Planner:
                 if registered
                 else "no pump in the registry: start one, or check pd-urls"
             )
+        for host in self._followers.keys() - {pump.host for pump in counting}:
+            self._followers.pop(host).close()
         futures = [self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
         failures = [failure for future in futures if (failure := future.exception()) is not None]
         if failures:
@@ -113,7 +121,8 @@ class Planner:
         bounds = [future.result() for future in futures]
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
-        self.holding = f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts else ""
+        slack = _FAKES_EVERY if slowest.host in self._followers else 0
+        self.holding = f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
         if hi <= lo:
             return None
         transactions = sum(bound.transactions for bound in bounds)
@@ -133,25 +142,32 @@ class Planner:
     def close(self) -> None:
         """Close the connections to the pumps."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        for follower in self._followers.values():
+            follower.close()
         for reader in self._readers.values():
             reader.close()
+        self._followers.clear()
         self._readers.clear()
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         import grpc
 
-        from upstream import PumpReader, PumpReadError
+        from upstream import PumpReadError
+        from upstream.pulled_window import CommitsGoneError
         from upstream.rpc import status
 
-        reader = self._readers.get(pump.host)
-        if reader is None:
-            reader = self._readers[pump.host] = PumpReader(pump.host, self._cluster_id, timeout_s=_BOUNDS_TIMEOUT_S)
         try:
-            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
+            bounds = self._followed(pump, lo)
+            if bounds is not None:
+                return bounds
+            try:
+                return self._asked(pump, lo, fresh_ts)
+            except PumpReadError as error:
+                if not error.unimplemented:
+                    raise
+            return self._follow(pump, lo)
         except PumpReadError as error:
-            self._readers.pop(pump.host, None)
-            reader.close()
-            if status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
+            if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
                 raise CommitsPurgedError(
                     f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}: copy the upstream's data to the "
                     "downstream anew, then begin with an empty relay log and a checkpoint at the copy's timestamp"
@@ -160,6 +176,53 @@ class Planner:
                 f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits for "
                 "it: start it again, or, once all it holds has been landed, set it offline"
             ) from error
+
+    def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
+        """The bounds as a Sluice pump says them."""
+        from upstream import PumpReader, PumpReadError
+
+        reader = self._readers.get(pump.host)
+        if reader is None:
+            reader = self._readers[pump.host] = PumpReader(pump.host, self._cluster_id, timeout_s=_BOUNDS_TIMEOUT_S)
+        try:
+            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
+        except PumpReadError:
+            self._readers.pop(pump.host, None)
+            reader.close()
+            raise
+
+    def _followed(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
+        """The bounds of an original pump that is being followed; None if it isn't, or not from `lo` on. Once its stream has
+        broken it is a pump like any other: perhaps Sluice's own comes back in its place."""
+        from upstream import PumpReadError
+
+        follower = self._followers.get(pump.host)
+        if follower is None:
+            return None
+        try:
+            if follower.follows(lo):
+                return follower.bounds(lo)
+        except PumpReadError:
+            del self._followers[pump.host]
+            follower.close()
+            raise
+        del self._followers[pump.host]  # a window is planned anew
+        follower.close()
+        return None
+
+    def _follow(self, pump: NodeStatus, lo: int) -> WindowBounds:
+        """Begin to follow an original pump."""
+        from upstream import PumpReader, PumpReadError
+        from upstream.pulled_window import Follower
+
+        reader = PumpReader(pump.host, self._cluster_id, timeout_s=_BOUNDS_TIMEOUT_S)
+        try:
+            follower = Follower(reader, lo, self._limits.max_transactions, self._limits.max_bytes)
+        except PumpReadError:
+            reader.close()
+            raise
+        self._followers[pump.host] = follower
+        return follower.bounds(lo)
 
 
 def _split(whole: PumpRange, size: int) -> list[PumpRange]:

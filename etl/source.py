@@ -97,7 +97,8 @@ class PumpWindowSource(DataSource):
 def read_range(host: str, cluster_id: int, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
     """The commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
 
-    Raises upstream.PumpReadError, also if the pump sends a commit outside of the range.
+    A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time, because one
+    may have taken the other's place. Raises upstream.PumpReadError, also if the pump sends a commit outside of the range.
     """
     from upstream import PumpReader, PumpReadError
 
@@ -107,7 +108,7 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int) -> Iterator[pa.Reco
         reader = _readers[key] = PumpReader(host, cluster_id, timeout_s=_READ_TIMEOUT_S)
     last = lo
     try:
-        for batch in reader.read(lo, hi):
+        for batch in _read(reader, lo, hi):
             if not batch.num_rows:
                 continue
             commits = batch["commit_ts"]
@@ -120,3 +121,17 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int) -> Iterator[pa.Reco
         _readers.pop(key, None)
         reader.close()
         raise
+
+
+def _read(reader: PumpReader, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+    from upstream import PumpReadError
+    from upstream.pulled_window import pulled_window
+
+    try:
+        yield from reader.read(lo, hi)
+        return
+    except PumpReadError as error:
+        if not error.unimplemented:
+            raise
+    if lo < hi:
+        yield from pulled_window(reader, lo, hi)

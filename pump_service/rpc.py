@@ -16,7 +16,7 @@ import grpc
 
 from pump_service.ingest import Ingest, Refused
 from pump_service.metrics import BatchHistogram
-from pump_service.store import Store
+from pump_service.store import Store, failpoints
 from pump_service.store.errors import StoreError
 from pump_service.window import WindowService
 from upstream import pb
@@ -48,37 +48,31 @@ class PumpRPC:
         self._pulls: set[threading.Event] = set()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-rpc")
         self._server = grpc.server(self._pool, options=_OPTIONS)
-        window = WindowService(cluster_id, store, self._stopping)
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    "binlog.Pump",
-                    {
-                        "WriteBinlog": grpc.unary_unary_rpc_method_handler(self._write),
-                        "PullBinlogs": grpc.unary_stream_rpc_method_handler(
-                            self._pull,
-                            pb.pump.PullBinlogReq.FromString,
-                            pb.pump.PullBinlogResp.SerializeToString,
-                        ),
-                    },
+        pump = {
+            "WriteBinlog": grpc.unary_unary_rpc_method_handler(self._write),
+            "PullBinlogs": grpc.unary_stream_rpc_method_handler(
+                self._pull,
+                pb.pump.PullBinlogReq.FromString,
+                pb.pump.PullBinlogResp.SerializeToString,
+            ),
+        }
+        handlers = [grpc.method_handlers_generic_handler("binlog.Pump", pump)]
+        if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
+            service = WindowService(cluster_id, store, self._stopping)
+            window = {
+                "Bounds": grpc.unary_unary_rpc_method_handler(
+                    service.bounds,
+                    pb.window.BoundsRequest.FromString,
+                    pb.window.BoundsResponse.SerializeToString,
                 ),
-                grpc.method_handlers_generic_handler(
-                    "sluice.Window",
-                    {
-                        "Bounds": grpc.unary_unary_rpc_method_handler(
-                            window.bounds,
-                            pb.window.BoundsRequest.FromString,
-                            pb.window.BoundsResponse.SerializeToString,
-                        ),
-                        "Read": grpc.unary_stream_rpc_method_handler(
-                            window.read,
-                            pb.window.ReadRequest.FromString,
-                            pb.window.ReadResponse.SerializeToString,
-                        ),
-                    },
+                "Read": grpc.unary_stream_rpc_method_handler(
+                    service.read,
+                    pb.window.ReadRequest.FromString,
+                    pb.window.ReadResponse.SerializeToString,
                 ),
-            )
-        )
+            }
+            handlers.append(grpc.method_handlers_generic_handler("sluice.Window", window))
+        self._server.add_generic_rpc_handlers(tuple(handlers))
         self._server.add_insecure_port(address)
 
     def start(self) -> None:

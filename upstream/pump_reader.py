@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 import time
@@ -62,8 +63,9 @@ class PumpReader:
 
     def __init__(self, host: str, cluster_id: int, *, tls: TLS | None = None, timeout_s: float = 30.0) -> None:
         self.host = host
+        self.tls = tls
+        self.timeout_s = timeout_s
         self._cluster_id = cluster_id
-        self._timeout_s = timeout_s
         # Original pumps hang up on who pings an idle connection too often.
         self._channel = open_channel(host, tls, keepalive_ms=30_000)
         self._closed = False
@@ -88,7 +90,7 @@ class PumpReader:
                 request_serializer=pb.window.BoundsRequest.SerializeToString,
                 response_deserializer=pb.window.BoundsResponse.FromString,
             )
-            answer = call(request, timeout=self._timeout_s + wait_ms / 1000)
+            answer = call(request, timeout=self.timeout_s + wait_ms / 1000)
         except (grpc.RpcError, ValueError) as error:
             raise self._error(f"no bounds of a window from {lo}", error) from error
         if answer.hi > answer.max_commit_ts:
@@ -104,7 +106,7 @@ class PumpReader:
         what = f"window ({lo}, {hi}]"
         request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
         call = self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what)
-        chunks = _Chunks(call, self._timeout_s)
+        chunks = _Chunks(call, self.timeout_s)
         try:
             with pyarrow.ipc.open_stream(io.BufferedReader(chunks, _STREAM_BUFFER)) as reader:
                 names = reader.schema.names
@@ -118,16 +120,25 @@ class PumpReader:
         finally:
             chunks.close()
 
-    def pull(self, after_ts: int) -> Iterator[Entity]:
+    def pull(self, after_ts: int, silence_s: float | None = None) -> Iterator[Entity]:
         """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by the original's
         PullBinlogs. Follows the pump until the iterator or the reader is closed.
+
+        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a fake binlog every 3 s.
         """
         request = pb.pump.PullBinlogReq(clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts))
         what = f"binlogs after {after_ts}"
         call = self._stream("/binlog.Pump/PullBinlogs", request, pb.pump.PullBinlogResp, what)
+        guard = None if silence_s is None else _SilenceGuard(call.cancel, silence_s)
         last = after_ts
         try:
-            for response in call:
+            while True:
+                with guard or contextlib.nullcontext():
+                    response = next(call, None)
+                if response is None:
+                    if self._closed:
+                        return
+                    raise PumpReadError(f"pump {self.host} ended the stream of {what} at {last}")
                 entity = _entity(response.entity)
                 if entity.commit_ts <= last:
                     raise PumpReadError(
@@ -138,8 +149,12 @@ class PumpReader:
         except grpc.RpcError as error:
             if self._closed and status(error) == grpc.StatusCode.CANCELLED:
                 return
-            raise self._error(f"the stream of {what} broke at {last}", error) from error
+            silent = guard is not None and guard.fired
+            cause = TimeoutError(f"nothing came for {silence_s:g} s") if silent else error
+            raise self._error(f"the stream of {what} broke at {last}", cause) from error
         finally:
+            if guard is not None:
+                guard.close()
             call.cancel()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from embedded.launch.part import LOOPBACK, NotReady, Part, Site, get_json
 
 NAMES = ("pump-1", "pump-2")
 PORTS = NAMES
+PLAIN_VARIABLE = "SLUICE_PLAIN_PUMPS"
+"""Names of pumps, with commas, that shall serve only what an original Pump does: no bulk read."""
 
 
 def pump(site: Site, name: str) -> Part:
@@ -33,6 +36,7 @@ def pump(site: Site, name: str) -> Part:
         name=name,
         argv=(sys.executable, "-m", "pump_service", "--config", str(config)),
         ports={"pump": port},
+        env={"SLUICE_FAILPOINTS": "rpc.no_window=on"} if name in os.environ.get(PLAIN_VARIABLE, "").split(",") else {},
         probe=probe,
         needs=("cluster",),
         prepare=prepare,

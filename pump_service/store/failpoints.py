@@ -2,6 +2,8 @@
 
 SLUICE_FAILPOINTS="writer.after_write=kill@3,vlog.fsync=error" : at the third pass of the first, SIGKILL to this process;
 at every pass of the second an OSError(EIO). Further actions: `sleep:<seconds>`, and `nospace` (OSError(ENOSPC)).
+
+`rpc.no_window=on` has the pump serve only what an original Pump does.
 """
 
 from __future__ import annotations
