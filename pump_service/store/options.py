@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MIB = 1 << 20
+MAX_QUEUED = 262_144
+"""Records in memory on their way to the index, about 130 bytes each; more would take memory and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pump_service.store.errors import (
 )
 from pump_service.store.index import Index
 from pump_service.store.indexer import Indexer
-from pump_service.store.options import StoreOptions
+from pump_service.store.options import MAX_QUEUED, StoreOptions
 from pump_service.store.records import MAX_TS, PREWRITE, Bounds, Entity, Record, Resolver, StoreStats
 from pump_service.store.resolving import Resolving
 from pump_service.store.segment import Pointer
@@ -41,8 +41,6 @@ _MAX_BARRIER_AHEAD_MS = 86_400_000
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
 """A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than the
 writes do."""
-_MAX_QUEUED = 262_144
-"""Records in memory on their way to the index, about 130 bytes each; more would take memory and gain nothing."""
 
 
 class Store:
@@ -67,7 +65,7 @@ class Store:
             self._log,
             self._index,
             self._sorter,
-            capacity=min(options.kv_chan_cap, _MAX_QUEUED),
+            capacity=min(options.kv_chan_cap, MAX_QUEUED),
             save_interval_s=options.save_interval_s,
             begin=begin,
         )
