@@ -1,7 +1,8 @@
 """The Spark job that lands a window: read from the pumps, explode, write the parts; what comes back is statistics.
 
-One partition a pump and sub-range, one part a partition. The parts are durable when the job has ended, and mean nothing
-until the client commits the window's record.
+A row goes in for each pump and sub-range, and a part comes of it: the worker reads from the pump and writes to the relay
+log itself, so that no payload passes through the JVM. The parts are durable when the job has ended, and mean nothing until
+the client commits the window's record.
 """
 
 from __future__ import annotations
@@ -15,13 +16,25 @@ from typing import Any
 
 import pyarrow as pa
 
+from etl._spark_frame import TaskFrame
 from etl._spark_job import WorkerError, collect
 from etl._spark_worker import settle
 from etl.explode import BinlogDecodeError, DdlRecord, Exploder
 from etl.planner import Plan
-from etl.source import SOURCE_NAME, PumpRange, PumpWindowSource, source_options
+from etl.source import PumpRange, read_range
 from relay import Part, RelayLog
 
+_TASK_SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int32()),
+        pa.field("token", pa.string()),
+        pa.field("lo", pa.int64()),
+        pa.field("hi", pa.int64()),
+        pa.field("host", pa.string()),
+        pa.field("range_lo", pa.int64()),
+        pa.field("range_hi", pa.int64()),
+    ]
+)
 _STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 
@@ -49,71 +62,75 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True)
-class LandPartition:
-    """Runs in Spark's Python workers, once a partition: writes its part, yields one row of statistics."""
+class LandRanges:
+    """Runs in Spark's Python workers: writes a part for each of its rows, which are in _TASK_SCHEMA, and yields a row of
+    statistics for it. Nothing of a window is in here, so that it is the same object from job to job."""
 
     relay_url: str
-    lo: int
-    hi: int
-    token: str
-    hosts: tuple[str, ...]
+    cluster_id: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        started = time.perf_counter()
-        reading = exploding = 0.0
-        exploder = Exploder(self.hosts[context.partitionId()])
-
-        def changes() -> Iterator[pa.RecordBatch]:
-            nonlocal reading, exploding
-            ready: list[pa.RecordBatch] = []
-            while True:
-                mark = time.perf_counter()
-                batch = next(batches, None)
-                arrived = time.perf_counter()
-                reading += arrived - mark
-                if batch is None:
-                    exploder.finish(ready.append)
-                else:
-                    exploder.explode(batch, ready.append)
-                exploding += time.perf_counter() - arrived
-                yield from ready
-                ready.clear()
-                if batch is None:
-                    return
-
         relay = RelayLog.open(self.relay_url)
-        # The attempt's number: a repeated task never meets the file of the one before.
-        part = relay.write_part(self.lo, self.hi, self.token, context.taskAttemptId(), changes())
-        totals = exploder.totals
-        whole = time.perf_counter() - started
-        stats = {
-            "part": part.to_dict() if part else None,
-            "transactions": totals.transactions,
-            "ddls": [ddl.to_dict() for ddl in totals.ddls],
-            "tables": {str(i): [t.rows, t.first_commit_ts, t.last_commit_ts] for i, t in totals.tables.items()},
-            "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
-            "worker_ms": {
-                "read": reading * 1000,
-                "explode": exploding * 1000,
-                "write": (whole - reading - exploding) * 1000,
-            },
-        }
-        yield pa.record_batch([pa.array([json.dumps(stats)])], schema=_STATS_SCHEMA)
+        for batch in batches:
+            for task in batch.to_pylist():
+                # With the attempt's number: a repeated task never meets the file of the one before.
+                stats = _land(relay, self.cluster_id, task, f"{task['token']}.{context.taskAttemptId()}")
+                yield pa.record_batch([pa.array([json.dumps(stats)])], schema=_STATS_SCHEMA)
         settle()
 
 
+def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str) -> dict[str, Any]:
+    """Read a range, explode it, write its part."""
+    started = time.perf_counter()
+    reading = exploding = 0.0
+    exploder = Exploder(task["host"])
+    batches = read_range(task["host"], cluster_id, task["range_lo"], task["range_hi"])
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        nonlocal reading, exploding
+        while True:
+            mark = time.perf_counter()
+            batch = next(batches, None)
+            arrived = time.perf_counter()
+            reading += arrived - mark
+            exploded = exploder.finish() if batch is None else exploder.explode(batch)
+            while True:
+                mark = time.perf_counter()
+                ready = next(exploded, None)
+                exploding += time.perf_counter() - mark
+                if ready is None:
+                    break
+                yield ready
+            if batch is None:
+                return
+
+    part = relay.write_part(task["lo"], task["hi"], token, task["n"], changes())
+    totals = exploder.totals
+    whole = time.perf_counter() - started
+    return {
+        "part": part.to_dict() if part else None,
+        "transactions": totals.transactions,
+        "ddls": [ddl.to_dict() for ddl in totals.ddls],
+        "tables": {str(i): [t.rows, t.first_commit_ts, t.last_commit_ts] for i, t in totals.tables.items()},
+        "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
+        "worker_ms": {
+            "read": reading * 1000,
+            "explode": exploding * 1000,
+            "write": (whole - reading - exploding) * 1000,
+        },
+    }
+
+
 class LandingJob:
-    """Runs landing jobs in a Spark Connect session."""
+    """Runs landing jobs in a Spark Connect session. Threads may run jobs at once."""
 
     def __init__(self, spark: Any, relay_url: str, cluster_id: int) -> None:
         self._spark = spark
-        self._relay_url = relay_url
-        self._cluster_id = cluster_id
-        spark.dataSource.register(PumpWindowSource)
+        self._frame = TaskFrame(spark, LandRanges(relay_url, cluster_id), _TASK_SCHEMA, _STATS_SCHEMA)
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
         """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is
@@ -129,15 +146,14 @@ class LandingJob:
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
-        partition = LandPartition(
-            self._relay_url, plan.lo, plan.hi, token, tuple(range_.host for range_ in plan.ranges)
-        )
-        frame = (
-            self._spark.read.format(SOURCE_NAME)
-            .options(**source_options(self._cluster_id, plan.ranges))
-            .load()
-            .mapInArrow(partition, "stats string")
-        )
+        tasks = [
+            {
+                "n": n, "token": token, "lo": plan.lo, "hi": plan.hi,
+                "host": wanted.host, "range_lo": wanted.lo, "range_hi": wanted.hi,
+            }
+            for n, wanted in enumerate(plan.ranges)
+        ]  # fmt: skip
+        frame = self._frame.of(pa.Table.from_pylist(tasks, _TASK_SCHEMA))
         try:
             rows = collect(self._spark, frame, timeout_s)["stats"].to_pylist()
         except WorkerError as error:

@@ -11,7 +11,7 @@ order, so `position` simply counts on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -113,8 +113,8 @@ class Exploder:
         self._last_commit_ts = -1
         self._clear()
 
-    def explode(self, batch: pa.RecordBatch, emit: Callable[[pa.RecordBatch], None]) -> None:
-        """Explode a batch in WINDOW_SCHEMA; `emit` gets the changes in batches of PART_SCHEMA of about 8 MiB.
+    def explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB.
 
         What is left over is kept until `finish`. Raises BinlogDecodeError.
         """
@@ -161,13 +161,13 @@ class Exploder:
                 rows += deleted
             self._bytes += len(payload)
             if self._bytes >= _FLUSH_BYTES:
-                self.finish(emit)
+                yield from self.finish()
                 heads, rows, kinds = self._heads, self._rows, self._kinds
 
-    def finish(self, emit: Callable[[pa.RecordBatch], None]) -> None:
-        """Emit what is left."""
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What is left."""
         if self._rows:
-            emit(self._flush())
+            yield self._flush()
 
     def _clear(self) -> None:
         # Rows lie as the mutations have them: per mutation inserted, updated, deleted. `_kinds` has the sequences.

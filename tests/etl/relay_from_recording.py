@@ -75,8 +75,8 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
         exploder = Exploder("recording")
         batches: list[pa.RecordBatch] = []
         columns = [pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))]
-        exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA), batches.append)
-        exploder.finish(batches.append)
+        batches += exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA))
+        batches += exploder.finish()
         part = relay.write_part(lo, hi, "test", 0, batches)
         wanted = set(exploder.totals.tables)
         before = dict(history.tables)
