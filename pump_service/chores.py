@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 from pump_service.config import Config
 from pump_service.ingest import Ingest
-from pump_service.metrics import Metrics
+from pump_service.metrics import Metrics, push
 from pump_service.node import OFFLINE, Clock
 from pump_service.store import Record, Store
 from upstream import pb
-from upstream.registry import Registry
+from upstream.registry import NodeStatus, Registry
 
 _log = logging.getLogger(__name__)
 
-_GC_EVERY_S = 3600.0
+_CHECK_DRAINERS_S = 600.0
+_GC_EVERY = 6  # checks of the drainers: an hour
+_LATE_S = 72_000.0  # a drainer this close to what is purged is reported; less if less is kept
 _CHECK_S = 1.0
 _REPORT_S = 30.0
 _WRITE_S = 10.0
@@ -32,8 +36,16 @@ class Chores:
     """Background threads; `start` and `stop`. Failures are logged and tried again at the next turn."""
 
     def __init__(
-        self, config: Config, store: Store, clock: Clock, ingest: Ingest, metrics: Metrics, registry: Registry
+        self,
+        config: Config,
+        node_id: str,
+        store: Store,
+        clock: Clock,
+        ingest: Ingest,
+        metrics: Metrics,
+        registry: Registry,
     ) -> None:
+        self._node_id = node_id
         self._config = config
         self._metrics = metrics
         self._registry = registry
@@ -46,7 +58,7 @@ class Chores:
 
     def start(self) -> None:
         """Begin."""
-        for name, target in (("pump-fakes", self._fakes), ("pump-gc", self._hourly)):
+        for name, target in (("pump-fakes", self._fakes), ("pump-gc", self._watch)):
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -120,8 +132,10 @@ class Chores:
 
     def _collect(self) -> None:
         try:
-            until = int((time.time() - self._config.gc_s) * 1000) << 18
-            readers = [d for d in self._registry.drainers() if d.state != OFFLINE]
+            # The earlier of two clocks: neither a wrong one here nor one at PD may purge what is young.
+            now_ms = min(int(time.time() * 1000), self._clock.fresh() >> 18)
+            until = (now_ms - int(self._config.gc_s * 1000)) << 18
+            readers = self._readers()
             for reader in readers:
                 if reader.max_commit_ts < until:
                     _log.warning(
@@ -134,14 +148,43 @@ class Chores:
                     until = reader.max_commit_ts
             if until > 0:
                 self._store.gc(until)
+            self._check(readers)
         except Exception:
             _log.exception("garbage collection failed")
         finally:
             self._collecting.release()
 
-    def _hourly(self) -> None:
-        while not self._stop.wait(_GC_EVERY_S):
-            self.collect_garbage()
+    def _readers(self) -> list[NodeStatus]:
+        return [drainer for drainer in self._registry.drainers() if drainer.state != OFFLINE]
+
+    def _check(self, readers: Sequence[NodeStatus]) -> None:
+        """Report drainers that are close to what is purged; garbage collection waits for them, and the disk fills."""
+        gc_ts = self._store.gc_ts
+        margin_ms = int(min(_LATE_S, self._config.gc_s / 8) * 1000)
+        for reader in readers:
+            if gc_ts and reader.max_commit_ts < gc_ts + (margin_ms << 18):
+                counts = self._metrics.late_drainers
+                counts[reader.node_id] = counts.get(reader.node_id, 0) + 1
+                _log.error(
+                    "drainer %s (%s) has read through commit ts %d, everything through %d is purged: nothing is purged "
+                    "beyond what it has read, so the disk fills; start it, or set it offline if it is gone for good",
+                    reader.node_id,
+                    reader.state,
+                    reader.max_commit_ts,
+                    gc_ts,
+                )
+
+    def _watch(self) -> None:
+        for turn in itertools.count(1):
+            if self._stop.wait(_CHECK_DRAINERS_S):
+                return
+            if turn % _GC_EVERY == 0:
+                self.collect_garbage()
+                continue
+            try:
+                self._check(self._readers())
+            except Exception as error:
+                _log.error("the drainers' positions can't be checked: %s", error)
 
     def _fakes(self) -> None:
         reported = 0.0
@@ -159,18 +202,10 @@ class Chores:
                     _log.error("no fake binlog could be written, trying again: %s", error)
 
     def _push(self) -> None:
-        from prometheus_client import push_to_gateway
-
         reported = 0.0
         while not self._stop.wait(self._config.metrics_interval):
             try:
-                push_to_gateway(
-                    self._config.metrics_addr,
-                    job="binlog",
-                    registry=self._metrics.registry,
-                    grouping_key={"instance": self._config.advertise_addr},
-                    timeout=5,
-                )
+                push(self._config.metrics_addr, self._node_id, self._metrics.registry)
             except Exception as error:
                 if time.monotonic() - reported >= _REPORT_S:
                     reported = time.monotonic()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pump_service.store.options import IndexOptions, StoreOptions
+from pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
 
 DEFAULT_PORT = 8250
 _DAY_S = 86400.0
@@ -145,6 +145,8 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     flags = _parse_flags(argv)
     known = [*_FLAGS, *_SECURITY_FLAGS, *_IGNORED, "config"]
     env = {key: environ[name] for key in known if (name := "PUMP_" + key.upper().replace("-", "_")) in environ}
+    if "PUMP_L" in environ:  # the original's variable is called after the flag, which it knows as -L only
+        env.setdefault("log-level", environ["PUMP_L"])
     merged: dict[str, Any] = {}
     security: dict[str, Any] = {}
     warnings: list[str] = []
@@ -158,7 +160,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             if key in _IGNORED:
                 warnings.append(f"{where} has no effect: {_IGNORED[key]}")
             elif key in _SECURITY_FLAGS:
-                security[key.replace("-", "_")] = _names(text) if key == "cert-allowed-cn" else text
+                security[key.replace("-", "_")] = _names(text, where) if key == "cert-allowed-cn" else text
             elif key != "config":
                 merged[_FLAGS[key]] = _value(_FLAGS[key], text, where)
     config = Config(**merged, security=Security(**security), storage=storage)
@@ -231,20 +233,25 @@ def _from_file(path: str, merged: dict[str, Any], security: dict[str, Any], warn
         raise ConfigError(f"{path}: {error}") from None
     storage: dict[str, Any] = {}
     kv: dict[str, Any] = {}
+    unknown: list[str] = []
     for key, value in document.items():
         where = f"{path}: key {key}"
         if key == "security":
             for name, item in _table(value, where).items():
+                inner = f"{path}: key security.{name}"
                 if name not in _SECURITY_FLAGS:
-                    raise ConfigError(f"{path}: unknown key security.{name}")
-                security[name.replace("-", "_")] = _names(item) if name == "cert-allowed-cn" else str(item)
+                    unknown.append(f"security.{name}")
+                else:
+                    security[name.replace("-", "_")] = (
+                        _names(item, inner) if name == "cert-allowed-cn" else _text(item, inner)
+                    )
         elif key == "storage":
             for name, item in _table(value, where).items():
                 inner = f"{path}: key storage.{name}"
                 if name == "kv":
-                    kv = _kv(_table(item, inner), path, warnings)
+                    kv = _kv(_table(item, inner), path, warnings, unknown)
                 elif name not in _STORAGE_KEYS:
-                    raise ConfigError(f"{path}: unknown key storage.{name}")
+                    unknown.append(f"storage.{name}")
                 else:
                     storage[_STORAGE_KEYS[name]] = _storage_value(_STORAGE_KEYS[name], item, inner)
         elif key in _IGNORED:
@@ -252,18 +259,30 @@ def _from_file(path: str, merged: dict[str, Any], security: dict[str, Any], warn
         elif key in _FILE_KEYS:
             merged[_FILE_KEYS[key]] = _value(_FILE_KEYS[key], value, where)
         else:
-            raise ConfigError(f"{path}: unknown key {key}")
+            unknown.append(key)
+    if unknown:
+        raise ConfigError(f"{path}: unknown key{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}")
+    if storage.get("kv_chan_cap", 0) > MAX_QUEUED:
+        warnings.append(
+            f"{path}: key storage.kv_chan_cap: no more than {MAX_QUEUED} records wait in memory; what is beyond is "
+            "indexed from the value log"
+        )
+    if not storage.get("sync_log", True):
+        warnings.append(
+            f"{path}: key storage.sync-log is off: binlogs are acknowledged before they are on disk, and a power cut "
+            "loses them"
+        )
     return StoreOptions(**storage, kv=IndexOptions(**kv))
 
 
-def _kv(table: Mapping[str, Any], path: str, warnings: list[str]) -> dict[str, Any]:
+def _kv(table: Mapping[str, Any], path: str, warnings: list[str], unknown: list[str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, item in table.items():
         where = f"{path}: key storage.kv.{name}"
         if name in _KV_IGNORED:
             warnings.append(f"{where} has no effect: {_KV_IGNORED[name]}")
         elif name not in _KV_KEYS:
-            raise ConfigError(f"{path}: unknown key storage.kv.{name}")
+            unknown.append(f"storage.kv.{name}")
         elif not isinstance(item, int) or isinstance(item, bool):
             raise ConfigError(f"{where}: expected a whole number, found {item!r}")
         elif item > 0:  # 0 and below mean the default
@@ -277,10 +296,16 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: expected text, found {value!r}")
+    return value
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list):
-        raise ConfigError(f"cert-allowed-cn: expected names, found {value!r}")
+        raise ConfigError(f"{where}: expected names, found {value!r}")
     return tuple(str(name).strip() for name in given if str(name).strip())
 
 
@@ -313,8 +338,7 @@ def _value(name: str, given: Any, where: str) -> Any:
             return max(1, min(int(given), 2**31 - 1))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from None
-    if not isinstance(given, str):
-        raise ConfigError(f"{where}: expected text, found {given!r}")
+    given = _text(given, where)
     if name == "log_level" and given.lower() not in _LEVELS:
         raise ConfigError(f"{where}: {given!r} is none of {', '.join(_LEVELS)}")
     return given
@@ -340,6 +364,8 @@ def _completed(config: Config) -> Config:
         raise ConfigError(f"advertise-addr {advertise!r} is no address that others can connect to; set advertise-addr")
     if bool(config.security.ssl_cert) != bool(config.security.ssl_key):
         raise ConfigError("security: ssl-cert and ssl-key go together")
+    if config.security.cert_allowed_cn and not config.security.ssl_ca:
+        raise ConfigError("security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate")
     if not config.pd_urls.strip():
         raise ConfigError("pd-urls: no address given")
     return replace(config, addr=addr, advertise_addr=advertise)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from weakref import WeakSet
 
 from pump_service.config import Security
@@ -29,7 +31,8 @@ class Front:
         self._grpc_path = grpc_path
         self._http1 = http1
         self._context: LaneContext | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._unix_path = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections: WeakSet[asyncio.Transport] = WeakSet()
 
@@ -40,25 +43,42 @@ class Front:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None, backlog: int = 1024) -> tuple[str, int]:
         """Bind; returns the address. OSError if it is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        server = await loop.create_server(
             lambda: _Sniffer(self), host or None, port, ssl=tls, backlog=backlog, start_serving=False
         )
-        name = self._server.sockets[0].getsockname()
+        self._servers.append(server)
+        name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
-    async def listen_unix(self, path: str) -> asyncio.Server:
-        """A second way in: a Unix socket (the original's `socket`)."""
-        return await asyncio.get_running_loop().create_unix_server(lambda: _Sniffer(self), path)
+    async def listen_unix(self, path: str) -> None:
+        """A second way in: a Unix socket, without TLS (the original's `socket`). A socket that a killed pump left is
+        replaced; OSError if somebody listens there."""
+        path = path.removeprefix("unix://").removeprefix("unix:")
+        probe = socket.socket(socket.AF_UNIX)
+        try:
+            probe.connect(path)
+            raise OSError(errno.EADDRINUSE, "another process listens there")
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        finally:
+            probe.close()
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(lambda: _Sniffer(self), path, start_serving=False))
+        self._unix_path = path
 
     async def serve(self) -> None:
         """Begin to accept."""
-        assert self._server is not None
-        await self._server.start_serving()
+        for server in self._servers:
+            await server.start_serving()
 
     def stop_accepting(self) -> None:
-        """Close the listening socket; open connections stay."""
-        if self._server is not None:
-            self._server.close()
+        """Close the listening sockets; open connections stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._unix_path:
+            Path(self._unix_path).unlink(missing_ok=True)
+            self._unix_path = ""
 
     def close_all(self) -> None:
         """Close what is still open."""
@@ -121,8 +141,9 @@ class _Sniffer(asyncio.Protocol):
             _log.warning("connection refused: %d are open", len(self._front.connections))
             transport.abort()
             return
-        certificate = transport.get_extra_info("peercert")
-        if self._front.security.on and not allowed(self._front.security, certificate):
+        # Who may open the Unix socket is the file system's to say.
+        speaks_tls = transport.get_extra_info("ssl_object") is not None
+        if speaks_tls and not allowed(self._front.security, transport.get_extra_info("peercert")):
             _log.warning("connection refused: its certificate's common name isn't in cert-allowed-cn")
             transport.abort()
             return

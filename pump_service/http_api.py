@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import logging
-import sys
-import threading
-import traceback
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-import psutil
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from pump_service import debug
 from pump_service.http1 import Request, Response
 from pump_service.metrics import exposition
 
-_log = logging.getLogger(__name__)
-
-_OK, _WRONG_PARAM, _NOT_FOUND, _OTHER = 200, 1, 2, 3
+_OK, _OTHER = 200, 3  # the original's codes; 1 and 2 are those of its command-line tools
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -54,7 +48,7 @@ class PumpControl(Protocol):
         """Start a round; False if one is under way."""
 
     def describe_binlog(self, ts: int) -> str:
-        """The binlog stored at a timestamp, as text."""
+        """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +60,17 @@ class Api:
 
     async def handle(self, request: Request) -> Response:
         """Route a request. Unknown pages are 404, wrong methods 405."""
-        path = urlsplit(request.target).path
+        url = urlsplit(request.target)
+        path = url.path
         parts = [unquote(part) for part in path.strip("/").split("/")]
         pages: dict[str, tuple[str, Callable[[], Response]]] = {
             "status": ("GET", self._status),
             "drainers": ("GET", self._drainers),
             "metrics": ("GET", self._metrics),
-            "debug/stack": ("GET", _stacks),
-            "debug/memory": ("GET", _memory),
+            "debug": ("GET", lambda: _text(debug.INDEX)),
+            "debug/stack": ("GET", lambda: _text(debug.stacks())),
+            "debug/memory": ("GET", lambda: _text(debug.memory())),
+            "debug/profile": ("GET", lambda: _profile(url.query)),
             "debug/gc/trigger": ("POST", self._collect),
         }
         method, page = pages.get("/".join(parts), ("", None))
@@ -120,15 +117,15 @@ class Api:
 
     def _collect(self) -> Response:
         started = self.pump.collect_garbage()
-        return Response(200, _TEXT, b"trigger gc success\n" if started else b"gc is working\n")
+        return _text("trigger gc success\n" if started else "gc is working\n")
 
     def _binlog(self, ts: str) -> Response:
         if not ts.isdigit():
-            return Response(200, _TEXT, f"{ts!r} is no timestamp\n".encode())
+            return _text(f"{ts!r} is no timestamp\n")
         try:
-            return Response(200, _TEXT, self.pump.describe_binlog(int(ts)).encode())
+            return _text(self.pump.describe_binlog(int(ts)))
         except Exception as error:  # the original answers 200 with the error's text, too
-            return Response(200, _TEXT, f"{error}\n".encode())
+            return _text(f"{error.args[0] if error.args else error}\n")
 
 
 def _json(value: Any) -> Response:
@@ -140,21 +137,16 @@ def _verdict(code: int, message: str) -> Response:
     return Response(200, "application/json; charset=utf-8", text.encode())
 
 
-def _stacks() -> Response:
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    out = []
-    for ident, stack in sys._current_frames().items():
-        out.append(f"thread {names.get(ident, '?')} ({ident})\n{''.join(traceback.format_stack(stack))}\n")
-    return Response(200, _TEXT, "".join(out).encode())
+def _text(text: str) -> Response:
+    return Response(200, _TEXT, text.encode())
 
 
-def _memory() -> Response:
-    info = psutil.Process().memory_info()
-    counts: dict[str, int] = {}
-    for item in gc.get_objects():
-        name = type(item).__qualname__
-        counts[name] = counts.get(name, 0) + 1
-    top = sorted(counts.items(), key=lambda pair: -pair[1])[:30]
-    lines = [f"rss {info.rss}", f"vms {info.vms}", f"threads {threading.active_count()}", "objects tracked by type:"]
-    lines += [f"  {count:9d} {name}" for name, count in top]
-    return Response(200, _TEXT, ("\n".join(lines) + "\n").encode())
+def _profile(query: str) -> Response:
+    given = parse_qs(query).get("seconds", ["5"])[-1]
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        return Response(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
+    return _text(debug.profile(seconds))

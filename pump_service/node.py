@@ -138,7 +138,7 @@ class Node:
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
         if former is not None:
             self._label = None if former.label is None else dict(former.label)
-            if former.host != self.host and former.state == ONLINE:
+            if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
                 self._check_alone(former)
         self.state = ONLINE
         self._retry("register", self._publish)

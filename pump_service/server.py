@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pump_service import debug
 from pump_service.bridge import Bridge
 from pump_service.chores import Chores
 from pump_service.config import Config, split_addr
@@ -28,13 +29,12 @@ from pump_service.resolver import TiKVResolver
 from pump_service.rpc import PumpRPC
 from pump_service.store import Store
 from pump_service.store.errors import StoreError
-from pump_service.tls import server_context
+from pump_service.tls import client_tls, server_context
 from upstream import pb
 from upstream.etcd import EtcdClient
 from upstream.pd import PDClient, PDError
 from upstream.registry import Registry
-from upstream.rpc import TLS
-from upstream.tikv import TiKVClient
+from upstream.tikv import TiKVClient, TiKVError
 
 _log = logging.getLogger(__name__)
 
@@ -128,13 +128,19 @@ class Pump:
         return self._chores.collect_garbage()
 
     def describe_binlog(self, ts: int) -> str:
-        """The binlog stored at a timestamp, as text. KeyError if there is none."""
+        """The binlog stored at a timestamp and what TiKV has of its primary key, as text. KeyError if there is none."""
         payload = self._store.lookup(ts)
         if payload is None:
             raise KeyError(f"no binlog at timestamp {ts}")
         binlog = pb.binlog.Binlog.FromString(payload)
-        value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
-        return f"Binlog: {binlog}\n PrewriteValue: {value}\n"
+        text = debug.binlog_text(binlog)
+        if binlog.prewrite_key:
+            try:
+                with TiKVClient(self._pd, tls=self._tls, timeout_s=_PD_TIMEOUT_S) as tikv:
+                    text += debug.mvcc_text(tikv.mvcc_get(binlog.prewrite_key))
+            except TiKVError as error:
+                text += f"GetMvccByEncodedKey failed: {error}\n"
+        return text
 
     # the steps of starting
 
@@ -145,12 +151,8 @@ class Pump:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StartError(f"the data directory {data_dir} can't be made: {error.strerror}") from None
-        security = config.security
-        tls = None
-        if security.ssl_ca:
-            cert, key = security.ssl_cert, security.ssl_key
-            tls = TLS(Path(security.ssl_ca), Path(cert) if cert else None, Path(key) if key else None)
-        pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S))
+        self._tls = tls = client_tls(config.security)
+        self._pd = pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S))
         cluster_id = _reach_pd(pd)
         etcd = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S)
         self._closers.callback(etcd.close)
@@ -183,7 +185,7 @@ class Pump:
             config.heartbeat_interval,
             tls,
         )
-        self._chores = Chores(config, self._store, self._clock, ingest, self.metrics, self._registry)
+        self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
         _warm(self._clock)
         # Drainers must know of the pump before it takes its first binlog.
         self._node.join()
@@ -225,14 +227,20 @@ class Pump:
         self._lanes = LaneContext(self._loop, ingest, limits, self._front.splice, self._bridge)
         self._front.use(self._lanes)
         host, port = split_addr(config.addr)
+        tls = server_context(config.security)
         try:
-            bound = await self._front.listen(host, port, server_context(config.security))
+            bound = await self._front.listen(host, port, tls)
         except OSError as error:
             raise StartError(f"can't listen on {config.addr} (setting addr): {error.strerror or error}") from None
         self.address = f"{bound[0]}:{bound[1]}"
         self._closers.callback(lambda: self._call(self._end_front()))
         if config.socket:
-            await self._front.listen_unix(config.socket)
+            try:
+                await self._front.listen_unix(config.socket)
+            except OSError as error:
+                raise StartError(
+                    f"can't listen on {config.socket} (setting socket): {error.strerror or error}"
+                ) from None
 
     async def _end_front(self) -> None:
         self._front.stop_accepting()

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pump_service.config import Security
+from upstream.rpc import TLS
 
 
 def server_context(security: Security) -> ssl.SSLContext | None:
-    """A context that asks clients for certificates if a CA is set; None if TLS is off. OSError, ssl.SSLError."""
+    """A context that asks clients for certificates if a CA is set; None if TLS is off. OSError names what can't be read."""
     if not security.on:
         return None
     reloader = _Reloader(security)
@@ -21,6 +22,16 @@ def server_context(security: Security) -> ssl.SSLContext | None:
 
     outer.sni_callback = renew
     return outer
+
+
+def client_tls(security: Security) -> TLS | None:
+    """What the pump's own connections to PD, etcd, TiKV and drainers use; None without a CA. OSError names what can't be read."""
+    if not security.ssl_ca:
+        return None
+    for path in filter(None, (security.ssl_ca, security.ssl_cert, security.ssl_key)):
+        Path(path).read_bytes()
+    cert, key = security.ssl_cert, security.ssl_key
+    return TLS(Path(security.ssl_ca), Path(cert) if cert else None, Path(key) if key else None)
 
 
 def allowed(security: Security, certificate: dict[str, Any] | None) -> bool:
@@ -44,7 +55,7 @@ class _Reloader:
             if now != self._seen:
                 self._context = self.build()
                 self._seen = now
-        except (OSError, ssl.SSLError):
+        except OSError:  # also OpenSSL's
             pass  # a rotation in the middle: the next connection sees it whole
         return self._context
 
@@ -54,10 +65,19 @@ class _Reloader:
 
     def build(self) -> ssl.SSLContext:
         """A context from the files."""
+        security = self._security
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self._security.ssl_cert, self._security.ssl_key)
-        if self._security.ssl_ca:
-            context.load_verify_locations(self._security.ssl_ca)
+        try:
+            context.load_cert_chain(security.ssl_cert, security.ssl_key)
+        except OSError as error:
+            raise OSError(
+                f"ssl-cert {security.ssl_cert} and ssl-key {security.ssl_key} can't be used: {error.strerror or error}"
+            ) from error
+        if security.ssl_ca:
+            try:
+                context.load_verify_locations(security.ssl_ca)
+            except OSError as error:
+                raise OSError(f"ssl-ca {security.ssl_ca} can't be used: {error.strerror or error}") from error
             context.verify_mode = ssl.CERT_REQUIRED
         context.set_alpn_protocols(["h2", "http/1.1"])
         return context
