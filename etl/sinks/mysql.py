@@ -8,24 +8,21 @@ of what it affects go into the checkpoint row. Found there later: fingerprint as
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from etl._sql_text import quote_name
 from etl._steps import Step
 from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
 from etl.ddl import DdlExecutor, skip_reason
 from etl.filters import Filter
-from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.mysql import MySQLSession
 from etl.settings import Settings
-from etl.sinks.sink import ApplyError, Written
+from etl.sinks._step_writer import StepWriter
+from etl.sinks.sink import Written
 
 log = logging.getLogger("sluice.apply")
-
-_SHOWN = 3
 
 
 class MySQLSink:
@@ -33,10 +30,13 @@ class MySQLSink:
 
     shape = "net"
 
-    def __init__(self, session: MySQLSession, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600) -> None:
+    def __init__(
+        self, session: MySQLSession, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600
+    ) -> None:
         self._session = session
         self._table = table
         self._filters = filters
+        self._writer = StepWriter(session)
         self._ddl = DdlExecutor(session, keep_dropped_s)
         self._checkpoint: Checkpoint | None = None
         self._in_transaction = False
@@ -69,12 +69,11 @@ class MySQLSink:
         written = Written()
         for step in steps:
             match step.kind:
-                case "delete":
+                case "delete" | "load":
                     self._begin()
-                    self._delete(step, written)
-                case "load":
-                    self._begin()
-                    self._load(step, written)
+                    started = time.perf_counter()
+                    self._writer.write(step)
+                    written.send_s += time.perf_counter() - started
                 case "commit":
                     self._begin()
                     self._commit(step, written)
@@ -108,35 +107,6 @@ class MySQLSink:
         written.rows += step.rows
         written.changes += step.changes
         written.add_stages(step.detail.get("timings_ms"))
-
-    def _delete(self, step: Step, written: Written) -> None:
-        started = time.perf_counter()
-        statement = bytes(step.payload)
-        try:
-            affected = self._session.execute(statement)
-        except DownstreamError as error:
-            raise self._refused(step, error) from error
-        if affected != step.rows:
-            raise self._mismatch(step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement))
-        written.send_s += time.perf_counter() - started
-
-    def _load(self, step: Step, written: Written) -> None:
-        started = time.perf_counter()
-        replaces = int(step.detail["replaces"])
-        try:
-            outcome = self._session.load(str(step.detail["statement"]), step.payload)
-            if outcome.warnings:
-                texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
-                raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
-        except DownstreamError as error:
-            raise self._refused(step, error) from error
-        expected = LoadOutcome(step.rows, replaces, 0, 0)
-        if outcome.records < 0:  # the server tells the sum only
-            expected = LoadOutcome(-1, step.rows + replaces, 0, 0)
-        if outcome != expected:
-            found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
-            raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
-        written.send_s += time.perf_counter() - started
 
     def _run_ddl(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
@@ -186,58 +156,3 @@ class MySQLSink:
         for name in self._ddl.recycle.purge(at):
             log.info("removed %s for good", name)
         self._session.query("COMMIT")
-
-    def _refused(self, step: Step, error: DownstreamError) -> Exception:
-        if is_transient(error):
-            return error
-        return self._mismatch(step, str(error), "")
-
-    def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
-        return ApplyError(
-            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
-            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
-            f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
-            "or copy the table again, then start again"
-        )
-
-    def _missing(self, step: Step, statement: bytes) -> str:
-        """Which keys of a DELETE aren't there; for the error message, so it never fails."""
-        try:
-            self._session.rollback()
-            head, _, conditions = statement.partition(b" WHERE ")
-            count = head.replace(b"DELETE", b"SELECT COUNT(*)", 1)
-            if b" IN (" in conditions and b"\nOR " not in conditions:
-                name, _, values = conditions.partition(b" IN (")
-                terms = [name + b"=" + value for value in values[:-1].split(b",\n")]
-            else:
-                terms = conditions.rpartition(b" LIMIT ")[0].split(b"\nOR ") if b" LIMIT " in conditions else conditions.split(b"\nOR ")
-            missing = []
-            for term in terms:
-                if int(self._session.query(count + b" WHERE " + term)[0][0]) == 0:
-                    missing.append(term.decode("utf-8", "replace")[:300])
-                    if len(missing) == _SHOWN:
-                        break
-            return "missing: " + "; ".join(missing) if missing else ""
-        except DownstreamError:
-            return ""
-
-    def _unexpected(self, step: Step, replaces: bool) -> str:
-        """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
-        target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
-        check = f"{quote_name(step.schema)}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
-        keys = [quote_name(key) for key in step.detail.get("keys") or ()]
-        if not keys:
-            return ""
-        try:
-            self._session.rollback()
-            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
-            statement = str(step.detail["statement"]).replace(f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1)
-            self._session.load(statement, step.payload)
-            columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
-            join = f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL" if replaces else f"JOIN {target} o ON {same}"
-            rows = self._session.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_SHOWN}")
-            self._session.execute(f"DROP TEMPORARY TABLE {check}")
-        except DownstreamError:
-            return ""
-        what = "missing" if replaces else "there already"
-        return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""

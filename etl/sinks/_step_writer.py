@@ -1,0 +1,119 @@
+"""Executes delete and load steps in a session, and checks that they did exactly what the changes say."""
+
+from __future__ import annotations
+
+import secrets
+
+from etl._sql_text import quote_name
+from etl._steps import Step
+from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.sinks.sink import ApplyError
+
+_SHOWN = 3
+
+
+class StepWriter:
+    """Writes through one session, in whatever transaction is open there."""
+
+    def __init__(self, session: MySQLSession) -> None:
+        self._session = session
+
+    def write(self, step: Step) -> None:
+        """Execute a delete or load step. Raises ApplyError when the downstream's rows aren't those that the step expects, and
+        DownstreamError when trying again may help."""
+        if step.kind == "delete":
+            self._delete(step)
+        else:
+            self._load(step)
+
+    def _delete(self, step: Step) -> None:
+        statement = bytes(step.payload)
+        try:
+            affected = self._session.execute(statement)
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        if affected != step.rows:
+            raise self._mismatch(
+                step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement)
+            )
+
+    def _load(self, step: Step) -> None:
+        replaces = int(step.detail["replaces"])
+        try:
+            outcome = self._session.load(str(step.detail["statement"]), step.payload)
+            if outcome.warnings:
+                texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
+                raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        expected = LoadOutcome(step.rows, replaces, 0, 0)
+        if outcome.records < 0:  # the server tells the sum only
+            expected = LoadOutcome(-1, step.rows + replaces, 0, 0)
+        if outcome != expected:
+            found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
+            raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
+
+    def _refused(self, step: Step, error: DownstreamError) -> Exception:
+        if is_transient(error):
+            return error
+        return self._mismatch(step, str(error), "")
+
+    def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
+        return ApplyError(
+            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
+            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
+            f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
+            "or copy the table again, then start again"
+        )
+
+    def _missing(self, step: Step, statement: bytes) -> str:
+        """Which keys of a DELETE aren't there; for the error message, so it never fails."""
+        try:
+            self._session.rollback()
+            head, _, conditions = statement.partition(b" WHERE ")
+            count = head.replace(b"DELETE", b"SELECT COUNT(*)", 1)
+            if b" IN (" in conditions and b"\nOR " not in conditions:
+                name, _, values = conditions.partition(b" IN (")
+                terms = [name + b"=" + value for value in values[:-1].split(b",\n")]
+            else:
+                terms = (
+                    conditions.rpartition(b" LIMIT ")[0].split(b"\nOR ")
+                    if b" LIMIT " in conditions
+                    else conditions.split(b"\nOR ")
+                )
+            missing = []
+            for term in terms:
+                if int(self._session.query(count + b" WHERE " + term)[0][0]) == 0:
+                    missing.append(term.decode("utf-8", "replace")[:300])
+                    if len(missing) == _SHOWN:
+                        break
+            return "missing: " + "; ".join(missing) if missing else ""
+        except DownstreamError:
+            return ""
+
+    def _unexpected(self, step: Step, replaces: bool) -> str:
+        """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
+        target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
+        check = f"{quote_name(step.schema)}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
+        keys = [quote_name(key) for key in step.detail.get("keys") or ()]
+        if not keys:
+            return ""
+        try:
+            self._session.rollback()
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+            statement = str(step.detail["statement"]).replace(
+                f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1
+            )
+            self._session.load(statement, step.payload)
+            columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
+            join = (
+                f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL"
+                if replaces
+                else f"JOIN {target} o ON {same}"
+            )
+            rows = self._session.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_SHOWN}")
+            self._session.execute(f"DROP TEMPORARY TABLE {check}")
+        except DownstreamError:
+            return ""
+        what = "missing" if replaces else "there already"
+        return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
