@@ -28,10 +28,7 @@ def client_tls(security: Security) -> TLS | None:
     """What the pump's own connections to PD, etcd, TiKV and drainers use; None without a CA. OSError names what can't be read."""
     if not security.ssl_ca:
         return None
-    for path in filter(None, (security.ssl_ca, security.ssl_cert, security.ssl_key)):
-        Path(path).read_bytes()
-    cert, key = security.ssl_cert, security.ssl_key
-    return TLS(Path(security.ssl_ca), Path(cert) if cert else None, Path(key) if key else None)
+    return TLS.from_settings(security.ssl_ca, security.ssl_cert, security.ssl_key)
 
 
 def allowed(security: Security, certificate: dict[str, Any] | None) -> bool:

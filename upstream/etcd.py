@@ -11,7 +11,7 @@ import grpc
 
 from upstream import pb
 from upstream.backoff import Backoff, Deadline
-from upstream.rpc import TLS, describe, open_channel, split_urls, status
+from upstream.rpc import TLS, Channels, ClosedError, describe, split_urls, status
 
 
 class EtcdError(Exception):
@@ -71,10 +71,9 @@ class EtcdClient:
 
     def __init__(self, urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0) -> None:
         self._urls = split_urls(urls)
-        self._tls = tls
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = Channels(tls)
         self._current = 0
         self._closed = threading.Event()
         self._watches: set[Watch] = set()
@@ -145,10 +144,7 @@ class EtcdClient:
             watches, self._watches = self._watches, set()
         for watch in watches:
             watch.close()
-        with self._lock:
-            channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.close()
+        self._channels.close()
 
     def __enter__(self) -> EtcdClient:
         return self
@@ -171,9 +167,12 @@ class EtcdClient:
             if self._closed.is_set():
                 raise EtcdError("the etcd client is closed")
             url = self._urls[self._current % len(self._urls)]
-            if url not in self._channels:
-                self._channels[url] = open_channel(url, self._tls)
-            return url, self._channels[url]
+        try:
+            return url, self._channels.get(url)
+        except ClosedError as error:
+            raise EtcdError("the etcd client is closed") from error
+        except OSError as error:
+            raise EtcdError(f"TLS to etcd at {url}: {error}") from error
 
     def _next_endpoint(self) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from upstream import pb
 from upstream.backoff import Backoff, Deadline
 from upstream.codec.errors import CodecError
 from upstream.codec.memcomparable import decode_bytes, encode_bytes
-from upstream.rpc import TLS, describe, open_channel, split_urls, status, target
+from upstream.rpc import TLS, Channels, ClosedError, describe, split_urls, status, target
 
 
 class PDError(Exception):
@@ -91,13 +91,12 @@ class PDClient:
         from upstream.pd_tso import TsoStream
 
         self._seeds = split_urls(pd_urls)
-        self._tls = tls
         self._timeout_s = timeout_s
         # One silent member must leave time to ask another.
         self._attempt_s = max(timeout_s / 3, 0.2)
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = Channels(tls)
         self._members: list[str] = []
         self._leader: str | None = None
         self._cluster_id = 0
@@ -164,10 +163,7 @@ class PDClient:
         """Ends the timestamp stream and the connections. Calls under way fail."""
         self._closed.set()
         self._tso.close()
-        with self._lock:
-            channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.close()
+        self._channels.close()
 
     def __enter__(self) -> PDClient:
         return self
@@ -194,12 +190,12 @@ class PDClient:
         return pb.pd.RequestHeader(cluster_id=self._cluster_id)
 
     def _channel(self, url: str) -> grpc.Channel:
-        with self._lock:
-            if self._closed.is_set():
-                raise PDError("the PD client is closed")
-            if url not in self._channels:
-                self._channels[url] = open_channel(url, self._tls)
-            return self._channels[url]
+        try:
+            return self._channels.get(url)
+        except ClosedError as error:
+            raise PDError("the PD client is closed") from error
+        except OSError as error:
+            raise PDError(f"TLS to PD at {url}: {error}") from error
 
     def _call(
         self, method: str, request: Any, response_type: Any, usable: Callable[[Any], bool] = lambda answer: True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,30 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for them."""
+    """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for them.
+
+    Files that are replaced count from the next connection on.
+    """
 
     ca: Path
     cert: Path | None = None
     key: Path | None = None
+
+    @classmethod
+    def from_settings(cls, ssl_ca: str, ssl_cert: str = "", ssl_key: str = "") -> TLS | None:
+        """From the values of `ssl-ca`, `ssl-cert` and `ssl-key`; None (no TLS) without a CA.
+
+        OSError names a file that can't be read; ValueError if the three don't go together.
+        """
+        if bool(ssl_cert) != bool(ssl_key):
+            raise ValueError("ssl-cert and ssl-key go together")
+        if not ssl_ca:
+            if ssl_cert:
+                raise ValueError("ssl-cert and ssl-key need ssl-ca")
+            return None
+        for path in filter(None, (ssl_ca, ssl_cert, ssl_key)):
+            Path(path).read_bytes()
+        return cls(Path(ssl_ca), Path(ssl_cert) if ssl_cert else None, Path(ssl_key) if ssl_key else None)
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Reads the files. OSError names the one that can't be read; ValueError if only one of cert and key is given."""
@@ -50,6 +70,10 @@ class TLS:
             private_key=None if self.key is None else Path(self.key).read_bytes(),
             certificate_chain=None if self.cert is None else Path(self.cert).read_bytes(),
         )
+
+    def stamp(self) -> tuple[int, ...]:
+        """Changes when a file does (ns of its last change). OSError names the one that is gone."""
+        return tuple(path.stat().st_mtime_ns for path in (self.ca, self.cert, self.key) if path is not None)
 
 
 def target(url: str) -> str:
@@ -69,6 +93,63 @@ def open_channel(url: str, tls: TLS | None = None, keepalive_ms: int = 10_000) -
     if url.startswith("https://"):
         return grpc.secure_channel(target(url), grpc.ssl_channel_credentials(), options)
     return grpc.insecure_channel(target(url), options)
+
+
+class ClosedError(Exception):
+    """The client was closed before."""
+
+
+class Channels:
+    """A channel to each address, opened when first asked for, and anew once the certificates have been replaced.
+
+    The one before stays open until the next replacement, for the calls that are under way on it. Thread-safe.
+    """
+
+    def __init__(self, tls: TLS | None) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[grpc.Channel, tuple[int, ...]]] = {}
+        self._former: dict[str, grpc.Channel] = {}
+        self._closed = False
+
+    def get(self, url: str) -> grpc.Channel:
+        """The channel to `url`, as for open_channel. ClosedError; OSError if the first finds no certificates."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            channel, stamp = self._open.get(url, (None, ()))
+            now = stamp
+            if self._tls is not None:
+                try:
+                    now = self._tls.stamp()
+                except OSError:
+                    if channel is None:
+                        raise
+            if channel is not None and now == stamp:
+                return channel
+            try:
+                opened = open_channel(url, self._tls)
+            except OSError:  # a replacement in the middle: the next call sees it whole
+                if channel is None:
+                    raise
+                return channel
+            if channel is not None:
+                former = self._former.pop(url, None)
+                if former is not None:
+                    former.close()
+                self._former[url] = channel
+            self._open[url] = (opened, now)
+            return opened
+
+    def close(self) -> None:
+        """Close all; calls under way fail."""
+        with self._lock:
+            self._closed = True
+            channels = [channel for channel, _ in self._open.values()] + list(self._former.values())
+            self._open.clear()
+            self._former.clear()
+        for channel in channels:
+            channel.close()
 
 
 def split_urls(urls: str | Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from upstream import pb, tso
 from upstream.backoff import Backoff, Deadline
 from upstream.pd import PDClient, PDError, Peer, Region
 from upstream.regions import RegionCache
-from upstream.rpc import TLS, describe, open_channel
+from upstream.rpc import TLS, Channels, ClosedError, describe
 
 
 class TiKVError(Exception):
@@ -113,12 +113,10 @@ class TiKVClient:
         self, pd: PDClient, *, tls: TLS | None = None, timeout_s: float = 30.0, rpc_timeout_s: float = 10.0
     ) -> None:
         self._pd = pd
-        self._tls = tls
         self._timeout_s = timeout_s
         self._rpc_timeout_s = rpc_timeout_s
         self._cache = RegionCache(pd)
-        self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = Channels(tls)
         self._closed = threading.Event()
 
     def get(self, key: bytes, ts: int) -> bytes | None:
@@ -230,10 +228,7 @@ class TiKVClient:
     def close(self) -> None:
         """Closes the connections; the PD client stays open."""
         self._closed.set()
-        with self._lock:
-            channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.close()
+        self._channels.close()
 
     def __enter__(self) -> TiKVClient:
         return self
@@ -245,12 +240,12 @@ class TiKVClient:
         return Backoff(Deadline(self._timeout_s), self._closed.wait)
 
     def _channel(self, address: str) -> grpc.Channel:
-        with self._lock:
-            if self._closed.is_set():
-                raise TiKVError("the TiKV client is closed")
-            if address not in self._channels:
-                self._channels[address] = open_channel(address, self._tls)
-            return self._channels[address]
+        try:
+            return self._channels.get(address)
+        except ClosedError as error:
+            raise TiKVError("the TiKV client is closed") from error
+        except OSError as error:
+            raise TiKVError(f"TLS to TiKV at {address}: {error}") from error
 
     def _locate(self, method: str, key: bytes, backoff: Backoff) -> Region:
         while True:
