@@ -123,6 +123,8 @@ class PumpRPC:
             context.abort(
                 grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}"
             )
+        # Readers without gzip are served by the lane; what the client doesn't know isn't used.
+        context.set_compression(grpc.Compression.Gzip)
         stop = threading.Event()
         self._pulls.add(stop)
         if not context.add_callback(stop.set) or self._stopping.is_set():
