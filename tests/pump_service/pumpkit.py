@@ -91,10 +91,11 @@ class Etcd:
 class PD:
     """PD as a pump sees it: GetMembers and Tso, and etcd's KV on the same address. `start` and `stop` at will."""
 
-    def __init__(self, etcd_port: int, cluster_id: int = CLUSTER) -> None:
+    def __init__(self, etcd_port: int, cluster_id: int = CLUSTER, credentials: grpc.ServerCredentials = None) -> None:
         self.cluster_id = cluster_id
+        self.credentials = credentials  # TLS if given; counts from the next `start` on
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if credentials else 'http'}://127.0.0.1:{self.port}"
         self._last = 0
         self._lock = threading.Lock()
         self._etcd = grpc.insecure_channel(f"127.0.0.1:{etcd_port}")
@@ -125,7 +126,11 @@ class PD:
                 grpc.method_handlers_generic_handler("etcdserverpb.KV", forwarded),
             )
         )
-        assert self._server.add_insecure_port(f"127.0.0.1:{self.port}") == self.port
+        address = f"127.0.0.1:{self.port}"
+        if self.credentials is None:
+            assert self._server.add_insecure_port(address) == self.port
+        else:
+            assert self._server.add_secure_port(address, self.credentials) == self.port
         self._server.start()
 
     def stop(self) -> None:
@@ -167,12 +172,13 @@ class PumpProcess:
             *("-addr", self.address, "-pd-urls", pd.url, "-data-dir", str(data_dir), "-node-id", self.node_id),
             *flags,
         ]
+        self.env: dict[str, str] = {}
         self.log = data_dir.with_name(data_dir.name + ".log")
         self.process: subprocess.Popen[bytes]
 
     def launch(self) -> None:
         """Start without waiting."""
-        env = {key: value for key, value in os.environ.items() if not key.startswith("PUMP_")}
+        env = {key: value for key, value in os.environ.items() if not key.startswith("PUMP_")} | self.env
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pump_service", *self._flags], cwd=ROOT, stdout=log, stderr=log, env=env
