@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _NEAR = 16 << 20
 _GROUP = 4096
+_CHASE_GROUP = 16_384
+_RETRY_S = 1.0
 
 
 class Batch(NamedTuple):
@@ -62,7 +64,8 @@ class Indexer:
         self._behind: Pointer | None = begin if begin < self._end else None
         self._late_marks: list[int] = []
         self._stop = False
-        self._abandon = threading.Event()
+        self._stopping = threading.Event()
+        self._applied = begin  # the last record that is in the index
         self._saved: tuple[Pointer, int] = sorter.handled()
         self._saved_long = sorter.long_transactions()
         self._saved_at = time.monotonic()
@@ -133,25 +136,48 @@ class Indexer:
 
     def close(self, timeout_s: float) -> bool:
         """Finishes what is queued, saves where the sorter is, ends the thread. A backlog in the value log is left for the
-        next start, and so is a queue that isn't done in time; False in that last case."""
+        next start, and so is what the index does not take; False if the thread hangs in it."""
         with self._lock:
             self._stop = True
             self._work.notify()
+        self._stopping.set()
         self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            self._abandon.set()
-            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     # -- the thread
 
     def _run(self) -> None:
-        try:
-            while self._step():
-                pass
-            self._save(force=True)
-        except _AbandonedError:
-            log.warning("closing with records that are not indexed yet; the next start takes them from the value log")
+        failed = False
+        while True:
+            try:
+                if failed:
+                    self._start_over()
+                    failed = False
+                if not self._step():
+                    self._save(force=True)
+                    return
+            except Exception as error:
+                failed = True
+                self.errors += 1
+                if isinstance(error, plyvel.Error | OSError):
+                    log.error("the index %s can't go on, trying again: %s", self._index.path, error)
+                else:
+                    log.exception("indexing failed, trying again")
+                if self._stopping.wait(_RETRY_S):
+                    log.warning("closing before all records are indexed; the next start takes them from the value log")
+                    return
+
+    def _start_over(self) -> None:
+        """After an error: everything from the last record that is surely in the index is read from the value log again.
+        Entering a record twice changes nothing."""
+        self._index.reopen()
+        with self._lock:
+            self._behind = min(self._applied, self._index.head_pointer())
+            self._caught_up.clear()
+            self._late_marks += [item for item in self._queue if isinstance(item, int)]
+            self._queue.clear()
+            self._queued = 0
+            self._replay = True
 
     def _step(self) -> bool:
         with self._lock:
@@ -205,18 +231,9 @@ class Indexer:
             starts = [x for b in group for x in b.starts]
             commits = [x for b in group for x in b.commits]
             offsets = [x for b in group for x in b.offsets]
-        while True:
-            try:
-                self._index.put_batch(fid, tps, starts, commits, offsets)
-                break
-            except (plyvel.Error, OSError) as error:
-                self.errors += 1
-                log.error(
-                    "writing %d entries to the index %s failed, trying again: %s", len(offsets), self._index.path, error
-                )
-                if self._abandon.wait(1.0):
-                    raise _AbandonedError from error
+        self._index.put_batch(fid, tps, starts, commits, offsets)
         self._sorter.push(fid, tps, starts, commits, offsets, replay=self._replay)
+        self._applied = Pointer(fid, offsets[-1])
 
     def _chase(self) -> None:
         """Reads back everything between where queueing stopped and where it begins again."""
@@ -240,10 +257,12 @@ class Indexer:
                 # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait forever.
                 keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
                 records += len(keep)
-                for begin in range(0, len(keep), _GROUP):
-                    part = keep[begin : begin + _GROUP]
+                for begin in range(0, len(keep), _CHASE_GROUP):
+                    part = keep[begin : begin + _CHASE_GROUP]
                     columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
-                    self._apply([Batch(batch.fid, *(column.tolist() for column in columns))])
+                    self._index.put_arrays(batch.fid, *columns)
+                    self._sorter.push_arrays(batch.fid, *columns)
+                    self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
                 self._save()
                 if self._stop:
                     with self._lock:
@@ -256,8 +275,10 @@ class Indexer:
             if not self._replay:
                 self._log.timings.catch_up.observe(time.monotonic() - pass_began)
         self.slow_ends += not self._replay
-        self._replay = False
-        self._caught_up.set()
+        with self._lock:
+            self._replay = False
+            if self._behind is None:  # the queue may have overflowed again meanwhile
+                self._caught_up.set()
         log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)
 
     def _save(self, *, force: bool = False) -> None:
@@ -268,14 +289,5 @@ class Indexer:
         handled, long = self._sorter.handled(), self._sorter.long_transactions()
         if handled == self._saved and long == self._saved_long:
             return
-        try:
-            self._index.save_handled(*handled, None if long == self._saved_long else long)
-        except (plyvel.Error, OSError) as error:
-            self.errors += 1
-            log.error("saving maxCommitTS to the index %s failed: %s", self._index.path, error)
-            return
+        self._index.save_handled(*handled, None if long == self._saved_long else long)
         self._saved, self._saved_long, self._saved_at = handled, long, now
-
-
-class _AbandonedError(Exception):
-    """The store closes while the index can't be written."""

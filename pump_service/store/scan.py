@@ -13,6 +13,8 @@ from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, 
 from pump_service.store.segment import HEADER, RECORD_MAGIC, RECORD_MAGIC_BYTES, Segment, crc32c
 
 CHUNK = 8 << 20
+_STRIDE = 1 << 20
+"""bytes that are searched for headers at once"""
 
 Ints = npt.NDArray[np.int64]
 OnSkipped = Callable[[Segment, int, int], None]
@@ -31,9 +33,7 @@ class ScanBatch:
     end: int
 
 
-def scan_segment(
-    segment: Segment, begin: int, end: int, on_skipped: OnSkipped, *, check_crc: bool = True
-) -> Iterator[ScanBatch]:
+def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) -> Iterator[ScanBatch]:
     """Every readable record in [begin, end) as batches of at most about CHUNK bytes of file.
 
     A record that reaches beyond `end`, has a wrong CRC or is no Binlog counts as unreadable, as does all up to the next
@@ -54,8 +54,8 @@ def scan_segment(
             break
         at = 0
         while True:
-            offsets, lengths, stop, need = _walk(data, at, end - pos, check_crc)
-            if offsets:
+            offsets, lengths, stop, need = _walk(data, at, end - pos)
+            if len(offsets):
                 report(pos + at)
                 yield _batch(segment.fid, data, pos, offsets, lengths, pos + stop)
                 pos += stop
@@ -66,7 +66,7 @@ def scan_segment(
                 pos += at
                 break
             if need:
-                big = _big_record(segment, pos, check_crc)
+                big = _big_record(segment, pos)
                 if big is not None:
                     report(pos)
                     yield big
@@ -82,45 +82,97 @@ def scan_segment(
     report(end)
 
 
-def _walk(data: bytes, at: int, available: int, check_crc: bool) -> tuple[list[int], list[int], int, int]:
+def _walk(data: bytes, at: int, available: int) -> tuple[Ints, Ints, int, int]:
     """Follows the chain of records from `data[at:]` as far as they are whole and good.
 
     Returns payload offsets (in `data`), lengths, where it stopped, and the size of the record that does not fit in
     `data` though it lies within the `available` bytes behind its beginning (0 if there is none).
     """
-    offsets: list[int] = []
-    lengths: list[int] = []
-    unpack, header, size, pos = HEADER.unpack_from, HEADER.size, len(data), at
-    crc_of = crc32c
-    need = 0
-    if size < available and pos + header > size:
-        need = header
-    while pos + header <= size:
-        magic, length, crc = unpack(data, pos)
-        begin = pos + header
-        end = begin + length
-        if magic != RECORD_MAGIC:
+    heads: list[Ints] = []
+    lengths: list[Ints] = []
+    pos = at
+    while pos + HEADER.size <= len(data):
+        found, sizes, stop = _straight(data, pos, min(len(data), pos + _STRIDE))
+        if not len(found):
             break
-        if end > size:
-            if end <= available:
-                need = end - pos
-            break
-        if check_crc and crc_of(data[begin:end]) != crc:
-            break
-        offsets.append(begin)
-        lengths.append(length)
-        pos = end
-    return offsets, lengths, pos, need
+        heads.append(found)
+        lengths.append(sizes)
+        pos = stop
+    begins, sizes = _join(heads) + HEADER.size, _join(lengths)
+    if len(begins):
+        good = _good_crcs(data, begins, sizes)
+        if good < len(begins):
+            pos = int(begins[good]) - HEADER.size
+            return begins[:good], sizes[:good], pos, 0
+    return begins, sizes, pos, _cut_off(data, pos, available)
 
 
-def _batch(fid: int, data: bytes, base: int, begins: list[int], sizes: list[int], end: int) -> ScanBatch:
-    offsets = np.array(begins, np.int64)
-    lengths = np.array(sizes, np.int64)
+def _join(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _straight(data: bytes, at: int, until: int) -> tuple[Ints, Ints, int]:
+    """Records of a chain that begins at `at` and their payloads' lengths, for headers in [at, until), and where the next
+    record should be. Nothing if there is no whole record at `at`."""
+    raw = np.frombuffer(data, np.uint8)
+    # Every place that looks like a header; nearly all are, and then each one's end is the next one's beginning.
+    tail = max(at, min(until, len(data) - HEADER.size + 1))
+    places = np.flatnonzero(raw[at:tail] == RECORD_MAGIC_BYTES[0]) + at
+    for i in (1, 2, 3):
+        places = places[raw[places + i] == RECORD_MAGIC_BYTES[i]]
+    if not len(places) or places[0] != at:
+        return places[:0], places[:0], at
+    lengths = rows_at(raw, places + 4, 8).view("<i8").ravel()
+    lengths = np.where((lengths < 0) | (lengths > len(data)), len(data), lengths)
+    ends = places + HEADER.size + lengths
+    whole = int(np.argmax(ends > len(data))) if (ends > len(data)).any() else len(ends)
+    breaks = np.flatnonzero(ends[:-1] != places[1:])
+    if not len(breaks):
+        count = whole
+        return places[:count], lengths[:count], int(ends[count - 1]) if count else at
+    keep: list[Ints] = []
+    i = 0
+    while i < len(places) and ends[i] <= len(data):
+        # From record i straight on to the next break, then, over magics inside a payload, to where that record ends.
+        k = int(np.searchsorted(breaks, i))
+        last = int(breaks[k]) if k < len(breaks) else len(places) - 1
+        over = np.flatnonzero(ends[i : last + 1] > len(data))
+        if len(over):
+            keep.append(np.arange(i, i + int(over[0])))
+            break
+        keep.append(np.arange(i, last + 1))
+        end = int(ends[last])
+        i = int(np.searchsorted(places, end))
+        if i < len(places) and places[i] != end:
+            break
+    chosen = _join(keep).astype(np.int64)
+    return places[chosen], lengths[chosen], int(ends[chosen[-1]]) if len(chosen) else at
+
+
+def _good_crcs(data: bytes, begins: Ints, lengths: Ints) -> int:
+    """How many of the records, from the first on, have the right CRC."""
+    ends = (begins + lengths).tolist()
+    payloads = [data[begin:end] for begin, end in zip(begins.tolist(), ends, strict=True)]
+    stored = rows_at(np.frombuffer(data, np.uint8), begins - 4, 4).view("<u4").ravel()
+    wrong = np.flatnonzero(np.fromiter(map(crc32c, payloads), np.uint32, len(payloads)) != stored)
+    return int(wrong[0]) if len(wrong) else len(begins)
+
+
+def _cut_off(data: bytes, pos: int, available: int) -> int:
+    """Bytes of the record at `pos` if it begins well and goes on beyond `data`, though not beyond what is available."""
+    if pos + HEADER.size > len(data):
+        return HEADER.size if len(data) < available else 0
+    magic, length, _ = HEADER.unpack_from(data, pos)
+    end = pos + HEADER.size + length
+    return end - pos if magic == RECORD_MAGIC and len(data) < end <= available else 0
+
+
+def _batch(fid: int, data: bytes, base: int, offsets: Ints, lengths: Ints, end: int) -> ScanBatch:
     raw = np.frombuffer(data + bytes(HEAD_BYTES), np.uint8)
     tps, starts, commits, right = parse_heads(rows_at(raw, offsets, HEAD_BYTES), lengths)
     for i in np.flatnonzero(~right).tolist():
         try:
-            head = parse_head(data[begins[i] : begins[i] + sizes[i]])
+            head = parse_head(data[int(offsets[i]) : int(offsets[i] + lengths[i])])
             tps[i], starts[i], commits[i] = head
         except (ValueError, OverflowError):
             # Its CRC is right, so this is what was once accepted; without timestamps it can't be indexed.
@@ -128,20 +180,19 @@ def _batch(fid: int, data: bytes, base: int, begins: list[int], sizes: list[int]
     return ScanBatch(fid, base + offsets - HEADER.size, tps, starts, commits, end)
 
 
-def _big_record(segment: Segment, pos: int, check_crc: bool) -> ScanBatch | None:
+def _big_record(segment: Segment, pos: int) -> ScanBatch | None:
     """The record with its header at `pos`, larger than a chunk, checked piece by piece; None if its CRC is wrong."""
     _, length, crc = HEADER.unpack(segment.pread(pos, HEADER.size))
     begin, end = pos + HEADER.size, pos + HEADER.size + length
-    if check_crc:
-        running = 0
-        for at in range(begin, end, CHUNK):
-            running = google_crc32c.extend(running, segment.pread(at, min(CHUNK, end - at)))
-        if running != crc:
-            return None
+    running = 0
+    for at in range(begin, end, CHUNK):
+        running = google_crc32c.extend(running, segment.pread(at, min(CHUNK, end - at)))
+    if running != crc:
+        return None
     head = segment.pread(begin, HEAD_BYTES)
     tps, starts, commits, right = parse_heads(
         np.frombuffer(head, np.uint8).reshape(1, -1), np.array([length], np.int64)
     )
     if not right[0]:
-        return _batch(segment.fid, segment.pread(begin, length), begin, [0], [length], end)
+        return _batch(segment.fid, segment.pread(begin, length), begin, np.zeros(1, np.int64), np.array([length]), end)
     return ScanBatch(segment.fid, np.array([pos], np.int64), tps, starts, commits, end)

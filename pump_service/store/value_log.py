@@ -73,7 +73,7 @@ class ValueLog:
 
     def _find_max_ts(self, segment: Segment) -> int:
         top = 0
-        for batch in scan_segment(segment, 0, segment.size, self._skipped, check_crc=False):
+        for batch in scan_segment(segment, 0, segment.size, self._skipped):
             top = max(top, int(np.where(batch.tps == 0, batch.starts, batch.commits).max()))
         return top
 
@@ -207,13 +207,13 @@ class ValueLog:
         sizes = {s.fid: s.size for s in self.segments() if begin.fid <= s.fid < end.fid}
         return sum(sizes.values()) + end.offset - begin.offset
 
-    def scan(self, begin: Pointer, end: Pointer, *, check_crc: bool = True) -> Iterator[ScanBatch]:
+    def scan(self, begin: Pointer, end: Pointer) -> Iterator[ScanBatch]:
         """Every readable record in [begin, end), in order; unreadable stretches are counted, reported once, skipped."""
         for segment in self.segments():
             if begin.fid <= segment.fid <= end.fid:
                 lower = begin.offset if segment.fid == begin.fid else 0
                 upper = end.offset if segment.fid == end.fid else segment.size
-                yield from scan_segment(segment, lower, upper, self._skipped, check_crc=check_crc)
+                yield from scan_segment(segment, lower, upper, self._skipped)
 
     def purge(self, ts: int) -> list[int]:
         """Removes every sealed segment but the newest whose timestamps are all <= ts; returns their fids."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pump_service.store.segment import Pointer
-from pump_service.store.sorter import Sorter
+from pump_service.store.sorter import LONG_TRANSACTION, Sorter
 
 P, C, R = 0, 1, 2
 
@@ -48,19 +49,19 @@ class Queue:
         return len({start for _, start, _, place in self.items if place in self.waiting})
 
 
-@settings(max_examples=400, deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just(P), st.integers(1, 12), st.just(0)),
-            st.tuples(st.just(C), st.integers(1, 12), st.integers(13, 60)),
-            st.tuples(st.just(R), st.integers(1, 12), st.just(0)),
-            st.integers(13, 60).map(lambda ts: (R, ts, ts)),
-        ),
-        max_size=60,
+_RECORDS = st.lists(
+    st.one_of(
+        st.tuples(st.just(P), st.integers(1, 12), st.just(0)),
+        st.tuples(st.just(C), st.integers(1, 12), st.integers(13, 60)),
+        st.tuples(st.just(R), st.integers(1, 12), st.just(0)),
+        st.integers(13, 60).map(lambda ts: (R, ts, ts)),
     ),
-    st.integers(1, 10),
+    max_size=60,
 )
+
+
+@settings(max_examples=400, deadline=None)
+@given(_RECORDS, st.integers(1, 10))
 def test_publishes_what_the_plain_queue_publishes(records: list[tuple[int, int, int]], size: int) -> None:
     sorter, queue = Sorter(0, Pointer(0, 0)), Queue()
     for first in range(0, len(records), size):
@@ -70,6 +71,42 @@ def test_publishes_what_the_plain_queue_publishes(records: list[tuple[int, int, 
         assert sorter.max_commit_ts == queue.max_commit_ts
         assert sorter.handled() == (Pointer(0, queue.handled), queue.max_commit_ts)
         assert sorter.open_count == queue.open_transactions
+
+
+@settings(max_examples=400, deadline=None)
+@given(_RECORDS, st.integers(1, 20), st.integers(0, 20))
+def test_records_pushed_as_arrays_leave_the_same_queue(
+    records: list[tuple[int, int, int]], size: int, singly: int
+) -> None:
+    one, other = Sorter(0, Pointer(0, 0)), Sorter(0, Pointer(0, 0))
+    if singly and records[:singly]:
+        push(one, *records[:singly], replay=True)
+        push(other, *records[:singly], replay=True)
+    for first in range(singly, len(records), size):
+        part = records[first : first + size]
+        push(one, *part, at=first, replay=True)
+        columns = (np.array(column, np.int64) for column in zip(*part, strict=True))
+        other.push_arrays(0, *columns, np.arange(first, first + len(part)))
+        assert other.max_commit_ts == one.max_commit_ts
+        assert other.handled() == one.handled()
+        assert other.open_count == one.open_count
+        assert other.oldest_open() == one.oldest_open()
+        assert other.transactions == one.transactions
+    verdicts = [(R, start, 0) for start in range(1, 13)]
+    for verdict in verdicts:  # what lies behind each open Prewrite is the same too
+        push(one, verdict)
+        push(other, verdict)
+        assert other.handled() == one.handled()
+
+
+def test_long_transactions_are_kept_from_arrays_too() -> None:
+    sorter = Sorter(0, Pointer(0, 0))
+    late = 5 + LONG_TRANSACTION + 1
+    sorter.push_arrays(
+        0, np.array([P, P, C, C]), np.array([5, 6, 6, 5]), np.array([0, 0, 7, late]), np.array([0, 10, 20, 30])
+    )
+    assert sorter.long_transactions() == {late: 5}
+    assert sorter.handled() == (Pointer(0, 30), late)
 
 
 def test_a_commit_waits_for_every_prewrite_in_front_of_it() -> None:
