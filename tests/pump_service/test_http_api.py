@@ -1,13 +1,19 @@
 """The HTTP pages on the pump's one address: what binlogctl, TiDB and Prometheus ask for."""
 
 import contextlib
+import re
 import socket
+import subprocess
+import sys
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pumpkit import Client, Site
+from pumpkit import ROOT, Client, Etcd, PumpProcess, Site, binlog
+
+from upstream import pb
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +86,61 @@ def test_metrics_carry_the_originals_names_and_count_calls(site, http):
 
 
 def test_a_binlog_can_be_looked_at_by_its_timestamp(site, http):
-    start, commit = Client(site.pumps[0].address).transaction(site.pd, b"")
+    client = Client(site.pumps[0].address)
+    value = pb.binlog.PrewriteValue(schema_version=77).SerializeToString()
+    client.write(binlog(0, start := site.pd.ts(), value=value, key=b""))
+    client.write(binlog(1, start, commit := site.pd.ts(), key=b""))
     end = time.monotonic() + 5
     while f"start_ts: {start}" not in http.get(f"/debug/binlog/{commit}").text:  # the index follows the answer
         assert time.monotonic() < end
-    assert "tp: Prewrite" in http.get(f"/debug/binlog/{start}").text
+    text = http.get(f"/debug/binlog/{start}").text
+    assert "tp: Prewrite" in text
+    assert "PrewriteValue: schema_version: 77" in text
+    assert "PrewriteValue" not in http.get(f"/debug/binlog/{commit}").text
     assert "no binlog at timestamp 5" in http.get("/debug/binlog/5").text
     assert "no timestamp" in http.get("/debug/binlog/x").text
+
+
+def test_a_binlog_is_shown_although_tikv_can_t_be_reached(site, http):
+    client = Client(site.pumps[0].address)
+    client.write(binlog(0, start := site.pd.ts(), key=b"primary"))
+    client.write(binlog(2, start))
+    end = time.monotonic() + 10
+    while "GetMvccByEncodedKey failed: MvccGetByKey: region of key 7072696d617279" not in (
+        text := http.get(f"/debug/binlog/{start}").text
+    ):
+        assert time.monotonic() < end, text
+    assert f"start_ts: {start}" in text
+
+
+def test_a_binlog_is_shown_with_what_tikv_knows_of_its_primary_key(tmp_path):
+    etcd = Etcd(tmp_path / "etcd")
+    command = [sys.executable, "-m", "embedded.cluster", "--etcd", f"http://127.0.0.1:{etcd.port}"]
+    command += ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--recording", "tests/recordings/orphans"]
+    cluster = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    pump = None
+    try:
+        *_, port, control = re.findall(r"\d+", cluster.stdout.readline())
+        pump = PumpProcess(SimpleNamespace(url=f"http://127.0.0.1:{port}"), tmp_path / "mvcc")
+        pump.start()
+        httpx.post(f"http://127.0.0.1:{control}/replay", json={}, timeout=20).raise_for_status()
+        end = time.monotonic() + 60
+        while httpx.get(f"http://127.0.0.1:{control}/status", timeout=20).json()["state"] != "done":
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        commits = httpx.get(f"http://127.0.0.1:{control}/commits", timeout=20).json()
+        commit_ts = commits[-1][0]
+        while "Binlog: " not in (text := httpx.get(f"http://{pump.address}/debug/binlog/{commit_ts}").text):
+            assert time.monotonic() < end, text
+        start_ts = re.search(r"start_ts: (\d+)", text)[1]
+        assert f"GetMvccByEncodedKey:\n  put start_ts: {start_ts} commit_ts: {commit_ts}" in text
+    finally:
+        if pump is not None:
+            pump.kill()
+        cluster.terminate()
+        cluster.wait(10)
+        cluster.stdout.close()
+        etcd.stop()
 
 
 def test_garbage_collection_can_be_started(http):
@@ -97,6 +151,16 @@ def test_garbage_collection_can_be_started(http):
 def test_the_debug_pages_show_threads_and_memory(http):
     assert "pump-loop" in http.get("/debug/stack").text
     assert http.get("/debug/memory").text.startswith("rss ")
+    index = http.get("/debug").text
+    for page in ("stack", "memory", "profile", "binlog", "gc/trigger"):
+        assert f"/debug/{page}" in index
+
+
+def test_the_profile_shows_where_the_threads_are(http):
+    lines = http.get("/debug/profile?seconds=0.2").text.splitlines()
+    assert any(re.search(r"^pump-loop;.*run_forever.* \d+$", line) for line in lines), lines
+    wrong = http.get("/debug/profile?seconds=soon")
+    assert (wrong.status_code, wrong.text) == (400, "seconds: 'soon' is no number above 0\n")
 
 
 def test_an_unknown_page_is_404_and_a_wrong_method_405(http):
