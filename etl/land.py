@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from etl.explode import BinlogDecodeError
 from etl.mysql import DownstreamError, MySQLSession
 from etl.mysql import is_transient as is_downstream_transient
 from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
+from etl.registration import DrainerEntry, default_node_id
 from etl.settings import Settings
 from relay import Claim, RelayLog, Window, WindowConflictError
 from upstream import (
@@ -132,6 +134,7 @@ class _Loop:
         self._spark: Any = None
         self._job: LandingJob | None = None
         self._schema: LandingSchema | None = None
+        self._entry: DrainerEntry | None = None
         self._lo: int | None = None
         self._start_version: int | None = None
         self._anchored = False
@@ -169,6 +172,8 @@ class _Loop:
 
     def close(self) -> None:
         self._abandon()
+        if self._entry is not None:
+            self._entry.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._planner is not None:
             self._planner.close()
@@ -267,6 +272,8 @@ class _Loop:
         self._relay.commit(window)
         stages["commit"] = _ms_since(began)
         self._lo = plan.hi
+        if self._entry is not None:
+            self._entry.landed(plan.hi)
         self._anchored = True
         lag_ms = ((plan.fresh_ts - plan.hi) >> 18) + sum(stages[name] for name in ("job", "resolve", "commit"))
         landed = LandedWindow(
@@ -296,7 +303,15 @@ class _Loop:
         else:
             self._lo = self._first_ts()
         self.summary.hi = self._lo
+        self._register(self._lo)
         log.info("landing from commit_ts %d on", self._lo)
+
+    def _register(self, landed_ts: int) -> None:
+        if self._entry is not None:
+            self._entry.landed(landed_ts)
+            return
+        node_id = self._settings.upstream.node_id or default_node_id(self._settings.relay.url)
+        self._entry = DrainerEntry(Registry(self._etcd), node_id, socket.gethostname(), self._pd.tso, landed_ts)
 
     def _first_ts(self) -> int:
         if self._start_ts is not None:

@@ -30,6 +30,8 @@ class Upstream:
     """PD's client URLs, comma separated; etcd is served there too."""
     initial_commit_ts: int = -1
     """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now."""
+    node_id: str = ""
+    """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class Apply:
     """How landed windows go downstream."""
 
     mode: str = "atomic"
+    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``: several sessions side by side."""
+    worker_count: int = 4
+    """How many sessions write in mode ``parallel``."""
     max_rows: int = 25_000
     """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
     max_bytes: int = 32 * 2**20
@@ -122,7 +127,7 @@ class Settings:
 
 
 _POSITIVE = {
-    "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "connect_timeout_s", "read_timeout_s",
+    "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "worker_count", "connect_timeout_s", "read_timeout_s",
 }  # fmt: skip
 
 
@@ -152,8 +157,8 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
             raise SettingsError(f"{name}: [{section}] must be a table")
         sections[section] = _section(name, section, kind, raw)
     settings = Settings(**sections)  # type: ignore[arg-type]
-    if settings.apply.mode != "atomic":
-        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: only 'atomic' is known")
+    if settings.apply.mode not in ("atomic", "parallel"):
+        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be 'atomic' or 'parallel'")
     return settings
 
 

@@ -20,10 +20,11 @@ from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.explode import BinlogDecodeError
 from etl.land import UnknownTableError, WrongClusterError, run_land
+from etl.registration import default_node_id
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
 from relay import ClaimLostError, Control, RelayLog, Window
-from upstream import PDClient, PumpClient, pb
+from upstream import EtcdClient, PDClient, PumpClient, Registry, pb
 
 RECORDING = RECORDINGS / "ddl"
 @pytest.fixture(scope="module")
@@ -239,3 +240,16 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
     lo, start_ts, commit_ts = write(settings, payload)
     with pytest.raises(BinlogDecodeError, match=rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts {start_ts}"):
         run_land(settings, start_ts=lo, run_seconds=60)
+
+
+def test_landing_is_a_paused_drainer_in_the_registry_that_tells_how_far_it_is(settings, expected, upstream):
+    etcd = EtcdClient(settings.upstream.pd_urls)
+    registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
+    middle = expected[0][len(expected[0]) // 2][0]
+    first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
+    before = registry.get_drainer(node_id)
+    assert (before.state, before.max_commit_ts) == ("paused", first.hi)
+    second = run_land(settings, until_ts=until(expected), run_seconds=120)
+    after = registry.get_drainer(node_id)
+    etcd.close()
+    assert after.max_commit_ts == second.hi > first.hi and after.update_ts > before.update_ts
