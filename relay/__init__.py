@@ -4,6 +4,7 @@ Everything the downstream ever gets is written here first. See docs/architecture
 """
 
 from relay.control import Control
+from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.log import Claim, RelayLog
 from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, merge, read_parts
@@ -13,10 +14,15 @@ __all__ = [
     "DELETE",
     "INSERT",
     "PART_SCHEMA",
+    "REPLACE",
+    "SKIP",
     "UPDATE",
     "Claim",
     "ClaimLostError",
     "Control",
+    "Decision",
+    "DecisionExistsError",
+    "Decisions",
     "Part",
     "RelayCorruptError",
     "RelayError",

@@ -4,6 +4,7 @@
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
     <url>/control.json                                 what operators ask for
+    <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its record
 exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers apart;
@@ -24,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from relay.control import Control
+from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.part import Part, read_parts, write_part
 from relay.storage import Storage, open_storage
@@ -39,6 +41,7 @@ class RelayLog:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.decisions = Decisions(storage)
 
     @classmethod
     def open(cls, url: str) -> RelayLog:

@@ -1,0 +1,155 @@
+"""What operators decided about single transactions and DDL statements, kept beside the windows for every run to come.
+
+    <url>/decisions/<commit_ts>.json        the decision; created exclusively, never changed, removed to take it back
+    <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
+
+`<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore comes to the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from relay.errors import RelayCorruptError, RelayError
+
+if TYPE_CHECKING:
+    from relay.storage import Storage
+
+SKIP, REPLACE = "skip", "replace"
+_FOLDER = "decisions"
+_NAME = re.compile(r"(\d{20})\.json\Z")
+_USED = re.compile(r"(\d{20})\.used\.json\Z")
+
+
+class DecisionExistsError(RelayError):
+    """There is a decision about this commit timestamp already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream. `replace`: in place of the DDL statement
+    there, `sql` is executed, statement by statement; may be empty."""
+
+    commit_ts: int
+    action: str
+    sql: tuple[str, ...] = ()
+    by: str = ""
+    """Who decided."""
+    why: str = ""
+    made_ms: int = 0
+    """Unix time in ms."""
+
+    def to_json(self) -> bytes:
+        """As the file's content."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self) | {"sql": list(self.sql)}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Decision:
+        """Strict: every field, nothing else. Raises ValueError."""
+        kinds: dict[str, type] = {"commit_ts": int, "action": str, "sql": list, "by": str, "why": str, "made_ms": int}
+        if set(raw) != set(kinds):
+            raise ValueError(f"a decision has the fields {sorted(raw)}, expected {sorted(kinds)}")
+        for name, kind in kinds.items():
+            if type(raw[name]) is not kind:
+                raise ValueError(f"field {name} is {raw[name]!r}, expected {kind.__name__}")
+        if raw["action"] not in (SKIP, REPLACE):
+            raise ValueError(f"action {raw['action']!r} is neither {SKIP} nor {REPLACE}")
+        if not all(type(statement) is str for statement in raw["sql"]):
+            raise ValueError("field sql must hold strings")
+        return cls(**{**raw, "sql": tuple(raw["sql"])})
+
+    def __str__(self) -> str:
+        what = "skipped" if self.action == SKIP else f"replaced by {len(self.sql)} statements"
+        told = f", {self.why!r}" if self.why else ""
+        return f"{what} (decided by {self.by or 'an operator'}{told})"
+
+
+class Decisions:
+    """The decisions in a relay log."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def add(self, decision: Decision) -> None:
+        """Durably write a decision down. Raises DecisionExistsError if there is one about the same commit timestamp."""
+        path = _path(decision.commit_ts)
+        try:
+            self._storage.create(path, decision.to_json())
+        except FileExistsError:
+            raise DecisionExistsError(
+                f"{self._storage.url}/{path} exists: there is a decision about commit_ts {decision.commit_ts} already; "
+                f"`sluice decisions remove {decision.commit_ts}` takes it back"
+            ) from None
+
+    def remove(self, commit_ts: int) -> bool:
+        """Take a decision back; False if there is none."""
+        if not any(int(match[1]) == commit_ts for match in map(_NAME.match, self._names()) if match):
+            return False
+        self._storage.remove(_path(commit_ts))
+        self._storage.remove(_used_path(commit_ts))
+        return True
+
+    def list(self, after_ts: int = -1, through_ts: int | None = None) -> list[Decision]:
+        """Decisions with after_ts < commit_ts <= through_ts, ascending. Raises RelayCorruptError, which names the file."""
+        found = []
+        for name in self._names():
+            match = _NAME.match(name)
+            if match and after_ts < int(match[1]) and (through_ts is None or int(match[1]) <= through_ts):
+                decision = self._read(int(match[1]))
+                if decision is not None:
+                    found.append(decision)
+        return found
+
+    def used_ms(self) -> dict[int, int]:
+        """By commit timestamp, when (Unix ms) each decision that was used was first used."""
+        found = {}
+        for match in map(_USED.match, self._names()):
+            if match:
+                try:
+                    found[int(match[1])] = int(json.loads(self._storage.read(_used_path(int(match[1]))))["used_ms"])
+                except (FileNotFoundError, ValueError, KeyError, TypeError):
+                    continue
+        return found
+
+    def mark_used(self, decisions: Sequence[Decision]) -> None:
+        """Note that a checkpoint has passed these decisions. The first time counts."""
+        for decision in decisions:
+            try:
+                note = {"used_ms": time.time_ns() // 1_000_000}
+                self._storage.create(_used_path(decision.commit_ts), json.dumps(note).encode() + b"\n")
+            except FileExistsError:
+                continue
+
+    def _names(self) -> Sequence[str]:
+        return self._storage.names(_FOLDER)
+
+    def _read(self, commit_ts: int) -> Decision | None:
+        path = _path(commit_ts)
+        try:
+            decision = Decision.from_dict(json.loads(self._storage.read(path)))
+            if decision.commit_ts != commit_ts:
+                raise ValueError(f"it is about commit_ts {decision.commit_ts}")
+            return decision
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise RelayCorruptError(
+                f"decision {self._storage.url}/{path}: {error}; remove it with `sluice decisions remove {commit_ts}` and decide again"
+            ) from None
+
+
+def _path(commit_ts: int) -> str:
+    return f"{_FOLDER}/{commit_ts:020d}.json"
+
+
+def _used_path(commit_ts: int) -> str:
+    return f"{_FOLDER}/{commit_ts:020d}.used.json"

@@ -1,0 +1,64 @@
+"""Decisions about single transactions and DDL: durable, exclusive, strict when read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relay import REPLACE, SKIP, Decision, DecisionExistsError, RelayCorruptError, RelayLog
+
+TS = 470614793860415502
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> RelayLog:
+    return RelayLog.open(f"file://{tmp_path}")
+
+
+def test_a_decision_is_read_back_by_every_reader_and_can_be_taken_back(relay: RelayLog) -> None:
+    replaced = Decision(TS + 1, REPLACE, ("ALTER TABLE `x` ADD `y;` int", "SELECT 'é;'"), "ann", "why not", 5)
+    relay.decisions.add(replaced)
+    relay.decisions.add(Decision(TS, SKIP))
+    other = RelayLog.open(relay.url)
+    assert other.decisions.list() == [Decision(TS, SKIP), replaced]
+    assert other.decisions.list(TS) == [replaced]
+    assert other.decisions.list(TS - 1, TS) == [Decision(TS, SKIP)]
+    assert other.decisions.remove(TS)
+    assert not other.decisions.remove(TS)
+    assert relay.decisions.list() == [replaced]
+
+
+def test_a_second_decision_about_the_same_commit_is_refused_and_the_first_stays(relay: RelayLog) -> None:
+    relay.decisions.add(Decision(TS, SKIP))
+    with pytest.raises(DecisionExistsError, match=f"sluice decisions remove {TS}"):
+        relay.decisions.add(Decision(TS, REPLACE, ("SELECT 1",)))
+    assert relay.decisions.list() == [Decision(TS, SKIP)]
+
+
+def test_the_first_use_is_noted_and_forgotten_with_the_decision(relay: RelayLog) -> None:
+    decision = Decision(TS, SKIP)
+    relay.decisions.add(decision)
+    assert relay.decisions.used_ms() == {}
+    relay.decisions.mark_used([decision])
+    first = relay.decisions.used_ms()
+    relay.decisions.mark_used([decision])
+    assert relay.decisions.used_ms() == first
+    assert first[TS] > 0
+    assert relay.decisions.list() == [decision]
+    relay.decisions.remove(TS)
+    assert relay.decisions.used_ms() == {}
+
+
+@pytest.mark.parametrize(
+    "change", [{"action": "perhaps"}, {"commit_ts": TS + 1}, {"sql": "DROP"}, {"sql": [1]}, {"more": 1}, {"commit_ts": True}]
+)
+def test_a_damaged_decision_is_an_error_that_names_its_file(relay: RelayLog, tmp_path: Path, change: dict[str, object]) -> None:
+    relay.decisions.add(Decision(TS, SKIP))
+    (file,) = (tmp_path / "decisions").iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(RelayCorruptError, match=file.name):
+        relay.decisions.list()
+    assert relay.decisions.remove(TS)  # the way out that the error names works on a damaged file too
+    assert relay.decisions.list() == []
