@@ -27,8 +27,9 @@ STEP_SCHEMA = pa.schema(
 
     delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
     load    {"first_ts", "statement", "replaces", "keys"}  payload: the text; REPLACE must remove exactly `replaces` rows
+            in safe mode also {"absent": true}: nothing is written, but none of these rows may be there
     ddl     the window record's DDL plus {"before": {table id: Table | null}}
-    commit  {"schema_version", "timings_ms"}
+    commit  {"schema_version", "timings_ms"}, and "warnings" if there are any
 """
 
 _BATCH_BYTES = 4 * 2**20

@@ -31,6 +31,8 @@ class PrepareOptions:
     shape: str = "net"
     """Which steps the sink takes, see `etl.shapes`."""
     filters: Filter = field(default_factory=Filter)
+    ignored_ts: frozenset[int] = frozenset()
+    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same."""
 
 
 def describe_window(window: Window, after_ts: int | None = None, until_ts: int | None = None) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
     """The same as `prepare`, step by step."""
     state = _Schemas(options.filters)
     timings = Timings()
-    segment = _Collector(state, find_shape(options.shape), timings)
+    segment = _Collector(state, find_shape(options.shape), timings, options.ignored_ts)
     for window in windows:
         started = time.perf_counter()
         changes = read_parts(relay_url, window["parts"])
@@ -78,7 +80,10 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
             segment.add(_between(changes, done, commit_ts))
             if commit_ts > int(window["after_ts"]):
                 yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
-                yield Step("ddl", commit_ts, detail={**ddl, "before": state.before(ddl)})
+                if commit_ts in options.ignored_ts:
+                    segment.warn(f"ignored as asked: the DDL at commit_ts {commit_ts}: {str(ddl.get('query'))[:500]}")
+                else:
+                    yield Step("ddl", commit_ts, detail={**ddl, "before": state.before(ddl)})
             done = max(done, commit_ts)
             state.apply(ddl)
         segment.add(_between(changes, done, int(window["hi"])))
@@ -150,15 +155,30 @@ class _Schemas:
 class _Collector:
     """Gathers the changes between two barriers, from one or more windows."""
 
-    def __init__(self, schemas: _Schemas, shape: Shape, timings: Timings) -> None:
+    def __init__(self, schemas: _Schemas, shape: Shape, timings: Timings, ignored: frozenset[int]) -> None:
         self._schemas = schemas
         self._shape = shape
         self._timings = timings
+        self._ignored = np.array(sorted(ignored), np.int64)
         self._pieces: list[pa.Table] = []
+        self._warnings: list[str] = []
 
     def add(self, changes: pa.Table) -> None:
+        if changes.num_rows and len(self._ignored):
+            changes = self._without_ignored(changes)
         if changes.num_rows:
             self._pieces.append(changes)
+
+    def warn(self, text: str) -> None:
+        """Have the next commit step say so."""
+        self._warnings.append(text)
+
+    def _without_ignored(self, changes: pa.Table) -> pa.Table:
+        commit_ts = changes["commit_ts"].to_numpy()
+        ignored = np.isin(commit_ts, self._ignored)
+        for ts, rows in zip(*np.unique(commit_ts[ignored], return_counts=True), strict=True):
+            self.warn(f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes")
+        return changes.filter(pa.array(~ignored)) if ignored.any() else changes
 
     def flush(self, commit_ts: int, schema_version: int, last: bool) -> Iterator[Step]:
         """The shape's steps of what was added, then a commit; without changes a commit only at the end."""
@@ -172,6 +192,8 @@ class _Collector:
                 rows += step.rows
                 yield step
         detail = {"schema_version": schema_version if last else None, "timings_ms": self._timings.to_ms()}
+        if self._warnings:
+            detail["warnings"], self._warnings = self._warnings, []
         yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
         self._timings.clear()
 

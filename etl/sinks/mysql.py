@@ -107,6 +107,7 @@ class MySQLSink:
         written.rows += step.rows
         written.changes += step.changes
         written.add_stages(step.detail.get("timings_ms"))
+        written.warn(step.detail.get("warnings"))
 
     def _run_ddl(self, step: Step, written: Written) -> None:
         started = time.perf_counter()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from etl._steps import Step
 from etl.checkpoint import Checkpoint
+
+log = logging.getLogger("sluice.apply")
 
 
 class ApplyError(Exception):
@@ -27,6 +30,12 @@ class Written:
     ddl_s: float = 0.0
     warnings: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def warn(self, warnings: list[str] | None) -> None:
+        """Add a commit step's warnings, and log them."""
+        for warning in warnings or ():
+            log.warning("%s", warning)
+            self.warnings.append(warning)
 
     def add_stages(self, timings_ms: dict[str, float] | None) -> None:
         """Add a commit step's timings of the preparing job."""
