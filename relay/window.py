@@ -44,6 +44,8 @@ class Window:
     truncated_tables: tuple[int, ...] = ()
     """Ids with rows inside that belong to tables truncated before: these rows are to be dropped."""
     timings_ms: Mapping[str, Any] = field(default_factory=dict)
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    """Transactions that operators had landing leave out: {commit_ts, start_ts, why}. Written only if there are any."""
 
     @property
     def path(self) -> str:
@@ -67,6 +69,8 @@ class Window:
             "truncated_tables": list(self.truncated_tables),
             "timings_ms": dict(self.timings_ms),
         }
+        if self.skipped:
+            record["skipped"] = [dict(entry) for entry in self.skipped]
         body = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
         return body[:-1] + b',"crc32c":%d}\n' % google_crc32c.value(body)
 
@@ -83,6 +87,7 @@ class Window:
         version = raw.pop("format", None)
         if version != FORMAT:
             raise ValueError(f"the record has format {version}, this version of Sluice reads {FORMAT}")
+        raw.setdefault("skipped", [])
         known = {entry.name for entry in fields(cls)}
         if set(raw) != known:
             raise ValueError(f"the record has the fields {sorted(raw)}, expected {sorted(known)}")
@@ -91,7 +96,7 @@ class Window:
         _expect(raw, "token", str)
         for name in ("tables", "timings_ms"):
             _expect(raw, name, dict)
-        for name, kind in (("parts", dict), ("ddls", dict), ("truncated_tables", int)):
+        for name, kind in (("parts", dict), ("ddls", dict), ("truncated_tables", int), ("skipped", dict)):
             _expect(raw, name, list)
             for item in raw[name]:
                 if type(item) is not kind:
@@ -99,6 +104,7 @@ class Window:
         raw["parts"] = tuple(Part.from_dict(part) for part in raw["parts"])
         raw["ddls"] = tuple(raw["ddls"])
         raw["truncated_tables"] = tuple(raw["truncated_tables"])
+        raw["skipped"] = tuple(raw["skipped"])
         window = cls(**raw)
         window.check()
         return window

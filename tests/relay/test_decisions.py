@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relay import REPLACE, SKIP, Decision, DecisionExistsError, RelayCorruptError, RelayLog
+from relay import REPLACE, SKIP, Decision, DecisionExistsError, RelayCorruptError, RelayLog, Window
 
 TS = 470614793860415502
 
@@ -62,3 +62,11 @@ def test_a_damaged_decision_is_an_error_that_names_its_file(relay: RelayLog, tmp
         relay.decisions.list()
     assert relay.decisions.remove(TS)  # the way out that the error names works on a damaged file too
     assert relay.decisions.list() == []
+
+
+def test_a_window_record_tells_what_landing_was_told_to_leave_out_and_is_as_before_without(relay: RelayLog) -> None:
+    plain = Window(TS - 2, TS - 1, 7, "t", 0, 0, 0, 1)
+    left_out = Window(TS - 1, TS, 7, "t", 0, 1, 0, 1, skipped=({"commit_ts": TS, "start_ts": TS - 1, "why": "no Prewrite"},))
+    assert b"skipped" not in plain.to_json()
+    for window in (plain, left_out):
+        assert Window.from_json(window.to_json()) == window
