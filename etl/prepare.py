@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,8 @@ def prepare(relay_url: str, windows: Sequence[Mapping[str, Any]], options: Prepa
 
 def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options: PrepareOptions) -> Iterator[Step]:
     """The same as `prepare`, step by step."""
+    ignored = options.ignored_ts.union(*(window.get("ignored_ts", ()) for window in windows))
+    options = replace(options, ignored_ts=ignored)
     state = _Schemas(options.filters)
     timings = Timings()
     segment = _Collector(state, find_shape(options.shape), timings, options.ignored_ts)
