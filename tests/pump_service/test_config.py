@@ -214,7 +214,9 @@ def _toml(values):
     return "\n".join((f"[{table}]\n" if table else "") + "\n".join(tables[table]) for table in sorted(tables))
 
 
-@pytest.mark.parametrize(("key", "flag", "at", "default", "given", "value"), _SETTINGS, ids=lambda v: str(v)[:30])
+@pytest.mark.parametrize(
+    ("key", "flag", "at", "default", "given", "value"), _SETTINGS, ids=[row[0] or row[1] for row in _SETTINGS]
+)
 def test_every_setting_of_the_original_works_from_each_place_it_can_come_from(
     tmp_path, key, flag, at, default, given, value
 ):
@@ -239,7 +241,7 @@ def test_every_setting_of_the_original_works_from_each_place_it_can_come_from(
             load([f"-{name}", str(given)], {})
 
 
-@pytest.mark.parametrize(("key", "flag", "given"), _IGNORED, ids=lambda v: str(v))
+@pytest.mark.parametrize(("key", "flag", "given"), _IGNORED, ids=[row[0] or row[1] for row in _IGNORED])
 def test_a_setting_without_effect_here_is_accepted_with_a_warning_that_names_it_and_says_why(
     tmp_path, key, flag, given
 ):
