@@ -14,6 +14,7 @@ A segment is sealed if its last four bytes are the footer's magic.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -30,6 +31,7 @@ HEADER = struct.Struct("<IQI")
 END_MAGIC = 0x123AB922
 FOOTER = struct.Struct("<qI")
 WRITE_CHUNK = 8 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 crc32c = google_crc32c.value
 
 
@@ -56,6 +58,10 @@ def encode_record(payload: bytes) -> bytes:
     return HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload)) + payload
 
 
+class DiskFullError(OSError):
+    """There was no room for what was to be appended. Nothing of it is left, so it may be tried again later."""
+
+
 class Segment:
     """An open segment. Positional reads may come from any thread; only the value log's writer appends.
 
@@ -66,7 +72,12 @@ class Segment:
 
     def __init__(self, path: Path, fid: int, *, create: bool = False) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        self._fd = os.open(path, flags, 0o666)
+        try:
+            self._fd = os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(error.errno, error.strerror, str(path)) from error
+            raise
         self.path = path
         self.fid = fid
         self.max_ts = 0
@@ -100,7 +111,17 @@ class Segment:
         return b"".join(parts)
 
     def write(self, parts: list[bytes]) -> int:
-        """Appends the parts and returns how many bytes that were. OSError leaves an unknown part of them behind."""
+        """Appends the parts and returns how many bytes that were. DiskFullError if they don't fit: nothing of them is left
+        then. Another OSError leaves an unknown part of them behind."""
+        try:
+            return self._write_parts(parts)
+        except OSError as error:
+            if error.errno in _FULL:
+                os.ftruncate(self._fd, self.size)
+                raise DiskFullError(error.errno, error.strerror, str(self.path)) from error
+            raise
+
+    def _write_parts(self, parts: list[bytes]) -> int:
         written = 0
         group: list[bytes] = []
         size = 0
@@ -132,13 +153,12 @@ class Segment:
         os.fdatasync(self._fd)
 
     def seal(self) -> None:
-        """Writes the footer and syncs it; nothing may be appended any more."""
+        """Writes the footer and syncs it; nothing may be appended any more. DiskFullError if it doesn't fit."""
         failpoints.hit("rotate.before_footer")
-        footer = FOOTER.pack(self.max_ts, END_MAGIC)
-        done = os.write(self._fd, footer)
-        if done != len(footer):
-            raise OSError(f"{self.path}: only {done} of {len(footer)} bytes of the footer could be written")
-        os.fdatasync(self._fd)
+        size = self.size
+        self.write([FOOTER.pack(self.max_ts, END_MAGIC)])
+        self.size = size
+        self.sync()
         self.sealed = True
         failpoints.hit("rotate.after_footer")
 

@@ -70,7 +70,9 @@ class Store:
             begin=begin,
         )
         self.timings = self._log.timings
-        self._writer = Writer(self._log, self._indexer, options.slow_write_threshold, self.timings)
+        self._writer = Writer(
+            self._log, self._indexer, options.slow_write_threshold, options.stop_write_at_available_space, self.timings
+        )
         self._reader = WindowReader(self._log, self._index)
         self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
         self._resolving = (
@@ -370,7 +372,10 @@ class Store:
             self._space.close()
             with self._gc_lock:
                 if self._writer.failure is None:
-                    self._log.close()
+                    try:
+                        self._log.close()
+                    except OSError as error:  # every record is durable; without a footer the next start reads the file
+                        log.error("%s: the last segment could not be sealed: %s", self.data_dir, error)
                 if indexed:
                     self._index.close()
             os.close(self._lock_fd)

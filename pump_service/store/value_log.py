@@ -128,8 +128,9 @@ class ValueLog:
     def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[Run]:
         """Writes records and makes them durable (one fdatasync unless a segment ends among them).
 
-        `timestamps` are what the footer counts: start_ts of Prewrites, commit_ts of all else. OSError: what was written
-        is unknown, the log must not be used any more.
+        `timestamps` are what the footer counts: start_ts of Prewrites, commit_ts of all else. DiskFullError: nothing
+        may be acknowledged, the log is as good as before. Another OSError: what was written is unknown, the log must not be
+        used any more.
         """
         runs: list[Run] = []
         first, count = 0, len(payloads)
@@ -169,7 +170,8 @@ class ValueLog:
         """Seals the current segment and begins the next one if it has grown beyond the limit."""
         if self._current.size > self._limit:
             began = time.monotonic()
-            self._current.seal()
+            if not self._current.sealed:
+                self._current.seal()
             self._current = self._create(self._current.fid + 1)
             self.timings.rotate.observe(time.monotonic() - began)
 

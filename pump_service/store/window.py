@@ -85,7 +85,9 @@ class Transactions:
         count = int(np.searchsorted(self.commits.commits, ts, "right"))
         fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
         first, rest = slice(0, count), slice(0, fakes)
-        return Transactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts, self.unreadable)
+        return Transactions(
+            self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts, self.unreadable
+        )
 
 
 class WindowReader:

@@ -1,22 +1,26 @@
 """The one thread that appends to the value log: group commit.
 
 It takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the indexer. A
-failing write or fsync ends it: what is on disk is unknown then, and a second fsync that succeeds would prove nothing.
+failing write or fsync ends it: what is on disk is unknown then, and a second fsync that succeeds would prove nothing. Only
+a full disk doesn't: what didn't fit is refused, and the next write may fit.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from pump_service.store import failpoints
-from pump_service.store.errors import StoreClosedError, StoreFailedError
+from pump_service.store.errors import NoSpaceError, StoreClosedError, StoreFailedError
 from pump_service.store.indexer import Batch, Indexer
 from pump_service.store.records import Record
+from pump_service.store.segment import DiskFullError
 from pump_service.store.timings import WriteTimings
 from pump_service.store.value_log import ValueLog
 
@@ -25,6 +29,7 @@ log = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 
 _GROUP_BYTES = 4 << 20
+_REPORT_S = 30.0
 
 
 class _Submission(NamedTuple):
@@ -38,9 +43,13 @@ class _Submission(NamedTuple):
 class Writer:
     """`submit` and `mark` are thread-safe; the value log belongs to this thread."""
 
-    def __init__(self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, timings: WriteTimings) -> None:
-        self._log, self._indexer, self._slow_write = value_log, indexer, slow_write_s
+    def __init__(
+        self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, stop_at: int, timings: WriteTimings
+    ) -> None:
+        """`stop_at`: bytes of free space below which nothing is taken (it is only named in errors here)."""
+        self._log, self._indexer, self._slow_write, self._stop_at = value_log, indexer, slow_write_s, stop_at
         self._timings = timings
+        self._refused_at = -_REPORT_S
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = False
@@ -114,6 +123,8 @@ class Writer:
                 self.queued_bytes -= size
             try:
                 self._write(taken, size)
+            except DiskFullError as error:
+                self._refuse(error, taken)
             except BaseException as error:  # whatever it was, nobody may be told that the records are safe
                 self._fail(error, taken)
                 return
@@ -154,6 +165,19 @@ class Writer:
         if mark:
             self._indexer.mark(mark)
         self._log.rotate_if_full()
+
+    def _refuse(self, error: DiskFullError, taken: list[_Submission]) -> None:
+        # Unlike a failed fsync this leaves no doubt about what is on the disk: it goes on as soon as there is room.
+        figures = os.statvfs(Path(error.filename).parent)
+        refusal = NoSpaceError(figures.f_bavail * figures.f_frsize, self._stop_at)
+        if time.monotonic() - self._refused_at > _REPORT_S:
+            self._refused_at = time.monotonic()
+            log.error("%s: nothing is written until there is room: %s", error.filename, error.strerror)
+        for submission in taken:
+            if submission.done is not None:
+                _call(submission.done, refusal)
+            elif submission.mark:
+                self._indexer.mark(submission.mark)
 
     def _fail(self, error: BaseException, taken: list[_Submission]) -> None:
         failure = StoreFailedError(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import struct
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import google_crc32c
 
 from pump_service.store import IndexOptions, Record, Store, StoreOptions
 from pump_service.store.binlog_head import encode_verdict, parse_head
@@ -131,3 +135,37 @@ def recorded(name: str) -> Iterator[Record]:
         payload = data[pos : pos + size]
         pos += size
         yield Record(*parse_head(payload), payload)
+
+
+def transactions(count: int, first: int = 0, value: bytes = b"value") -> list[Record]:
+    """Transactions that overlap: P1 P2 C1 P3 C2 …"""
+    records = [prewrite(BASE + 100 * first, b"%d" % first + value)]
+    for i in range(first, first + count):
+        if i + 1 < first + count:
+            records.append(prewrite(BASE + 100 * (i + 1), b"%d" % (i + 1) + value))
+        records.append(commit(BASE + 100 * i, BASE + 100 * i + 150))
+    return records
+
+
+def restore(name: str, tmp_path: Path) -> Path:
+    with tarfile.open(RECORDINGS / name / "pump-data-dir.tgz") as tar:
+        tar.extractall(tmp_path)
+    return tmp_path / "pump"
+
+
+def vlog_records(data_dir: Path) -> list[Record]:
+    """Every record of a data directory in the order of its value log, read as the format says and without the store."""
+    records = []
+    for path in sorted((data_dir / "value").glob("*.vlog")):
+        data = path.read_bytes()
+        if data[-4:] == (305838370).to_bytes(4, "little"):
+            data = data[:-12]
+        pos = 0
+        while pos < len(data):
+            magic, size, crc = struct.unpack_from("<IQI", data, pos)
+            payload = data[pos + 16 : pos + 16 + size]
+            assert (magic, len(payload), google_crc32c.value(payload)) == (0x823A56E8, size, crc)
+            binlog = pb.binlog.Binlog.FromString(payload)
+            records.append(Record(binlog.tp, binlog.start_ts, binlog.commit_ts, payload))
+            pos += 16 + size
+    return records
