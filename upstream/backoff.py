@@ -28,7 +28,8 @@ class Backoff:
     """Exponential waits with jitter, counted apart for each kind of failure.
 
     `wait` sleeps between base and cap milliseconds, doubling with every wait of the same kind, and never past the
-    deadline. It returns False, at once, when the deadline has passed.
+    deadline. It returns False, at once, when the deadline has passed, or when `sleep` returns something true, as the wait
+    of a client's closed-event does: what is closed is not tried again.
     """
 
     def __init__(self, deadline: Deadline, sleep: Callable[[float], object] = time.sleep) -> None:
@@ -43,5 +44,4 @@ class Backoff:
         count = self._waits.get(kind, 0)
         self._waits[kind] = count + 1
         full = min(cap_ms, base_ms * 2 ** min(count, 30))
-        self._sleep(min(left, random.uniform(max(base_ms, full / 2), full) / 1000))
-        return True
+        return not self._sleep(min(left, random.uniform(max(base_ms, full / 2), full) / 1000))
