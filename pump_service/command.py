@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0
     if any(argument in ("-V", "--V") for argument in arguments):
-        print(f"sluice pump {metadata.version('sluice')}, Python {sys.version.split()[0]}")
+        print(_version())
         return 0
     try:
         config = load(arguments, os.environ)
@@ -40,9 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         print(f"pump: {error}", file=sys.stderr)
         return 2
+    _log.info("%s starts with %s", _version(), config)
     for warning in config.warnings:
         _log.warning("%s", warning)
     return _run(config)
+
+
+def _version() -> str:
+    return f"sluice pump {metadata.version('sluice')}, Python {sys.version.split()[0]}"
 
 
 def _run(config: Config) -> int:

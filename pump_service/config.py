@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
 from pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
 
 DEFAULT_PORT = 8250
@@ -372,12 +374,15 @@ def _completed(config: Config) -> Config:
 
 
 def _local_ip() -> str:
-    """The address of the first interface that isn't loopback, 127.0.0.1 if there is none."""
+    """The address that the default route uses, else the first that isn't loopback, else 127.0.0.1."""
     probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         probe.connect(("192.0.2.1", 9))  # sends nothing: only asks the routing table
         return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
+    except OSError:  # no default route
+        addresses = [
+            each.address for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET
+        ]
+        return next((address for address in addresses if not address.startswith("127.")), "127.0.0.1")
     finally:
         probe.close()

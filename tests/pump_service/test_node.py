@@ -232,6 +232,59 @@ def test_a_second_pump_under_a_running_pump_s_id_is_refused(site):
     assert site.entry(pump).host == pump.address
 
 
+def test_a_second_pump_is_refused_also_while_the_first_one_is_closing(site):
+    drainer = _Drainer(site)
+    pump = site.pump("one", "-heartbeat-interval", "0.5")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    _until(lambda: site.entry(pump).state == "closing")
+    second = site.pump("two", "-heartbeat-interval", "0.5", start=False, node_id=pump.node_id)
+    second.launch()
+    assert second.process.wait(20) == 2
+    assert f"a pump with node id {pump.node_id} is running at {pump.address}" in second.text()
+    drainer.stop()
+
+
+def test_a_pump_goes_offline_only_when_paused_drainers_are_past_it_too(site):
+    waiting = _Drainer(site, "pipeline", "paused", serve=False)
+    pump = site.pump("one")
+    Client(pump.address).transaction(site.pd, b"last")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    _until(lambda: "waiting for pipeline (paused, at 0)" in pump.text())
+    assert site.entry(pump).state == "closing"
+    waiting.at(site.pd.ts())
+    assert pump.process.wait(15) == 0
+    assert site.entry(pump).state == "offline"
+
+
+def test_without_drainers_a_pump_goes_offline_at_once(site):
+    pump = site.pump("one")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    assert pump.process.wait(10) == 0
+    assert site.entry(pump).state == "offline"
+
+
+def test_a_pump_that_closes_waits_for_the_commit_of_an_open_prewrite(site):
+    pump = site.pump("one")
+    client = Client(pump.address)
+    start = site.pd.ts()
+    client.write(binlog(0, start, value=b"open"))
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    time.sleep(1.5)
+    assert pump.process.poll() is None, "it left with a Prewrite without verdict"
+    client.write(binlog(2, start))
+    assert pump.process.wait(10) == 0
+    assert site.entry(pump).state == "offline"
+
+
+def test_the_log_begins_with_the_version_and_the_settings_and_warns_of_those_without_effect(site):
+    pump = site.pump("one", "-log-rotate", "day")
+    lines = pump.text().splitlines()
+    assert "sluice pump " in lines[0]
+    assert "data_dir=" in lines[0]
+    assert "WARNING" in lines[1]
+    assert "flag -log-rotate has no effect: " in lines[1]
+
+
 def test_a_killed_pump_may_come_back_at_another_address(site):
     pump = site.pump("one", "-heartbeat-interval", "0.3")
     pump.kill()
