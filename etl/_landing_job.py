@@ -97,16 +97,16 @@ def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str)
             batch = next(batches, None)
             arrived = time.perf_counter()
             reading += arrived - mark
-            exploded = exploder.finish() if batch is None else exploder.explode(batch)
-            while True:
-                mark = time.perf_counter()
-                ready = next(exploded, None)
-                exploding += time.perf_counter() - mark
-                if ready is None:
-                    break
-                yield ready
             if batch is None:
                 return
+            exploded = exploder.explode(batch)
+            del batch  # a batch may hold a whole large transaction: one at a time
+            mark = arrived
+            for ready in exploded:
+                exploding += time.perf_counter() - mark
+                yield ready
+                mark = time.perf_counter()
+            exploding += time.perf_counter() - mark
 
     part = relay.write_part(task["lo"], task["hi"], token, task["n"], changes())
     totals = exploder.totals

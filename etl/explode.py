@@ -6,22 +6,23 @@ PART_SCHEMA, ascending by (commit_ts, position), and the DDL records apart.
 A Prewrite's `prewrite_value` holds one TableMutation a table. Within one, `sequence` gives the order of statements over
 three lists (inserted_rows, updated_rows, deleted_rows), each consumed by a cursor of its own. Between tables TiDB keeps no
 order, so `position` simply counts on.
+
+No message is parsed into objects: all of a batch are scanned together, level by level, for where things lie, and the rows are
+gathered from the payloads.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
+from etl._wire_scan import RUN, Bytes, Fields, Ints, WireError, scan
 from relay import PART_SCHEMA
-from upstream import pb
 
 MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
 """Tables with greater ids are TiDB's own (its DDL queue); their changes are nobody's data."""
@@ -35,36 +36,23 @@ WINDOW_SCHEMA = pa.schema(
 )
 """What pumps hand out: one row a committed transaction."""
 
+# Fields of the messages in upstream/proto/binlog.proto, as number << 3 | wire type.
+_TP, _START_TS, _PREWRITE_VALUE, _DDL_QUERY, _DDL_JOB_ID, _DDL_STATE = 0x08, 0x10, 0x2A, 0x32, 0x38, 0x40
+_SCHEMA_VERSION, _MUTATION = 0x08, 0x12
+_TABLE_ID, _INSERTED, _UPDATED, _DELETED, _SEQUENCE, _PACKED_SEQUENCE = 0x08, 0x12, 0x1A, 0x32, 0x38, 0x3A
+_OBSOLETE = (0x20, 0x22, 0x2A)  # deleted_ids, the same packed, deleted_pks
+
 # MutationType (Insert 0, Update 1, the obsolete DeleteID 2 and DeletePK 3, DeleteRow 4) to a part's kind. What is obsolete
 # counts as a kind that no mutation has rows of.
-_KIND = np.array([0, 1, 3, 3, 2], dtype=np.int64)
+_KIND = np.array([0, 1, 3, 3, 2], dtype=np.uint8)
+_UNKNOWN = 5
+
 _FAKE_DDL = b"select setval"
-_FLUSH_BYTES = 8 * 2**20
+_EMIT_BYTES = 8 * 2**20
 
 
 class BinlogDecodeError(ValueError):
     """A payload that is not a Prewrite binlog as TiDB writes it; names pump, commit_ts, start_ts and what is wrong."""
-
-
-def _one_pass_binlog() -> Any:
-    """The Binlog message with `prewrite_value` declared as the message it holds, so that one parse does for both.
-    On the wire, bytes and an embedded message are the same."""
-    file = descriptor_pb2.FileDescriptorProto()
-    pb.binlog.DESCRIPTOR.CopyToProto(file)
-    file.name, file.package = "etl/explode.proto", "etl.explode"
-    for message in file.message_type:
-        for entry in message.field:
-            if entry.type_name:
-                entry.type_name = entry.type_name.replace(".binlog.", ".etl.explode.")
-            if entry.name == "prewrite_value":
-                entry.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-                entry.type_name = ".etl.explode.PrewriteValue"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("etl.explode.Binlog"))
-
-
-_Binlog = _one_pass_binlog()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,112 +99,140 @@ class Exploder:
         self.totals = Totals()
         self._pump = pump
         self._last_commit_ts = -1
-        self._clear()
 
     def explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB.
-
-        What is left over is kept until `finish`. Raises BinlogDecodeError.
+        """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB, however large a
+        transaction is. Beside the batch itself that needs about 100 bytes a row change. Raises BinlogDecodeError.
         """
-        parse = _Binlog.FromString
-        heads = self._heads
-        rows = self._rows
-        kinds = self._kinds
-        payloads = _views(batch["payload"])
-        for commit_ts, start_ts, payload in zip(batch["commit_ts"].to_pylist(), batch["start_ts"].to_pylist(), payloads):
-            if commit_ts <= self._last_commit_ts:
-                raise self._error(commit_ts, start_ts, f"it comes after commit_ts {self._last_commit_ts}: the pump's order is broken")
-            self._last_commit_ts = commit_ts
-            try:
-                binlog = parse(payload)
-            except DecodeError as error:
-                raise self._error(commit_ts, start_ts, f"the payload of {len(payload)} bytes is no Prewrite binlog ({error})") from error
-            if binlog.tp or binlog.start_ts != start_ts:
-                raise self._error(
-                    commit_ts, start_ts, f"a Prewrite was expected, this is a record of type {binlog.tp} with start_ts {binlog.start_ts}"
-                )
-            self.totals.transactions += 1
-            if binlog.HasField("ddl_query") or not binlog.HasField("prewrite_value"):
-                self._ddl(commit_ts, start_ts, binlog)
-            value = binlog.prewrite_value
-            version = value.schema_version
-            position = 0
-            for mutation in value.mutations:
-                count = len(mutation.sequence)
-                inserted, updated, deleted = mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows
-                inserts, updates, deletes = len(inserted), len(updated), len(deleted)
-                table_id = mutation.table_id
-                if inserts + updates + deletes != count or mutation.deleted_ids or mutation.deleted_pks:
-                    raise self._mismatch(commit_ts, start_ts, mutation)
-                if table_id > MAX_USER_TABLE_ID:
-                    self.totals.internal_changes += count
-                    continue
-                if not count:
-                    continue
-                heads.append((commit_ts, start_ts, position, table_id, version, inserts, updates, deletes))
-                position += count
-                kinds.extend(mutation.sequence)
-                rows += inserted
-                rows += updated
-                rows += deleted
-            self._bytes += len(payload)
-            if self._bytes >= _FLUSH_BYTES:
-                yield from self.finish()
-                heads, rows, kinds = self._heads, self._rows, self._kinds
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
-        if self._rows:
-            yield self._flush()
-
-    def _clear(self) -> None:
-        # Rows lie as the mutations have them: per mutation inserted, updated, deleted. `_kinds` has the sequences.
-        self._rows: list[bytes] = []
-        self._kinds = bytearray()
-        self._heads: list[tuple[int, int, int, int, int, int, int, int]] = []
-        self._bytes = 0
-
-    def _ddl(self, commit_ts: int, start_ts: int, binlog: Any) -> None:
-        if not (binlog.ddl_job_id and binlog.HasField("ddl_query") and binlog.HasField("ddl_schema_state")):
-            raise self._error(commit_ts, start_ts, "the payload holds neither changes nor a whole DDL record")
-        query = binlog.ddl_query
-        if query[:32].lstrip().lower().startswith(_FAKE_DDL):
-            self.totals.fake_ddls += 1
+        if not batch.num_rows:
             return
-        text = query.decode("utf-8", errors="replace")
-        self.totals.ddls.append(DdlRecord(commit_ts, start_ts, binlog.ddl_job_id, binlog.ddl_schema_state, text))
+        transactions = _Transactions(batch)
+        self._check_order(transactions)
+        data, count = transactions.data, len(transactions.commits)
+        fields = self._scan(transactions, transactions.begins, transactions.ends, np.arange(count))
+        self._check_kind(transactions, fields)
+        values = fields.last(_PREWRITE_VALUE, count)
+        self._ddls(transactions, fields, values)
+        self.totals.transactions += count
 
-    def _flush(self) -> pa.RecordBatch:
-        heads = np.array(self._heads, dtype=np.int64)
-        counts = heads[:, 5:].sum(axis=1)
-        owner = np.repeat(np.arange(len(heads)), counts)
-        kind = _KIND[np.frombuffer(self._kinds, dtype=np.uint8)]
-        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving equal
-        # kinds in order, gives the order in which the rows lie.
-        slots = owner * 4 + kind
-        said = np.bincount(slots, minlength=4 * len(heads)).reshape(-1, 4)[:, :3]
-        if not np.array_equal(said, heads[:, 5:]):
-            raise self._wrong_kinds(heads, said)
-        rows = pa.array(self._rows, pa.large_binary())
-        if (np.diff(slots) < 0).any():
-            place = np.empty(len(slots), dtype=np.int64)
-            place[np.argsort(slots, kind="stable")] = np.arange(len(slots))
-            rows = rows.take(pa.array(place))
-        commit, start, first, table, version = (np.repeat(heads[:, column], counts) for column in range(5))
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        columns = [commit, start, (first + within).astype(np.int32), table, version, kind.astype(np.int8)]
-        batch = pa.RecordBatch.from_arrays([*map(pa.array, columns), rows], schema=PART_SCHEMA)
-        self.totals.changes += len(owner)
-        self._count_tables(heads, counts)
-        self._clear()
-        return batch
+        owners = np.flatnonzero(values >= 0)
+        fields = self._scan(transactions, fields.begin[values[owners]], fields.end[values[owners]], owners)
+        versions = np.zeros(count, np.int64)
+        version = fields.last(_SCHEMA_VERSION, len(owners))
+        versions[owners[version >= 0]] = fields.begin[version[version >= 0]]
 
-    def _count_tables(self, heads: np.ndarray, counts: np.ndarray) -> None:
-        ids, inverse = np.unique(heads[:, 3], return_inverse=True)
+        found = fields.take(fields.tag == _MUTATION)
+        owners = owners[found.owner]
+        fields = self._scan(transactions, found.begin, found.end, owners, _SEQUENCE)
+        mutations = _Mutations.read(data, fields, owners, versions)
+        self._check_mutations(transactions, mutations)
+        yield from self._emit(transactions, mutations)
+
+    def _check_order(self, transactions: _Transactions) -> None:
+        before = np.concatenate(([self._last_commit_ts], transactions.commits[:-1]))
+        for i in np.flatnonzero(transactions.commits <= before)[:1].tolist():
+            raise self._error(transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken")
+        self._last_commit_ts = int(transactions.commits[-1])
+
+    def _scan(self, transactions: _Transactions, begins: Ints, ends: Ints, owners: Ints, run_tag: int = -1) -> Fields:
+        try:
+            return scan(transactions.data, begins, ends, run_tag)
+        except WireError as error:
+            i = int(owners[error.owner])
+            size = transactions.ends[i] - transactions.begins[i]
+            raise self._error(
+                transactions, i, f"the payload of {size} bytes is no Prewrite binlog (it breaks off or is garbled)"
+            ) from error
+
+    def _check_kind(self, transactions: _Transactions, fields: Fields) -> None:
+        count = len(transactions.commits)
+        tp, start = (_values(fields, tag, count) for tag in (_TP, _START_TS))
+        for i in np.flatnonzero((tp != 0) | (start != transactions.starts))[:1].tolist():
+            raise self._error(
+                transactions, i, f"a Prewrite was expected, this is a record of type {tp[i]} with start_ts {start[i]}"
+            )
+
+    def _ddls(self, transactions: _Transactions, fields: Fields, values: Ints) -> None:
+        count = len(values)
+        queries, states = fields.last(_DDL_QUERY, count), fields.last(_DDL_STATE, count)
+        job_ids = _values(fields, _DDL_JOB_ID, count)
+        for i in np.flatnonzero((queries >= 0) | (values < 0)).tolist():
+            if queries[i] < 0 or states[i] < 0 or not job_ids[i]:
+                raise self._error(transactions, i, "the payload holds neither changes nor a whole DDL record")
+            query = transactions.data[fields.begin[queries[i]] : fields.end[queries[i]]].tobytes()
+            if query[:32].lstrip().lower().startswith(_FAKE_DDL):
+                self.totals.fake_ddls += 1
+                continue
+            text = query.decode("utf-8", errors="replace")
+            commit_ts, start_ts = int(transactions.commits[i]), int(transactions.starts[i])
+            state = int(fields.begin[states[i]])
+            self.totals.ddls.append(DdlRecord(commit_ts, start_ts, int(job_ids[i]), state, text))
+
+    def _check_mutations(self, transactions: _Transactions, mutations: _Mutations) -> None:
+        wrong = (mutations.has.sum(axis=1) != mutations.said.sum(axis=1)) | mutations.obsolete
+        for at in np.flatnonzero(wrong)[:1].tolist():
+            inserted, updated, deleted = mutations.has[at].tolist()
+            has = f"{inserted} inserted, {updated} updated, {deleted} deleted rows"
+            if mutations.obsolete[at]:
+                what = "deletions by key, which TiDB gave up before 2.0"
+            else:
+                what = f"a sequence of {mutations.said[at].sum()} known entries"
+            raise self._error(
+                transactions, int(mutations.owners[at]), f"table id {mutations.table_ids[at]}: {has}, and {what}"
+            )
+        for at in np.flatnonzero((mutations.has != mutations.said[:, :3]).any(axis=1))[:1].tolist():
+            names = "{} inserted, {} updated, {} deleted"
+            raise self._error(
+                transactions, int(mutations.owners[at]),
+                f"table id {mutations.table_ids[at]}: {names.format(*mutations.has[at].tolist())} rows, but the sequence says "
+                f"{names.format(*mutations.said[at, :3].tolist())}",
+            )  # fmt: skip
+
+    def _emit(self, transactions: _Transactions, mutations: _Mutations) -> Iterator[pa.RecordBatch]:
+        counts = mutations.has.sum(axis=1)
+        internal = mutations.table_ids > MAX_USER_TABLE_ID
+        self.totals.internal_changes += int(counts[internal].sum())
+        kept = np.flatnonzero(~internal & (counts > 0))
+        if not len(kept):
+            return
+        firsts = (np.cumsum(counts) - counts)[kept]  # a mutation's first change, among all of the batch
+        counts, owners = counts[kept], mutations.owners[kept]
+        ends = np.cumsum(counts)
+        commits, starts = transactions.commits[owners], transactions.starts[owners]
+        tables, versions = mutations.table_ids[kept], mutations.versions[kept]
+        self._count_tables(tables, counts, commits)
+        self.totals.changes += int(ends[-1])
+        # Positions count on through the mutations of a transaction.
+        before = ends - counts
+        opening = np.concatenate(([True], owners[1:] != owners[:-1]))
+        positions = before - before[opening][np.cumsum(opening) - 1]
+        places = mutations.places()
+        lengths = mutations.row_ends[places] - mutations.row_begins[places]
+        if len(kept) < len(mutations.owners):
+            lengths = lengths[np.repeat(~internal, mutations.has.sum(axis=1))]
+        rows = mutations.rows(transactions.payloads)
+        for begin, end in _groups(lengths):
+            first, last = np.searchsorted(ends, [begin, end - 1], side="right").tolist()
+            inside = counts[first : last + 1].copy()
+            inside[-1] -= ends[last] - end
+            inside[0] -= begin - before[first]
+            owner = np.repeat(np.arange(first, last + 1), inside)
+            nth = np.arange(begin, end) - before[owner]
+            changes = firsts[owner] + nth
+            columns = [
+                commits[owner], starts[owner], (positions[owner] + nth).astype(np.int32), tables[owner], versions[owner],
+                mutations.kinds[changes].astype(np.int8),
+            ]  # fmt: skip
+            # Between two rows lies what belongs to neither: every other element is a row.
+            taken = rows.take(pa.array(places[changes] * 2))
+            yield pa.RecordBatch.from_arrays([*map(pa.array, columns), taken], schema=PART_SCHEMA)
+
+    def _count_tables(self, tables: Ints, counts: Ints, commits: Ints) -> None:
+        ids, inverse = np.unique(tables, return_inverse=True)
         rows = np.bincount(inverse, weights=counts)
         for i, table_id in enumerate(ids.tolist()):
-            commits = heads[inverse == i, 0]
-            first, last = int(commits[0]), int(commits[-1])
+            own = commits[inverse == i]
+            first, last = int(own[0]), int(own[-1])
             known = self.totals.tables.get(table_id)
             if known is None:
                 self.totals.tables[table_id] = TableRows(int(rows[i]), first, last)
@@ -224,36 +240,129 @@ class Exploder:
                 known.rows += int(rows[i])
                 known.last_commit_ts = last
 
-    def _mismatch(self, commit_ts: int, start_ts: int, mutation: Any) -> BinlogDecodeError:
-        """The error for a mutation whose sequence is shorter or longer than its lists, or that has obsolete ones."""
-        has = f"{len(mutation.inserted_rows)} inserted, {len(mutation.updated_rows)} updated, {len(mutation.deleted_rows)} deleted rows"
-        if mutation.deleted_ids or mutation.deleted_pks:
-            what = "deletions by key, which TiDB gave up before 2.0"
-        else:
-            what = f"a sequence of {len(mutation.sequence)} known entries"
-        return self._error(commit_ts, start_ts, f"table id {mutation.table_id}: {has}, and {what}")
-
-    def _wrong_kinds(self, heads: np.ndarray, said: np.ndarray) -> BinlogDecodeError:
-        """The error for a sequence of the right length that names other kinds than there are rows of."""
-        at = int(np.argmax((said != heads[:, 5:]).any(axis=1)))
-        commit_ts, start_ts, _, table_id, _, *has = heads[at].tolist()
-        names = "inserted, {} updated, {} deleted"
-        return self._error(
-            commit_ts, start_ts,
-            f"table id {table_id}: {has[0]} {names.format(*has[1:])} rows, but the sequence says "
-            f"{said[at][0]} {names.format(*said[at][1:].tolist())}",
-        )  # fmt: skip
-
-    def _error(self, commit_ts: int, start_ts: int, what: str) -> BinlogDecodeError:
+    def _error(self, transactions: _Transactions, i: int, what: str) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
+        commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
         return BinlogDecodeError(f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}")
 
 
-def _views(payloads: pa.Array) -> Iterator[memoryview]:
-    """The values of a (large) binary array, without copying. Nulls are empty."""
-    _, offsets, data = payloads.buffers()
-    width = np.int64 if pa.types.is_large_binary(payloads.type) else np.int32
-    first = payloads.offset
-    edges = np.frombuffer(offsets, dtype=width)[first : first + len(payloads) + 1].tolist()
-    view = memoryview(data if data is not None else b"")
-    return (view[begin:end] for begin, end in itertools.pairwise(edges))
+class _Transactions:
+    """A batch in WINDOW_SCHEMA as arrays; payload i lies in `data` from begins[i] to ends[i]."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.commits: Ints = batch["commit_ts"].to_numpy()
+        self.starts: Ints = batch["start_ts"].to_numpy()
+        column = batch["payload"]
+        _, offsets, payloads = column.buffers()
+        self.payloads = payloads if payloads is not None else pa.py_buffer(b"")
+        self.data: Bytes = np.frombuffer(self.payloads, np.uint8)
+        edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        self.begins, self.ends = edges[:-1], edges[1:]
+
+
+@dataclass(slots=True)
+class _Mutations:
+    """The TableMutations of a batch, in their order.
+
+    Rows are numbered as they lie in the payloads; changes as the sequences have them, mutation by mutation.
+    """
+
+    owners: Ints
+    """The transaction each belongs to."""
+    versions: Ints
+    table_ids: Ints
+    obsolete: npt.NDArray[np.bool_]
+    """Whether it has rows of kinds that TiDB gave up."""
+    has: Ints
+    """How many inserted, updated, deleted rows each has: three columns."""
+    said: Ints
+    """How many of each kind its sequence names; a fourth column for the obsolete ones."""
+    row_begins: Ints
+    row_ends: Ints
+    kinds: Bytes
+    """Of every change."""
+    _order: Ints | None
+    """The rows by mutation and list, if they don't lie like that."""
+
+    @classmethod
+    def read(cls, data: Bytes, fields: Fields, owners: Ints, versions: Ints) -> _Mutations:
+        count = len(owners)
+        tag = fields.tag
+        which = np.flatnonzero((tag == _INSERTED) | (tag == _UPDATED) | (tag == _DELETED))
+        rows = fields.take(which)
+        slots = rows.owner * np.int64(3) + (rows.tag != _INSERTED) + (rows.tag == _DELETED)
+        order = np.argsort(slots, kind="stable") if (np.diff(slots) < 0).any() else None
+        kinds, kind_owners = _sequences(data, fields)
+        obsolete = np.zeros(count, np.bool_)
+        obsolete[fields.owner[np.isin(tag, _OBSOLETE)]] = True
+        said = np.bincount(kind_owners * np.int64(4) + kinds, minlength=4 * count)
+        return cls(
+            owners, versions[owners], _values(fields, _TABLE_ID, count), obsolete,
+            np.bincount(slots, minlength=3 * count).reshape(-1, 3), said.reshape(-1, 4),
+            rows.begin, rows.end, kinds, order,
+        )  # fmt: skip
+
+    def places(self) -> Ints:
+        """The row of each change. Sequences and lists must agree."""
+        places = np.arange(len(self.kinds))
+        slots = np.repeat(np.arange(len(self.owners)) * 4, self.said.sum(axis=1)) + self.kinds
+        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving equal
+        # kinds in order, gives the order of the lists.
+        if (np.diff(slots) < 0).any():
+            places[np.argsort(slots, kind="stable")] = np.arange(len(slots))
+        return places if self._order is None else self._order[places]
+
+    def rows(self, payloads: pa.Buffer) -> pa.Array:
+        """An array that shares the payloads' memory, whose element 2 i is row i."""
+        edges = np.empty(2 * len(self.row_begins), np.int64)
+        edges[::2], edges[1::2] = self.row_begins, self.row_ends
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), payloads])
+
+
+def _sequences(data: Bytes, fields: Fields) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """The kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's they are. Types that nobody knows
+    are left out, as protobuf does."""
+    tag = fields.tag
+    runs = np.isin(tag, (_SEQUENCE | RUN, _PACKED_SEQUENCE))
+    if not runs.any():
+        single = fields.take(tag == _SEQUENCE)
+        values, owners = single.begin, single.owner
+    else:
+        pieces, counts = [], []
+        some = fields.take(runs | (tag == _SEQUENCE))
+        for kind, begin, end in zip(some.tag.tolist(), some.begin.tolist(), some.end.tolist()):
+            if kind == _SEQUENCE:
+                pieces.append(np.array([begin if 0 <= begin <= _UNKNOWN else _UNKNOWN], np.uint8))
+            elif kind == _PACKED_SEQUENCE:
+                pieces.append(_packed(data[begin:end]))
+            else:
+                pieces.append(data[begin + 1 : end : 2])
+            counts.append(len(pieces[-1]))
+        values, owners = np.concatenate(pieces), np.repeat(some.owner, counts)
+    known = (values >= 0) & (values < len(_KIND))
+    if not known.all():
+        values, owners = values[known], owners[known]
+    return _KIND[values], owners
+
+
+def _packed(data: Bytes) -> Bytes:
+    """The values of a packed field of enums, _UNKNOWN for those of more than one byte."""
+    last = data < 0x80
+    single = last & np.concatenate(([True], last[:-1]))
+    return np.where(single, data, _UNKNOWN).astype(np.uint8)[last]
+
+
+def _values(fields: Fields, tag: int, count: int) -> Ints:
+    """The value of each message's last VARINT field with this tag, 0 without one."""
+    at = fields.last(tag, count)
+    return np.where(at >= 0, fields.begin[at], 0) if len(fields.begin) else np.zeros(count, np.int64)
+
+
+def _groups(lengths: Ints) -> Iterator[tuple[int, int]]:
+    """Cuts rows into neighbours of together about _EMIT_BYTES, at least one each."""
+    total = np.cumsum(lengths)
+    begin, before = 0, 0
+    while begin < len(lengths):
+        end = max(begin + 1, int(np.searchsorted(total, before + _EMIT_BYTES, "right")))
+        yield begin, end
+        begin, before = end, int(total[end - 1])

@@ -76,7 +76,6 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
         batches: list[pa.RecordBatch] = []
         columns = [pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))]
         batches += exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA))
-        batches += exploder.finish()
         part = relay.write_part(lo, hi, "test", 0, batches)
         wanted = set(exploder.totals.tables)
         before = dict(history.tables)
@@ -91,6 +90,7 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
             ddls.append({
                 **record.to_dict(), "type": job.type, "schema_version": job.schema_version, "schema_name": name or job.schema_name,
                 "table_name": job.table_name, "effect": effect.to_json(),
+                "time_zone": job.time_zone, "as_typed": job.as_typed(record.query),
             })  # fmt: skip
         relay.commit(Window(
             lo, hi, cluster_id, "test", 0, exploder.totals.transactions, exploder.totals.changes, history.schema_version,

@@ -27,7 +27,6 @@ def explode(rows, batch_rows=1000, pump="pump-1"):
     out = []
     for at in range(0, len(rows), batch_rows):
         out += exploder.explode(window_batch(rows[at : at + batch_rows]))
-    out += exploder.finish()
     return pa.Table.from_batches(out, PART_SCHEMA), exploder.totals
 
 
