@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from etl._steps import Step, from_batches, to_batches
+from etl.decided import put_into
 from etl.prepare import describe_window
 from etl.settings import Apply
-from relay import RelayGapError, RelayLog, Window
+from relay import Decision, RelayGapError, RelayLog, Window
 
 log = logging.getLogger("sluice.apply")
 
@@ -27,6 +28,7 @@ _POLL_S = 0.02
 _CONTROL_INTERVAL_S = 0.2
 _WAITING_BYTES = 64 * 2**20
 _END = object()
+_NO_END = 2**63 - 1
 
 
 class StoppedError(Exception):
@@ -76,6 +78,8 @@ class Batch:
     hi: int
     waited_s: float = 0.0
     prepare_s: float = 0.0
+    decisions: tuple[Decision, ...] = ()
+    """Of operators, about commits inside; known once `steps` is through."""
     _queue: _Queue | None = field(default=None, repr=False)
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
@@ -108,13 +112,23 @@ class Batch:
 
 
 class Ahead:
-    """A thread that has the windows after `after_ts` prepared. What it prepares waits in memory, bounded by bytes."""
+    """A thread that has the windows after `after_ts` prepared. What it prepares waits in memory, bounded by bytes.
 
-    def __init__(self, relay: RelayLog, prepare: Prepare, limits: Apply, after_ts: int) -> None:
+    `first_hi`: where the first batch must end, whatever the limits and operators say, because it was begun before.
+    `safe_until`: batches that begin before this TSO are prepared for safe mode.
+    """
+
+    def __init__(
+        self, relay: RelayLog, prepare: Prepare, limits: Apply, after_ts: int, first_hi: int | None = None, safe_until: int = 0,
+        until_ts: int | None = None,
+    ) -> None:  # fmt: skip
         self._relay = relay
+        self._until_ts = until_ts
         self._prepare = prepare
         self._limits = limits
         self._after_ts = after_ts
+        self._safe_until = safe_until
+        self._first_hi = first_hi
         self._room = threading.Semaphore(1)
         self._queue = _Queue(_WAITING_BYTES)
         self._stopped = threading.Event()
@@ -150,7 +164,8 @@ class Ahead:
                 windows = self._next(position)
                 if not windows:
                     return
-                hi = windows[-1].hi if self._until is None else min(windows[-1].hi, self._until)
+                hi = min(windows[-1].hi, self._end())
+                self._first_hi = None
                 batch = Batch(tuple(windows), position, hi, _queue=self._queue)
                 self._queue.put(batch)
                 with contextlib.closing(self._steps(batch)) as prepared:
@@ -171,8 +186,11 @@ class Ahead:
 
     def _steps(self, batch: Batch) -> Generator[pa.RecordBatch, None, None]:
         windows = batch.windows
+        batch.decisions = tuple(self._relay.decisions.list(batch.after_ts, batch.hi))
         if any(window.changes or window.ddls for window in windows):
-            yield from self._prepare([describe_window(window, batch.after_ts, batch.hi) for window in windows])
+            safe = batch.after_ts < self._safe_until
+            described = [describe_window(window, batch.after_ts, batch.hi, safe) for window in windows]
+            yield from self._prepare(put_into(described, batch.decisions))
         else:
             yield from to_batches(iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})]))
 
@@ -184,13 +202,13 @@ class Ahead:
                 return []
         windows = [first]
         rows, size = first.changes, sum(part.bytes for part in first.parts)
-        while not self._stopped.is_set() and (self._until is None or windows[-1].hi < self._until):
+        while not self._stopped.is_set() and windows[-1].hi < self._end():
             following = self._relay.next(windows[-1].hi)
             if following is None:
                 break
             rows += following.changes
             size += sum(part.bytes for part in following.parts)
-            if rows > self._limits.max_rows or size > self._limits.max_bytes:
+            if self._first_hi is None and (rows > self._limits.max_rows or size > self._limits.max_bytes):
                 break
             windows.append(following)
         return windows if not self._stopped.is_set() else []
@@ -214,15 +232,17 @@ class Ahead:
         if now >= self._control_due:
             self._control_due = now + _CONTROL_INTERVAL_S
             control = self._relay.control()
-            if (control.apply_paused, control.apply_until_ts) != (self._paused, self._until):
-                log.info(
-                    "applying is %s by the relay log's control.json",
-                    "paused" if control.apply_paused
-                    else "allowed on" if control.apply_until_ts is None
-                    else f"allowed through {control.apply_until_ts}",
-                )  # fmt: skip
-            self._paused, self._until = control.apply_paused, control.apply_until_ts
-        return not self._paused and (self._until is None or position < self._until)
+            until = min((ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None), default=None)
+            if (control.apply_paused, until) != (self._paused, self._until):
+                log.info("applying %s", "is paused" if control.apply_paused else "goes on" if until is None else f"goes through {until}")
+            self._paused, self._until = control.apply_paused, until
+        return not self._paused and position < self._end()
+
+    def _end(self) -> int:
+        """Where the next batch ends at the latest (TSO)."""
+        if self._first_hi is not None:
+            return self._first_hi
+        return _NO_END if self._until is None else self._until
 
     _control_due = 0.0
     _paused = False

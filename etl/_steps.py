@@ -22,12 +22,13 @@ STEP_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""`kind`: delete, load, ddl, commit. `rows`: net rows. `changes`: the row changes a commit completes (0 on other steps).
+"""`kind`: delete, load, ddl, commit, and what a shape adds. `rows`: net rows. `changes`: the row changes a commit completes (0 on other steps).
 `commit_ts`: the last commit timestamp a step belongs to; on a commit, where the checkpoint goes. `detail` is JSON:
 
     delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
     load    {"first_ts", "statement", "replaces", "keys"}  payload: the text; REPLACE must remove exactly `replaces` rows
-            in safe mode also {"absent": true}: nothing is written, but none of these rows may be there
+    both    {"safe": true} in safe mode: of as many rows as there are. load {"absent": true}: only if what is written may be there
+            already, and then nothing is written, but none of these rows may be there
     ddl     the window record's DDL plus {"before": {table id: Table | null}}
     commit  {"schema_version", "timings_ms"}, and "warnings" if there are any
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -31,28 +33,33 @@ class ChangeError(ValueError):
 
 
 class TableChanges:
-    """The net effect of a table's changes, given in order. Every row of the table is `schema`'s."""
+    """The net effect of a table's changes, given in order.
 
-    def __init__(self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings) -> None:
-        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. Raises ChangeError and the
-        row codec's errors."""
+    `old` holds the old images of the updates and deletes by column name, `new` the new images of the inserts and updates, each in
+    the order of the changes.
+    """
+
+    def __init__(self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings, safe: bool = False) -> None:
+        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`: see Segment. Raises
+        ChangeError and the row codec's errors."""
         self.table = table
+        self._safe = safe
         self.first_ts, self.last_ts = int(commit_ts[0]), int(commit_ts[-1])
         self.changes = len(kinds)
         self._timings = timings
         started = time.perf_counter()
-        self._old, self._new = _decode(table, kinds, rows)
+        self.old, self.new = _decode(table, kinds, rows)
         decoded = time.perf_counter()
         self._reduce(kinds, commit_ts)
         timings.decode += decoded - started
         timings.reduce += time.perf_counter() - decoded
 
     def _reduce(self, kinds: np.ndarray, commit_ts: np.ndarray) -> None:
-        table, old, new = self.table, self._old, self._new
+        table, old, new = self.table, self.old, self.new
         identity = [ROW_ID] if table.handle_kind == "heap" else list(table.primary_key)
         columns = {column.name: column for column in table.stored_columns}
-        old_keys = [_comparable(old[name], columns.get(name)) for name in identity]
-        new_keys = [_comparable(new[name], columns.get(name)) for name in identity]
+        old_keys = [comparable(old[name], columns.get(name)) for name in identity]
+        new_keys = [comparable(new[name], columns.get(name)) for name in identity]
         try:
             effect = net_effect(kinds, *key_codes(old_keys, new_keys))
         except BrokenHistoryError as error:
@@ -61,6 +68,11 @@ class TableChanges:
                 f"table {table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the changes between "
                 f"{self.first_ts} and {self.last_ts} contradict each other, so the relay log does not hold what the upstream did"
             ) from None
+        if self._safe and self.is_locatable:
+            # Whatever images of them are downstream, the rows go, and come back as they are in the end.
+            self._remove, self._replace = _NO_ROWS, _NO_ROWS
+            self._write = np.concatenate((effect.new_only, effect.kept_new))
+            return
         stored = [column.name for column in table.stored_columns]
         same = unchanged([old[n] for n in stored], [new[n] for n in stored], effect.kept_old, effect.kept_new)
         kept_old, kept_new = effect.kept_old[~same], effect.kept_new[~same]
@@ -83,7 +95,20 @@ class TableChanges:
         keys = sorted(names)
         if self.table.handle_kind != "heap" and keys == sorted(self.table.primary_key):
             return np.ones(len(kept_old), bool)
-        return unchanged([self._old[n] for n in keys], [self._new[n] for n in keys], kept_old, kept_new)
+        return unchanged([self.old[n] for n in keys], [self.new[n] for n in keys], kept_old, kept_new)
+
+    @property
+    def is_locatable(self) -> bool:
+        """Whether rows are found downstream by a key; without one only by all their values."""
+        return bool(self._locating_columns())
+
+    def only(self, old: np.ndarray, new: np.ndarray) -> Self:
+        """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in none."""
+        part = copy.copy(self)
+        part._remove = self._remove[old[self._remove]]
+        part._write = self._write[new[self._write]]
+        part._replace = self._replace[new[self._replace]]
+        return part
 
     def _locating_columns(self) -> list[Column]:
         """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing."""
@@ -93,6 +118,12 @@ class TableChanges:
                 return [by_name[name] for name in key]
         return []
 
+    def checks(self) -> Iterator[Step]:
+        """In safe mode, for a table without a key: load steps of rows that must not be there yet. Nothing tells whether a row
+        that is there is the one to be written or its twin."""
+        if self._safe and not self.is_locatable:
+            yield from self._load_steps(np.arange(len(next(iter(self.new.values())))), absent=True)
+
     def deletes(self) -> Iterator[Step]:
         """Delete steps, to be executed before any load."""
         started = time.perf_counter()
@@ -101,51 +132,62 @@ class TableChanges:
         yield from steps
 
     def _delete_steps(self) -> Iterator[Step]:
+        key = self._locating_columns()
+        head = f"DELETE FROM {quote_table(self.table)} WHERE ".encode()
+        if self._safe and key:
+            yield from self._deletes_by_key(head, key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key])
+            return
         if len(self._remove) == 0:
             return
         rows = pa.array(self._remove)
-        head = f"DELETE FROM {quote_table(self.table)} WHERE ".encode()
-        key = self._locating_columns()
         if not key:
             columns = self.table.stored_columns
-            conditions = row_conditions(columns, [self._old[c.name].take(rows) for c in columns]).to_pylist()
+            conditions = row_conditions(columns, [self.old[c.name].take(rows) for c in columns]).to_pylist()
             for condition, count in Counter(conditions).items():
                 yield self._step("delete", count, head + condition + b" LIMIT %d" % count)
             return
-        arrays = [self._old[c.name].take(rows) for c in key]
+        yield from self._deletes_by_key(head, key, [self.old[c.name].take(rows) for c in key])
+
+    def _deletes_by_key(self, head: bytes, key: list[Column], arrays: list[pa.Array]) -> Iterator[Step]:
         if len(key) == 1:
             terms, before, between, after = literal_column(arrays[0], key[0]), quote_name(key[0].name).encode() + b" IN (", b",\n", b")"
         else:
             terms, before, between, after = key_conditions(key, arrays), b"", b"\nOR ", b""
-        for group in _groups(terms.to_pylist()):
+        wanted = terms.to_pylist()
+        for group in _groups(list(dict.fromkeys(wanted)) if self._safe else wanted):
             yield self._step("delete", len(group), head + before + between.join(group) + after)
 
     def loads(self) -> Iterator[Step]:
         """Load steps: rows that take a free place first, then those that take the place of their former selves."""
         for rows, replaces in ((self._write, False), (self._replace, True)):
-            if len(rows) == 0:
-                continue
+            yield from self._load_steps(rows, replaces)
+
+    def _load_steps(self, rows: np.ndarray, replaces: bool = False, **detail: object) -> Iterator[Step]:
+        if len(rows) == 0:
+            return
+        started = time.perf_counter()
+        index = pa.array(rows)
+        columns = {column.name: self.new[column.name].take(index) for column in self.table.writable_columns}
+        self._timings.format += time.perf_counter() - started
+        chunks = format_load(self.table, columns, len(rows))
+        while True:
             started = time.perf_counter()
-            index = pa.array(rows)
-            columns = {column.name: self._new[column.name].take(index) for column in self.table.writable_columns}
+            chunk = next(chunks, None)
             self._timings.format += time.perf_counter() - started
-            chunks = format_load(self.table, columns, len(rows))
-            while True:
-                started = time.perf_counter()
-                chunk = next(chunks, None)
-                self._timings.format += time.perf_counter() - started
-                if chunk is None:
-                    break
-                keys = [column.name for column in self._locating_columns()]
-                replaced = chunk.rows if replaces else 0
-                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys)
+            if chunk is None:
+                break
+            keys = [column.name for column in self._locating_columns()]
+            replaced = chunk.rows if replaces else 0
+            yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail)
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
         detail["first_ts"] = self.first_ts
+        if self._safe:
+            detail["safe"] = True
         return Step(kind, self.last_ts, self.table.schema_name, self.table.name, detail, rows, 0, payload)
 
     def _key_text(self, kinds: np.ndarray, change: int, identity: Sequence[str]) -> str:
-        images, wanted = (self._new, kinds != DELETE) if kinds[change] == INSERT else (self._old, kinds != INSERT)
+        images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
         at = int(np.count_nonzero(wanted[:change]))
         return ", ".join(f"{name}={images[name][at].as_py()!r}" for name in identity)
 
@@ -163,7 +205,7 @@ def _groups(terms: list[bytes]) -> Iterator[list[bytes]]:
         yield group
 
 
-def _comparable(array: pa.Array, column: Column | None) -> pa.Array:
+def comparable(array: pa.Array, column: Column | None) -> pa.Array:
     """Key values whose equality is equality of bytes: 1.10 and 1.1 are one DECIMAL."""
     if column is not None and column.kind == "decimal":
         return pc.if_else(pc.match_substring(array, "."), pc.replace_substring_regex(array, r"\.?0*$", ""), array)

@@ -5,7 +5,9 @@ The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer 
     tidb_binlog.checkpoint(clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)
     {"consistent": true, "commitTS": 1, "ts-map": {}, "schema-version": 0}
 
-One key is ours, and Drainer ignores it: `"sluice": {"ddl": {...}}` while a DDL statement is being executed downstream.
+One key is ours, and Drainer ignores it: `"sluice": {"ddl": {...}}` while a DDL statement is being executed downstream,
+`"sluice": {"flight": {...}}` while several sessions write what comes after commitTS, `"sluice": {"safe-until": ts}` while changes
+through that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order.
 """
 
 from __future__ import annotations
@@ -40,27 +42,43 @@ class PendingDdl:
 
 
 @dataclass(frozen=True, slots=True)
+class Flight:
+    """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be downstream or
+    not. `token` names the process that writes them; a session that finds another one there must not commit."""
+
+    until: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`commit_ts`: every transaction through it is downstream. `consistent` is false when a Drainer left changes beyond it."""
+    """`commit_ts`: every transaction through it is downstream. `consistent` is false when a Drainer left changes beyond it, or
+    while a `flight` is under way."""
 
     commit_ts: int
     schema_version: int = 0
     consistent: bool = True
     ts_map: dict[str, Any] = field(default_factory=dict)
     pending: PendingDdl | None = None
+    flight: Flight | None = None
+    safe_until: int = 0
+    """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it isn't known yet."""
 
     @classmethod
     def parse(cls, text: str, cluster_id: int) -> Self:
         """From the row's JSON. Raises CheckpointError."""
         try:
             document = json.loads(text)
-            ours = (document.get("sluice") or {}).get("ddl")
+            sluice = document.get("sluice") or {}
+            ours, flight = sluice.get("ddl"), sluice.get("flight")
             return cls(
                 commit_ts=int(document["commitTS"]),
                 schema_version=int(document.get("schema-version") or 0),
-                consistent=bool(document.get("consistent", True)),
+                consistent=bool(document.get("consistent", False)),
                 ts_map=document.get("ts-map") or {},
                 pending=PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None,
+                flight=Flight(int(flight["until"]), str(flight["token"])) if flight else None,
+                safe_until=int(sluice.get("safe-until") or 0),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint of cluster {cluster_id} can't be read ({error!r}): {text[:200]!r}") from error
@@ -73,16 +91,27 @@ class Checkpoint:
             "ts-map": self.ts_map,
             "schema-version": self.schema_version,
         }
+        ours: dict[str, Any] = {}
         if self.pending is not None:
-            document["sluice"] = {
-                "ddl": {"job": self.pending.job_id, "commit-ts": self.pending.commit_ts, "fingerprint": self.pending.fingerprint}
-            }
+            ours["ddl"] = {"job": self.pending.job_id, "commit-ts": self.pending.commit_ts, "fingerprint": self.pending.fingerprint}
+        if self.flight is not None:
+            ours["flight"] = {"until": self.flight.until, "token": self.flight.token}
+        if self.safe_until:
+            ours["safe-until"] = self.safe_until
+        if ours:
+            document["sluice"] = ours
         return json.dumps(document, separators=(",", ":"))
 
     def at(self, commit_ts: int, schema_version: int | None = None) -> Checkpoint:
-        """The checkpoint moved to `commit_ts`, with no DDL pending."""
+        """The checkpoint moved to `commit_ts`, with nothing pending; consistent unless a Drainer's changes may reach further."""
         version = self.schema_version if schema_version is None else schema_version
-        return replace(self, commit_ts=commit_ts, schema_version=version, consistent=True, pending=None)
+        moved = replace(self, commit_ts=commit_ts, schema_version=version, pending=None, flight=None)
+        return moved if commit_ts < self.safe_until else replace(moved, consistent=True, safe_until=0)
+
+    @property
+    def needs_safe_mode(self) -> bool:
+        """Whether changes after it may be downstream, left there by a Drainer."""
+        return not self.consistent and self.flight is None
 
 
 class CheckpointTable:
@@ -112,10 +141,12 @@ class CheckpointTable:
         return self._select("")
 
     def lock(self, expected: Checkpoint | None) -> None:
-        """Lock the row for this transaction; it must hold the commit timestamp of `expected` (None: no row).
+        """Lock the row for this transaction; it must hold the commit timestamp and the flight of
+        `expected` (None: no row).
         Raises CheckpointMovedError."""
         found = self._select(" FOR UPDATE")
-        if (found.commit_ts if found else None) != (expected.commit_ts if expected else None):
+        place = [(it.commit_ts, it.flight) if it else None for it in (found, expected)]
+        if place[0] != place[1]:
             raise CheckpointMovedError(
                 f"the checkpoint of cluster {self._cluster_id} in {self._table} on {self._session.address} is at "
                 f"{found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected: another process "

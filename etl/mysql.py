@@ -117,6 +117,11 @@ class MySQLSession:
         """Whether the connected server is MariaDB."""
         return "mariadb" in self.version.lower()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session was started and not closed; the server may have ended it meanwhile."""
+        return self._connection is not None
+
     def connect(self) -> None:
         """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked."""
         self.close()

@@ -6,7 +6,7 @@ from etl.shapes.segment import Segment, Shape, Timings
 
 __all__ = ["SHAPES", "Segment", "Shape", "Timings", "find_shape"]
 
-SHAPES = ("net",)
+SHAPES = ("file_binlog", "groups", "kafka_binlog", "net")
 
 
 def find_shape(name: str) -> Shape:

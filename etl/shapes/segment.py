@@ -38,6 +38,14 @@ class Segment:
     """In the relay log's PART_SCHEMA, one chunk, ascending by (commit_ts, position)."""
     tables: tuple[tuple[Table, np.ndarray], ...]
     """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered out is in none."""
+    after: int
+    """The commit timestamp behind which the segment begins."""
+    through: int
+    """The commit timestamp at which the segment ends, where its commit step takes the checkpoint."""
+    safe: bool = False
+    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all the same."""
+    time_zone: str = "UTC"
+    """Of TIMESTAMPs, for shapes that write them as text without saying the zone."""
 
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
         """The encoded rows at these places."""
@@ -49,5 +57,5 @@ class Segment:
         return self.changes[name].to_numpy()[places]
 
 
-Shape = Callable[[Segment, Timings], Iterator[Step]]
-"""From a segment to its steps, all but the commit that ends it. Raises ChangeError and the row codec's errors."""
+Shape = Callable[[Segment, Timings, int], Iterator[Step]]
+"""From a segment to its steps for so many workers, all but the commit that ends it. Raises ChangeError and the row codec's errors."""

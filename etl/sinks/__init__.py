@@ -1,20 +1,31 @@
 """Where changes go. A sink is one module that implements `Sink`; `etl.apply` sees only what is exported here."""
 
+from typing import TYPE_CHECKING
+
 from etl.settings import Settings
 from etl.sinks.sink import ApplyError, Sink, Written
+
+if TYPE_CHECKING:
+    from etl.sinks.mysql import MySQLSink
 
 __all__ = ["ApplyError", "Sink", "Written", "open_sink", "sink_shape"]
 
 
 def open_sink(settings: Settings, cluster_id: int) -> Sink:
     """The sink that the settings name; it connects at `recover`."""
-    from etl.sinks.mysql import MySQLSink
-
-    return MySQLSink.open(settings, cluster_id)
+    return _kind(settings).open(settings, cluster_id)
 
 
 def sink_shape(settings: Settings) -> str:
     """The shape of the steps that the settings' sink takes, see `etl.shapes`."""
+    return _kind(settings).shape
+
+
+def _kind(settings: Settings) -> "type[MySQLSink]":
+    if settings.apply.mode == "parallel":
+        from etl.sinks.mysql_parallel import ParallelMySQLSink
+
+        return ParallelMySQLSink
     from etl.sinks.mysql import MySQLSink
 
-    return MySQLSink.shape
+    return MySQLSink

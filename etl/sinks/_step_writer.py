@@ -18,26 +18,33 @@ class StepWriter:
     def __init__(self, session: MySQLSession) -> None:
         self._session = session
 
-    def write(self, step: Step) -> None:
-        """Execute a delete or load step. Raises ApplyError when the downstream's rows aren't those that the step expects, and
-        DownstreamError when trying again may help."""
-        if step.kind == "delete":
-            self._delete(step)
-        else:
-            self._load(step)
+    def write(self, step: Step, safe: bool = False) -> None:
+        """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there already.
 
-    def _delete(self, step: Step) -> None:
+        Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying again
+        may help."""
+        if step.detail.get("absent"):
+            if safe:
+                self._check_absent(step)
+            return
+        safe = safe or bool(step.detail.get("safe"))
+        if step.kind == "delete":
+            self._delete(step, safe)
+        else:
+            self._load(step, safe)
+
+    def _delete(self, step: Step, safe: bool) -> None:
         statement = bytes(step.payload)
         try:
             affected = self._session.execute(statement)
         except DownstreamError as error:
             raise self._refused(step, error) from error
-        if affected != step.rows:
+        if affected != step.rows and not safe:
             raise self._mismatch(
                 step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement)
             )
 
-    def _load(self, step: Step) -> None:
+    def _load(self, step: Step, safe: bool) -> None:
         replaces = int(step.detail["replaces"])
         try:
             outcome = self._session.load(str(step.detail["statement"]), step.payload)
@@ -49,9 +56,33 @@ class StepWriter:
         expected = LoadOutcome(step.rows, replaces, 0, 0)
         if outcome.records < 0:  # the server tells the sum only
             expected = LoadOutcome(-1, step.rows + replaces, 0, 0)
-        if outcome != expected:
+        if outcome != expected and not safe:
             found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
             raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
+
+    def _check_absent(self, step: Step) -> None:
+        """A table without a key, and changes that may be there already: if a row to be written is, is it the one or its twin?"""
+        target, check = self._names(step)
+        try:
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+            statement = str(step.detail["statement"])
+            statement = statement.replace(f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1)
+            self._session.load(statement, step.payload)
+            names = [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
+            same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
+            query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
+            there = int(self._session.query(query)[0][0])
+            self._session.execute(f"DROP TEMPORARY TABLE {check}")
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        if there:
+            raise ApplyError(
+                f"table {step.full_name} has no key, and {there} of its rows written between commit_ts "
+                f"{step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} already: a Drainer wrote them "
+                "before it broke off, or others look the same; nothing tells which. Nothing of this batch was committed. Start "
+                "the Drainer again and stop it with binlogctl pause-drainer; or make the table what it was at the checkpoint, and "
+                'set "consistent" to true in the checkpoint once all tables are so'
+            )
 
     def _refused(self, step: Step, error: DownstreamError) -> Exception:
         if is_transient(error):
@@ -63,7 +94,8 @@ class StepWriter:
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
             f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
             f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
-            "or copy the table again, then start again"
+            "or copy the table again, then start again",
+            f"{found}{f' ({keys})' if keys else ''}",
         )
 
     def _missing(self, step: Step, statement: bytes) -> str:
@@ -93,8 +125,7 @@ class StepWriter:
 
     def _unexpected(self, step: Step, replaces: bool) -> str:
         """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
-        target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
-        check = f"{quote_name(step.schema)}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
+        target, check = self._names(step)
         keys = [quote_name(key) for key in step.detail.get("keys") or ()]
         if not keys:
             return ""
@@ -117,3 +148,8 @@ class StepWriter:
             return ""
         what = "missing" if replaces else "there already"
         return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
+
+    def _names(self, step: Step) -> tuple[str, str]:
+        """The table, and a temporary one to be made beside it."""
+        schema = quote_name(step.schema)
+        return f"{schema}.{quote_name(step.table)}", f"{schema}.{quote_name('sluice_check_' + secrets.token_hex(4))}"

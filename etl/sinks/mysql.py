@@ -7,28 +7,44 @@ of what it affects go into the checkpoint row. Found there later: fingerprint as
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from etl._ddl_ran import has_run
+from etl._sql_text import quote_name
 from etl._steps import Step
-from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
-from etl.ddl import DdlExecutor, skip_reason
+from etl.checkpoint import Checkpoint, CheckpointTable, Flight, PendingDdl
+from etl.ddl import EXCHANGE_PARTITION, DdlError, DdlExecutor, skip_reason
+from etl.decided import REPLACED_BY
 from etl.filters import Filter
-from etl.mysql import MySQLSession
-from etl.settings import Settings
+from etl.mysql import DownstreamError, MySQLSession, is_transient
+from etl.operator_sql import changes_rows_only
+from etl.settings import Settings, Upstream
 from etl.sinks._step_writer import StepWriter
-from etl.sinks.sink import Written
+from etl.sinks.sink import ApplyError, Written
+from upstream import PDClient
 
 log = logging.getLogger("sluice.apply")
+
+_REPLACED = "replaced-"  # begins the marker of a DDL that an operator replaced
+
+_OTHER_STRUCTURE = {1054, 1146}  # unknown column, no such table
 
 
 class MySQLSink:
     """A database that speaks the MySQL protocol, written by one session: what lies between two commit steps is one transaction."""
 
     shape = "net"
+    _upstream: Upstream | None = None
+    _flying = False
+    """Whether the checkpoint's flight was begun here, so that nothing of it was there before."""
 
     def __init__(
         self, session: MySQLSession, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600
@@ -39,7 +55,7 @@ class MySQLSink:
         self._writer = StepWriter(session)
         self._ddl = DdlExecutor(session, keep_dropped_s)
         self._checkpoint: Checkpoint | None = None
-        self._in_transaction = False
+        self._in_transaction = self._locked = False
         self._purged_at = 0
 
     @classmethod
@@ -48,7 +64,9 @@ class MySQLSink:
         downstream = settings.downstream
         session = MySQLSession(downstream)
         table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
-        return cls(session, table, Filter())
+        sink = cls(session, table, Filter())
+        sink._upstream = settings.upstream
+        return sink
 
     @property
     def address(self) -> str:
@@ -58,45 +76,99 @@ class MySQLSink:
         self._session.close()
 
     def recover(self) -> Checkpoint | None:
-        self._in_transaction = False
+        self._in_transaction = self._locked = False
         self._session.connect()
         self._table.create()
-        self._checkpoint = self._table.load()
+        self._checkpoint = found = self._table.load()
         self._session.query("COMMIT")
+        if found is not None and found.flight is not None:
+            log.warning(
+                "changes between commit_ts %s and %s may be on %s already: writing them again, replacing what is there",
+                found.commit_ts, found.flight.until, self.address,
+            )  # fmt: skip
+            self._begin()
+            self._save(replace(found, flight=Flight(found.flight.until, secrets.token_hex(8))))  # shuts out who began it
+        if found is not None and found.needs_safe_mode and not found.safe_until:
+            self._begin()
+            self._save(replace(found, safe_until=self._fresh_ts()))
         return self._checkpoint
+
+    def _fresh_ts(self) -> int:
+        """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp taken now."""
+        if self._upstream is None:
+            raise ApplyError(f"the checkpoint on {self.address} was left inconsistent; going on from there needs PD, and none is set")
+        with PDClient(self._upstream.pd_urls) as pd:
+            return pd.tso()
 
     def run(self, steps: Iterable[Step]) -> Written:
         written = Written()
-        for step in steps:
-            match step.kind:
-                case "delete" | "load":
-                    self._begin()
-                    started = time.perf_counter()
-                    self._writer.write(step)
-                    written.send_s += time.perf_counter() - started
-                case "commit":
-                    self._begin()
-                    self._commit(step, written)
-                case "ddl":
-                    self._run_ddl(step, written)
-                case _:
-                    raise ValueError(f"unknown step {step.kind!r}")
+        left = iter(steps)
+        for step in left:
+            try:
+                self._execute(step, written)
+            except ApplyError as error:
+                if not self._in_safe_mode or getattr(error.__cause__, "code", 0) not in _OTHER_STRUCTURE:
+                    raise
+                self._session.rollback()
+                self._in_transaction = self._locked = False
+                self._execute(self._overtaken_by(left, error), written)
         self._purge(written)
         return written
 
-    def _begin(self) -> None:
-        if self._in_transaction:
-            return
-        self._session.begin()
-        self._table.lock(self._checkpoint)
-        self._in_transaction = True
+    def _execute(self, step: Step, written: Written) -> None:
+        match step.kind:
+            case "delete" | "load":
+                self._begin()
+                self._write(step, written)
+            case "commit":
+                self._begin()
+                self._commit(step, written)
+            case "ddl":
+                self._run_ddl(step, written)
+            case _:
+                raise ValueError(f"unknown step {step.kind!r}")
+
+    def _write(self, step: Step, written: Written) -> None:
+        started = time.perf_counter()
+        self._writer.write(step, self._safe)
+        written.send_s += time.perf_counter() - started
+
+    @property
+    def _safe(self) -> bool:
+        """Whether what is written may be downstream already."""
+        in_flight = self._checkpoint is not None and self._checkpoint.flight is not None and not self._flying
+        return in_flight or self._in_safe_mode
+
+    @property
+    def _in_safe_mode(self) -> bool:
+        return self._checkpoint is not None and self._checkpoint.needs_safe_mode
+
+    def _overtaken_by(self, left: Iterable[Step], error: ApplyError) -> Step:
+        """The DDL that made a table other than changes before it need it. A Drainer runs a DDL when all before it is done: those
+        changes are downstream. Raises `error` if the next DDL hasn't run."""
+        for step in left:
+            if step.kind == "ddl" and skip_reason(step.detail, self._filters) is None:
+                if has_run(self._session, step.detail):
+                    log.info("everything before commit_ts %s is downstream already, for the DDL there has run", step.commit_ts)
+                    return step
+                break
+        raise error
+
+    def _begin(self, lock: bool = True) -> None:
+        """Have a transaction open, with the checkpoint row locked and found where it was left."""
+        if not self._in_transaction:
+            self._session.begin()
+            self._in_transaction = True
+        if lock and not self._locked:
+            self._table.lock(self._checkpoint)
+            self._locked = True
 
     def _save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint row and commit."""
         self._table.save(checkpoint, first=self._checkpoint is None)
         self._session.commit()
         self._checkpoint = checkpoint
-        self._in_transaction = False
+        self._in_transaction = self._locked = False
 
     def _commit(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
@@ -114,13 +186,23 @@ class MySQLSink:
         ddl = step.detail
         after = (self._checkpoint or Checkpoint(0)).at(step.commit_ts)
         reason = skip_reason(ddl, self._filters)
-        if reason is None:
+        if REPLACED_BY in ddl:
+            self._run_replaced(ddl, step.commit_ts)
+            written.ddls += 1
+        elif reason is None:
             ran = False
-            if self._ddl.is_transactional(ddl):
+            told = self._told(ddl, step.commit_ts) if self._in_safe_mode else None
+            if told is False:
+                # A Drainer stops at a DDL until it has run: nothing after it is downstream either.
+                after = replace(after, consistent=True, safe_until=0)
+            if told:
+                ran = True
+                log.info("DDL job %s at commit_ts %s has run already", ddl.get("job_id"), step.commit_ts)
+            elif self._ddl.is_transactional(ddl):
                 self._begin()
             else:
                 ran = self._marked(ddl, step.commit_ts)
-            warnings = self._ddl.settle(ddl) if ran else self._ddl.execute(ddl)
+            warnings = self._ddl.settle(ddl) if ran else self._executed(ddl)
             for warning in warnings:
                 log.warning("DDL job %s at commit_ts %s: %s", ddl.get("job_id"), step.commit_ts, warning)
             log.info("DDL at commit_ts %s: %s", step.commit_ts, str(ddl.get("query"))[:500])
@@ -138,7 +220,7 @@ class MySQLSink:
         self._session.query("COMMIT")
         pending = self._checkpoint.pending if self._checkpoint else None
         if pending is not None and (pending.job_id, pending.commit_ts) == (int(ddl.get("job_id") or 0), commit_ts):
-            if pending.fingerprint != fingerprint:
+            if pending.fingerprint != fingerprint and not pending.fingerprint.startswith(_REPLACED):
                 log.info("DDL job %s at commit_ts %s ran before the interruption", pending.job_id, commit_ts)
                 return True
             return False
@@ -147,6 +229,73 @@ class MySQLSink:
         self._begin()
         self._save(replace(before, pending=marker))
         return False
+
+    def _told(self, ddl: Mapping[str, Any], commit_ts: int) -> bool | None:
+        """Whether a Drainer has run a DDL before it broke off; None: it can't be told, and doing it again does no harm. Raises
+        DdlError if it does."""
+        pending = self._checkpoint.pending if self._checkpoint else None
+        if pending is not None and pending.commit_ts == commit_ts:
+            return None  # it hadn't when we began it
+        told = has_run(self._session, ddl)
+        self._session.query("COMMIT")
+        if told is None and int(ddl.get("type") or 0) == EXCHANGE_PARTITION:
+            raise DdlError(
+                f"DDL job {ddl.get('job_id')} at commit_ts {commit_ts}: {str(ddl.get('query'))[:500]}: the Drainer may have run it before "
+                'it broke off, and a second time would undo it. If it has run, set "commitTS" in the checkpoint to this commit_ts; else '
+                'set "consistent" to true'
+            )
+        return told
+
+    def _executed(self, ddl: Mapping[str, Any]) -> list[str]:
+        """Execute a DDL. One that is refused has not run: the marker goes, or repairing by hand would look like the DDL itself."""
+        try:
+            return self._ddl.execute(ddl)
+        except DdlError:
+            with contextlib.suppress(DownstreamError):
+                self._session.rollback()
+                self._in_transaction = self._locked = False
+                if self._checkpoint is not None and self._checkpoint.pending is not None:
+                    self._begin()
+                    self._save(replace(self._checkpoint, pending=None))
+            raise
+
+    def _run_replaced(self, ddl: Mapping[str, Any], commit_ts: int) -> None:
+        """Execute the operator's statements in place of a DDL, each once: the marker says which are done. A statement that doesn't
+        commit by itself shares its transaction with the marker that is behind it."""
+        statements = [str(statement) for statement in ddl[REPLACED_BY]]
+        job = int(ddl.get("job_id") or 0)
+        mark = f"{_REPLACED}{hashlib.sha256(json.dumps(statements).encode()).hexdigest()[:16]}"
+        with contextlib.suppress(DownstreamError):  # it may not be there, or not yet
+            self._session.query(f"USE {quote_name(str(ddl.get('schema_name') or ''))}")
+        for number in range(self._replaced_so_far(ddl, commit_ts, mark, statements), len(statements)):
+            fingerprint = self._ddl.fingerprint(ddl)
+            self._session.query("COMMIT")
+            before = (self._checkpoint or Checkpoint(0)).at(commit_ts - 1)
+            self._begin()
+            self._save(replace(before, pending=PendingDdl(job, commit_ts, f"{mark}:{number}:{fingerprint}")))
+            self._begin()
+            try:
+                self._session.execute(statements[number])
+            except DownstreamError as error:
+                if is_transient(error):
+                    raise
+                raise DdlError(
+                    f"DDL job {job} at commit_ts {commit_ts}: statement {number + 1} of the {len(statements)} that replace it: {error}. "
+                    f"Statement: {statements[number][:2000]} Way out: decide anew: `sluice decisions remove {commit_ts}`, then `sluice ddl "
+                    f"replace {commit_ts}` or `sluice ddl skip {commit_ts}`; what was executed before this statement stays"
+                ) from error
+            self._table.lock(self._checkpoint)  # a statement that commits by itself has let go of it
+            self._save(replace(before, pending=PendingDdl(job, commit_ts, f"{mark}:{number + 1}:")))
+
+    def _replaced_so_far(self, ddl: Mapping[str, Any], commit_ts: int, mark: str, statements: list[str]) -> int:
+        """How many of the statements that replace a DDL were executed before an interruption."""
+        pending = self._checkpoint.pending if self._checkpoint else None
+        if pending is None or pending.commit_ts != commit_ts or not pending.fingerprint.startswith(f"{mark}:"):
+            return 0
+        number, seen = pending.fingerprint[len(mark) + 1 :].split(":")
+        ran = bool(seen) and not changes_rows_only(statements[int(number)]) and seen != self._ddl.fingerprint(ddl)
+        self._session.query("COMMIT")
+        return int(number) + ran
 
     def _purge(self, written: Written) -> None:
         """Once a minute of upstream time: dropped tables that are kept no longer."""

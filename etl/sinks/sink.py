@@ -14,7 +14,11 @@ log = logging.getLogger("sluice.apply")
 
 
 class ApplyError(Exception):
-    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out."""
+    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out. `found`: what it said, alone."""
+
+    def __init__(self, message: str, found: str = "") -> None:
+        super().__init__(message)
+        self.found = found
 
 
 @dataclass(slots=True)

@@ -39,13 +39,19 @@ def rows_of(connection: pymysql.connections.Connection, name: str) -> list[tuple
         return sorted(cursor.fetchall(), key=repr)
 
 
-def settings_for(server: MariaDBServer, url: str, max_rows: int) -> Settings:
-    return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(max_rows=max_rows))
+MODES = pytest.mark.parametrize("mode", ["atomic", "parallel"])
 
 
+def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "atomic") -> Settings:
+    return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, 3, max_rows))
+
+
+@MODES
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4), st.sampled_from([1, 20, 100_000]))
-def test_any_history_in_any_windows_ends_like_the_model(mariadb: MariaDBServer, seed: int, count: int, sizes: list[int], max_rows: int) -> None:
+def test_any_history_in_any_windows_ends_like_the_model(
+    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int
+) -> None:
     history = History(seed)
     history.grow(count)
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
@@ -53,7 +59,7 @@ def test_any_history_in_any_windows_ends_like_the_model(mariadb: MariaDBServer, 
         last = relay.last()
         if last is None:
             return
-        config = settings_for(mariadb, f"file://{folder}", max_rows)
+        config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
         run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
         for name in TABLES:
             assert rows_of(connection, name) == history.expected(name), name
@@ -63,13 +69,14 @@ _CHILD = """
 import sys
 from etl.apply import local_preparer, run_apply
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
-url, port, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(max_rows=60))
+url, port, until, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(mode, 3, 60))
 run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config))
 """
 
 
-def test_a_process_killed_at_random_points_loses_and_repeats_nothing(mariadb: MariaDBServer, tmp_path: Path) -> None:
+@MODES
+def test_a_process_killed_at_random_points_loses_and_repeats_nothing(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
     history = History(4)
     history.grow(2500)
     connection = fresh(mariadb)
@@ -81,7 +88,7 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(mariadb: Ma
     kills = 0
     for _ in range(60):
         child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
         )
         before = checkpoint(connection)
         deadline = time.monotonic() + 30
@@ -114,14 +121,15 @@ def checkpoint(connection: pymysql.connections.Connection) -> int:
         return json.loads(row[0])["commitTS"] if row else 0
 
 
-def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer, tmp_path: Path) -> None:
+@MODES
+def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
     history = History(5)
     history.grow(1500)
     fresh(mariadb).close()
     url = f"file://{tmp_path}/relay"
     last = history.land(url, [4]).last()
     assert last is not None
-    config = settings_for(mariadb, url, 20)
+    config = settings_for(mariadb, url, 20, mode)
     seen: list[BatchReport] = []
 
     def on_batch(report: BatchReport) -> None:

@@ -13,7 +13,7 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
 
-def replay(server: MariaDBServer, folder: Path, name: str, label: str, transactions: int, max_rows: int = 100_000) -> ApplySummary:
+def replay(server: MariaDBServer, folder: Path, name: str, label: str, transactions: int, apply: Apply) -> ApplySummary:
     """Apply a recording up to a snapshot."""
     import json
 
@@ -22,7 +22,7 @@ def replay(server: MariaDBServer, folder: Path, name: str, label: str, transacti
     relay = land(RECORDINGS / name, url, transactions, through=ts)
     last = relay.last()
     assert last is not None
-    settings = Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(max_rows=max_rows))
+    settings = Settings(Upstream("unused"), Relay(url), server.downstream, apply=apply)
     return run_apply(settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings))
 
 

@@ -1,0 +1,141 @@
+"""Net effects of groups without conflict, for workers that write side by side; flush steps between rounds.
+
+    flight {"after_ts"}               everything after after_ts and up to the segment's end is in flight from here on
+    delete, load {"worker": n} …      in order within a worker; -1 is the session that also writes the checkpoint
+    flush                             all workers commit what they have before any goes on
+    delete, load …
+
+Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
+transaction with the checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl._steps import Step
+from etl._table_changes import ROW_ID, TableChanges, comparable
+from etl.conflicts import Dispatch, dispatch
+from etl.net_effect import DELETE, INSERT, key_codes
+from etl.shapes.segment import Segment, Timings
+from upstream.schema import STATE_PUBLIC, WHOLE_COLUMN, Column, Table
+
+CHECKPOINT_SESSION = -1
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # multiplying by it spreads neighbouring codes over the high bits
+
+
+def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
+    """Steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
+    yield Step("flight", segment.through, detail={"after_ts": segment.after})
+    dispatched = []
+    for table, places in segment.tables:
+        kinds = segment.column("kind", places)
+        changes = TableChanges(table, kinds, segment.rows_of(places), segment.column("commit_ts", places), timings)
+        if not changes.is_locatable:
+            yield from _steps_of(changes, CHECKPOINT_SESSION)
+            continue
+        started = time.perf_counter()
+        dispatched.append((changes, kinds, places, _dispatch(changes, kinds)))
+        timings.reduce += time.perf_counter() - started
+    for number in range(1 + max((found.flushes for *_, found in dispatched), default=0)):
+        if number:
+            yield Step("flush", segment.through)
+        for changes, kinds, places, found in dispatched:
+            if found.flushes < number:
+                continue
+            if found.flushes:
+                chosen = np.flatnonzero(found.rounds == number)
+                kinds, places, groups = kinds[chosen], places[chosen], found.groups[chosen]
+                changes = TableChanges(changes.table, kinds, segment.rows_of(places), segment.column("commit_ts", places), timings)
+            else:
+                groups = found.groups
+            yield from _by_worker(changes, kinds, groups, workers)
+
+
+def _by_worker(changes: TableChanges, kinds: np.ndarray, groups: np.ndarray, workers: int) -> Iterator[Step]:
+    worker = ((groups.astype(np.uint64) * _SPREAD) >> np.uint64(40)) % np.uint64(workers)
+    old, new = worker[kinds != INSERT], worker[kinds != DELETE]
+    for number in range(workers):
+        yield from _steps_of(changes.only(old == number, new == number), number)
+
+
+def _steps_of(changes: TableChanges, worker: int) -> Iterator[Step]:
+    for step in changes.deletes():
+        step.detail["worker"] = worker
+        yield step
+    for step in changes.loads():
+        step.detail["worker"] = worker
+        yield step
+
+
+def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:
+    """Rounds and groups of a table's changes; one group for all where equal keys can't be told by looking at them."""
+    count = len(kinds)
+    has_old, has_new = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)
+    owners: list[np.ndarray] = []
+    codes: list[np.ndarray] = []
+    base = 0
+    for names in _keys(changes.table):
+        folded = _folded(changes, names) if names else None
+        if folded is None:
+            return Dispatch(np.zeros(count, np.int32), np.zeros(count, np.int64))
+        old, new, old_known, new_known = folded
+        _, dense = np.unique(np.concatenate((old, new)), return_inverse=True)
+        dense = dense.astype(np.int64) + base
+        base = int(dense.max(initial=base)) + 1
+        owners += [has_old[old_known], has_new[new_known]]
+        codes += [dense[: len(old)][old_known], dense[len(old) :][new_known]]
+    return dispatch(count, np.concatenate(owners), np.concatenate(codes))
+
+
+def _keys(table: Table) -> list[tuple[str, ...]]:
+    """The column names of everything that must be unique downstream; an empty tuple for a key that isn't in the rows."""
+    identity: tuple[str, ...] = (ROW_ID,) if table.handle_kind == "heap" else tuple(table.primary_key)
+    stored = {column.name for column in table.stored_columns}
+    keys = [identity]
+    for index in table.indexes:
+        if (index.unique or index.primary) and index.state == STATE_PUBLIC:
+            names = tuple(name for name, _, _ in index.columns)
+            whole = all(length == WHOLE_COLUMN for _, _, length in index.columns)
+            keys.append(names if whole and set(names) <= stored else ())
+    return list(dict.fromkeys(keys))
+
+
+def _folded(changes: TableChanges, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Codes of a key's old and new values, and which of them are no NULL. Values that any collation may call equal have one
+    code; None if that can't be told."""
+    columns = {column.name: column for column in changes.table.stored_columns}
+    old, new = [], []
+    for name in names:
+        pair = [_fold(comparable(images[name], columns.get(name)), columns.get(name)) for images in (changes.old, changes.new)]
+        if pair[0] is None or pair[1] is None:
+            return None
+        old.append(pair[0])
+        new.append(pair[1])
+    known = []
+    for arrays in (old, new):
+        mask = np.ones(len(arrays[0]), bool)
+        for array in arrays:
+            mask &= np.asarray(pc.is_valid(array))
+        known.append(mask)
+    return *key_codes(old, new), known[0], known[1]
+
+
+def _fold(array: pa.Array, column: Column | None) -> pa.Array | None:
+    if column is None:  # the hidden row id
+        return array
+    if column.kind in ("float", "double"):
+        return pc.add(array, 0.0)  # -0.0 is 0.0
+    if column.kind not in ("text", "enum", "set"):
+        return array
+    if not pc.all(pc.string_is_ascii(array), min_count=0).as_py():
+        return None  # which letters are equal is the collation's business
+    text = pc.ascii_lower(array)
+    if pc.any(pc.match_substring_regex(text, r"[\x00-\x1f\x7f]"), min_count=0).as_py():
+        return None  # some collations don't see control characters
+    return pc.ascii_rtrim(text, " ")

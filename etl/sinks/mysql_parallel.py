@@ -1,0 +1,196 @@
+"""Several sessions write side by side what doesn't conflict; mode `parallel`.
+
+While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and a token of
+this process. Every session locks the row, and finds that token, before it commits anything. So a process that takes over changes
+the token first, and shuts out whatever of the one before still runs.
+Then it writes the same changes again, through the same end, in safe mode: rows are replaced or removed whether or not they are
+there. What only its values identify is in the checkpoint's own transaction, and is never written twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from etl._steps import Step
+from etl.checkpoint import Checkpoint, CheckpointTable, Flight
+from etl.filters import Filter
+from etl.mysql import MySQLSession
+from etl.settings import Settings
+from etl.shapes.groups import CHECKPOINT_SESSION
+from etl.sinks._step_writer import StepWriter
+from etl.sinks.mysql import MySQLSink
+from etl.sinks.sink import Written
+
+_WAITING_BYTES = 32 * 2**20
+_FLUSH = object()
+_END = object()
+
+
+class _Worker:
+    """A session with a thread. Its first error is kept; everything after it is dropped until it is closed."""
+
+    def __init__(self, session: MySQLSession, table: CheckpointTable, number: int) -> None:
+        self._session = session
+        self._table = table
+        self._writer = StepWriter(session)
+        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._flushed = threading.Event()
+        self._error: BaseException | None = None
+        self._checkpoint: Checkpoint | None = None
+        self.send_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"sluice-worker-{number}", daemon=True)
+        self._thread.start()
+
+    def write(self, step: Step, checkpoint: Checkpoint, safe: bool) -> None:
+        """Have a step executed, in order. Raises the error of an earlier one."""
+        self._put((step, checkpoint, safe))
+
+    def begin_flush(self) -> None:
+        """Have everything committed."""
+        self._flushed.clear()
+        self._put(_FLUSH)
+
+    def end_flush(self) -> None:
+        """Wait until it is. Raises the first error."""
+        self._flushed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Cut the connection: what is not committed is rolled back."""
+        self._error = self._error or InterruptedError("closed")
+        self._session.close()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._orders.get_nowait()
+        self._orders.put(_END)
+        self._thread.join(timeout=10)
+
+    def _put(self, order: Any) -> None:
+        if self._error is not None:
+            raise self._error
+        self._orders.put(order)
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not _END:
+            try:
+                if self._error is None:
+                    self._execute(order)
+            except BaseException as error:
+                self._error = self._error or error
+                self._session.close()  # rolls back, so that nobody waits for its locks
+            finally:
+                if order is _FLUSH:
+                    self._flushed.set()
+
+    def _execute(self, order: Any) -> None:
+        started = time.perf_counter()
+        if order is _FLUSH:
+            if self._checkpoint is not None:
+                self._table.lock(self._checkpoint)
+                self._session.commit()
+                self._checkpoint = None
+        else:
+            step, checkpoint, safe = order
+            if self._checkpoint is None:
+                if not self._session.is_connected:
+                    self._session.connect()
+                    # Gap locks of neighbours would only make sessions wait for one another.
+                    self._session.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                self._session.begin()
+                self._checkpoint = checkpoint
+            self._writer.write(step, safe)
+        self.send_s += time.perf_counter() - started
+
+
+class ParallelMySQLSink(MySQLSink):
+    """A database that speaks the MySQL protocol, written by several sessions; complete and consistent where the checkpoint says."""
+
+    shape = "groups"
+
+    def __init__(self, settings: Settings, cluster_id: int) -> None:
+        downstream = settings.downstream
+        session = MySQLSession(downstream)
+        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+        super().__init__(session, table, Filter())
+        self._upstream = settings.upstream
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._workers: list[_Worker] = []
+        self._waiting_bytes = 0
+
+    @classmethod
+    def open(cls, settings: Settings, cluster_id: int) -> ParallelMySQLSink:
+        """The settings' downstream; nothing is connected yet."""
+        return cls(settings, cluster_id)
+
+    def close(self) -> None:
+        self._close_workers()
+        super().close()
+
+    def recover(self) -> Checkpoint | None:
+        self._close_workers()
+        self._flying = False
+        self._waiting_bytes = 0
+        return super().recover()
+
+    def _execute(self, step: Step, written: Written) -> None:
+        match step.kind:
+            case "flight":
+                self._take_off(step)
+            case "flush":
+                self._flush(written)
+            case "delete" | "load" if step.detail.get("worker", CHECKPOINT_SESSION) != CHECKPOINT_SESSION:
+                assert self._checkpoint is not None
+                # Never wait for a single worker: it may be waiting for a row that another one holds until it is flushed.
+                if self._waiting_bytes + len(step.payload) > _WAITING_BYTES:
+                    self._flush(written)
+                self._waiting_bytes += len(step.payload)
+                self._worker(int(step.detail["worker"])).write(step, self._checkpoint, self._safe)
+            case "delete" | "load":
+                self._begin(lock=False)  # the workers need the lock
+                self._write(step, written)
+            case "commit":
+                self._flush(written)
+                super()._execute(step, written)
+            case _:
+                super()._execute(step, written)
+
+    def _take_off(self, step: Step) -> None:
+        """Say in the checkpoint row what is in flight, before anything of it is written."""
+        before = self._checkpoint or Checkpoint(int(step.detail["after_ts"]))
+        if before.flight is not None:  # begun by a process before, and ours since `recover`
+            return
+        self._begin()
+        self._flying = True
+        self._save(replace(before, consistent=False, flight=Flight(step.commit_ts, secrets.token_hex(8))))
+
+    def _flush(self, written: Written) -> None:
+        started = time.perf_counter()
+        for worker in self._workers:
+            worker.begin_flush()
+        for worker in self._workers:
+            worker.end_flush()
+        self._waiting_bytes = 0
+        written.send_s += time.perf_counter() - started
+
+    def _worker(self, number: int) -> _Worker:
+        if self._safe:
+            number = 0  # one session after the other: nothing can get into a deadlock twice
+        while len(self._workers) <= number:
+            session = MySQLSession(self._settings.downstream)
+            downstream = self._settings.downstream
+            table = CheckpointTable(session, self._cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+            self._workers.append(_Worker(session, table, len(self._workers)))
+        return self._workers[number]
+
+    def _close_workers(self) -> None:
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.close()
