@@ -1,0 +1,76 @@
+"""Transactions as records of the binlogfile format, in transaction steps.
+
+    transaction  {"transactions", "more"}   payload: records (`etl.binlog_file`), whole ones; or a piece of one that is too large for
+                                            a step, with "more": true on all its pieces but the last
+
+Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from etl._sql_text import data_of
+from etl._steps import Step
+from etl._table_changes import ChangeError
+from etl.binlog_file import FOOTER, HEADER, MAGIC, MAX_MESSAGE
+from upstream.codec.varint import encode_uvarint
+
+STEP_BYTES = 4 * 2**20
+_TAG_DML = b"\x1a"
+
+Places = npt.NDArray[np.int64]
+
+
+def in_order(pieces: list[tuple[Places, pa.LargeBinaryArray]]) -> tuple[Places, Places, memoryview]:
+    """(places, offsets, data) of arrays whose values belong to places, in the order of the places."""
+    places = np.concatenate([p for p, _ in pieces])
+    order = np.argsort(places, kind="stable")
+    offsets, data = data_of(pa.concat_arrays([array for _, array in pieces]).take(pa.array(order)))
+    return places[order], offsets, memoryview(data.data)
+
+
+def head(commit_ts: int, dml_bytes: int) -> bytes:
+    """The first bytes of a transaction's message, through the length of its DMLData: the same in both formats."""
+    return b"\x08\x00\x10" + encode_uvarint(commit_ts) + _TAG_DML + encode_uvarint(dml_bytes)
+
+
+def transaction_steps(transactions: Iterator[tuple[int, int, list[bytes | memoryview]]], step_bytes: int = STEP_BYTES) -> Iterator[Step]:
+    """Steps of transactions, given as (commit_ts, row changes, the DMLData in pieces), ascending. Raises ChangeError for one that
+    no reader could take."""
+    waiting = bytearray()
+    count = rows = last = 0
+    for commit_ts, changes, dml in transactions:
+        size = sum(len(piece) for piece in dml)
+        start = head(commit_ts, size)
+        if len(start) + size > MAX_MESSAGE:
+            raise ChangeError(
+                f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more than the {MAX_MESSAGE} that protobuf readers "
+                "take: name it in ignore-txn-commit-ts and copy its rows"
+            )
+        if waiting and len(waiting) + size > step_bytes:
+            yield _step(last, waiting, rows, count)
+            waiting, count, rows = bytearray(), 0, 0
+        crc = google_crc32c.value(start)
+        waiting += HEADER.pack(MAGIC, len(start) + size)
+        waiting += start
+        for piece in dml:
+            crc = google_crc32c.extend(crc, bytes(piece))
+            for at in range(0, len(piece), step_bytes):
+                if len(waiting) >= step_bytes:
+                    yield _step(commit_ts, waiting, 0, 0, more=True)
+                    waiting = bytearray()
+                waiting += piece[at : at + step_bytes]
+        waiting += FOOTER.pack(crc)
+        count, rows, last = count + 1, rows + changes, commit_ts
+    if waiting:
+        yield _step(last, waiting, rows, count)
+
+
+def _step(commit_ts: int, payload: bytearray, rows: int, count: int, more: bool = False) -> Step:
+    return Step("transaction", commit_ts, detail={"transactions": count, "more": more}, rows=rows, payload=payload)

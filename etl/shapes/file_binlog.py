@@ -1,0 +1,97 @@
+"""Transactions as the original Drainer's file sink writes them (`upstream/proto/pb_binlog.proto`), and DDL statements.
+
+An event a changed row, in the order in which TiDB wrote them. Inserts and updates have the columns that a statement may set, deletes
+all that the row holds, generated ones too. A value is a datum: texts for DECIMAL, JSON and all times (TIMESTAMP in the wanted zone),
+numbers for ENUM, SET and BIT. In an update `value` is the old one and `changed_value` the new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etl._sql_text import join, quote_name
+from etl._steps import Step
+from etl.ddl import CREATE_SCHEMA
+from etl.net_effect import DELETE, INSERT, UPDATE
+from etl.shapes._byte_columns import constant_field, datums, field
+from etl.shapes._row_images import Changes, changes_of, find_zone
+from etl.shapes._transactions import in_order, transaction_steps
+from etl.shapes.segment import Segment, Timings
+from upstream import pb
+from upstream.schema import Column
+
+_EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
+_TYPE_NAMES = {
+    0: "unspecified", 1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 6: "null", 7: "timestamp", 8: "bigint",
+    9: "mediumint", 10: "date", 11: "time", 12: "datetime", 13: "year", 14: "date", 15: "varchar", 16: "bit", 0xF5: "json",
+    0xF6: "decimal", 0xF7: "enum", 0xF8: "set", 0xF9: "tinytext", 0xFA: "mediumtext", 0xFB: "longtext", 0xFC: "text",
+    0xFD: "var_string", 0xFE: "char", 0xFF: "geometry",
+}  # fmt: skip
+
+
+def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:
+    """Transaction steps (`etl.shapes._transactions`), each message a pb_binlog.Binlog."""
+    started = time.perf_counter()
+    pieces = []
+    for changes in changes_of(segment, find_zone(segment.time_zone)):
+        decoded = time.perf_counter()
+        timings.decode += decoded - started
+        pieces.append((changes.places, _events(changes)))
+        started = time.perf_counter()
+        timings.format += started - decoded
+    if not pieces:
+        return
+    for step in transaction_steps(_transactions(segment, pieces)):
+        timings.format += time.perf_counter() - started
+        yield step
+        started = time.perf_counter()
+
+
+def type_name(column: Column) -> str:
+    """TiDB's name of a column's type, as both outputs of the original have it."""
+    name = _TYPE_NAMES.get(column.tp, "")
+    if column.charset == "binary":
+        return name.replace("text", "blob") if "text" in name else name.replace("char", "binary") if column.tp in (15, 0xFE) else name
+    return name
+
+
+def ddl_message(ddl: Mapping[str, Any]) -> bytes:
+    """The message of a DDL statement, from a ddl step's detail."""
+    text = f"{ddl['query']};"
+    if int(ddl["type"]) != CREATE_SCHEMA:
+        text = f"use {quote_name(str(ddl['schema_name']))}; {text}"
+    message: bytes = pb.file_binlog.Binlog(
+        tp=pb.file_binlog.DDL, commit_ts=int(ddl["commit_ts"]), ddl_query=text.encode("utf-8", "surrogateescape")
+    ).SerializeToString()
+    return message
+
+
+def _transactions(segment: Segment, pieces: list[Any]) -> Iterator[tuple[int, int, list[bytes | memoryview]]]:
+    places, offsets, data = in_order(pieces)
+    commit_ts = segment.column("commit_ts", places)
+    starts = np.flatnonzero(np.append(True, commit_ts[1:] != commit_ts[:-1])).tolist()
+    for first, end in zip(starts, [*starts[1:], len(places)], strict=True):
+        yield int(commit_ts[first]), end - first, [data[offsets[first] : offsets[end]]]
+
+
+def _events(changes: Changes) -> pa.LargeBinaryArray:
+    """Each change as a field of DMLData."""
+    table, kind = changes.table, changes.kind
+    head = constant_field(b"\x0a", table.schema_name.encode()) + constant_field(b"\x12", table.name.encode())
+    head += bytes((0x18, _EVENT_TYPE[kind]))
+    images = changes.old if kind == DELETE else changes.new
+    columns = [c for c in table.columns if c.public and c.name in images and (kind == DELETE or not c.generated)]
+    fields = []
+    for column in columns:
+        constant = constant_field(b"\x0a", column.name.encode()) + constant_field(b"\x12", bytes((column.tp,)))
+        constant += constant_field(b"\x1a", type_name(column).encode())
+        value = field(b"\x22", datums((changes.new if kind == INSERT else changes.old)[column.name]), constant)
+        if kind == UPDATE:
+            value = join(value, field(b"\x2a", datums(changes.new[column.name])))
+        fields.append(field(b"\x22", value))
+    return field(b"\x0a", join(head, *fields) if fields else pa.array([head] * len(changes.places), pa.large_binary()))
