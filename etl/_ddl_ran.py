@@ -1,0 +1,64 @@
+"""Whether a DDL has run downstream already, told from what is there: for going on where a Drainer broke off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl._ddl_state import actual_columns
+from etl.mysql import MySQLSession
+from upstream.schema import STATE_PUBLIC, Table
+
+_TRUNCATE_TABLE = 11
+
+
+def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
+    """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or neither."""
+    if int(ddl.get("type") or 0) == _TRUNCATE_TABLE:
+        return None
+    before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
+    told = {_told(session, _table(before.get(key)), _table(document)) for key, document in after.items()} - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+def _table(document: Mapping[str, Any] | None) -> Table | None:
+    table = Table.from_json(document) if document else None
+    return table if table is not None and table.is_base_table else None
+
+
+def _told(session: MySQLSession, before: Table | None, after: Table | None) -> bool | None:
+    if before is None or after is None:
+        table = before or after
+        return None if table is None else bool(actual_columns(session, table)) == (after is not None)
+    if (before.schema_name, before.name) != (after.schema_name, after.name):
+        there = bool(actual_columns(session, before)), bool(actual_columns(session, after))
+        return {(True, False): False, (False, True): True}.get(there)
+    columns = {column.name.lower() for column in actual_columns(session, after)}
+    told = {_compare(_columns(before), _columns(after), columns), _compare(_indexes(before), _indexes(after), _found_indexes(session, after))}
+    told.discard(None)
+    return told.pop() if len(told) == 1 else None
+
+
+def _compare(before: set[str], after: set[str], actual: set[str]) -> bool | None:
+    new, gone = after - before, before - after
+    if not new and not gone:
+        return None
+    if new <= actual and not gone & actual:
+        return True
+    return False if gone <= actual and not new & actual else None
+
+
+def _columns(table: Table) -> set[str]:
+    return {column.name.lower() for column in table.columns if column.public and not column.hidden}
+
+
+def _indexes(table: Table) -> set[str]:
+    return {index.name.lower() for index in table.indexes if index.state == STATE_PUBLIC and not index.primary}
+
+
+def _found_indexes(session: MySQLSession, table: Table) -> set[str]:
+    rows = session.query(
+        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (table.schema_name, table.name),
+    )
+    return {str(name).lower() for (name,) in rows}

@@ -1,0 +1,208 @@
+"""Going on from a checkpoint that a Drainer left in the middle of its work: what it had done beyond makes no difference."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl.apply import ApplyError, local_preparer, run_apply
+from etl.ddl import DdlError
+from etl.settings import Apply, Relay, Settings, Upstream
+from relay import Control
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.random_history import TABLES, History
+from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.etl.snapshots import differences
+from tests.etl.test_apply_random import fresh, rows_of
+
+KEYED = [name for name in TABLES if name != "heap"]
+
+
+def leave_checkpoint(connection, commit_ts: int, consistent: bool = False, cluster_id: int = 7, **more) -> None:
+    """The row as a Drainer writes it."""
+    text = json.dumps({"consistent": consistent, "commitTS": commit_ts, "ts-map": {}, "schema-version": 0} | more)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS tidb_binlog")
+        cursor.execute("CREATE TABLE IF NOT EXISTS tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+        cursor.execute("REPLACE INTO tidb_binlog.checkpoint VALUES (%s, %s)", (cluster_id, text))
+
+
+def read_checkpoint(connection) -> dict:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        return json.loads(cursor.fetchone()[0])
+
+
+def fill(connection, name: str, rows) -> None:
+    columns = [column.name for column in TABLES[name].columns]
+    with connection.cursor() as cursor:
+        for row in rows:
+            names = ", ".join(f"`{c}`" for c in columns)
+            cursor.execute(f"INSERT INTO rnd.`{name}` ({names}) VALUES ({', '.join(['%s'] * len(columns))})", [row[c] for c in columns])
+
+
+class Torn:
+    """A history, and a downstream as a Drainer leaves it that breaks off: complete through `checkpoint`, and every table, in `plain` every
+    row, some way further, at most through `ahead`."""
+
+    def __init__(self, seed: int, before: int, beyond: int, after: int) -> None:
+        self.history = History(seed)
+        states, marks = [copy.deepcopy(self.history.rows)], []
+        for count in (before, beyond, after):
+            for _ in range(count):
+                known = len(self.history.transactions)
+                self.history.grow(1)
+                self.history.rows["heap"].clear()  # nothing tells its rows apart
+                for _, changes in self.history.transactions[known:]:
+                    changes[:] = [change for change in changes if change[0] != "heap"]
+                    states.append(copy.deepcopy(self.history.rows)) if changes else self.history.transactions.pop()
+            marks.append(len(self.history.transactions))
+        first, last, _ = marks
+        stamps = [(1 << 40) - 5, *(ts for ts, _ in self.history.transactions)]
+        self.checkpoint, self.ahead = stamps[first], stamps[last]
+        rng = random.Random(seed)
+        self.rows = {name: list(states[rng.randint(first, last)][name].values()) for name in KEYED}
+        reached = {i: rng.randint(first, last) for i in range(10)}
+        found = {i: [r for r in states[reached[i]]["plain"].values() if r["id"] == i] for i in reached}
+        self.rows["plain"] = [row for rows in found.values() for row in rows]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 40), st.integers(0, 20), st.integers(1, 30), st.sampled_from([1, 20, 100_000]))
+def test_a_torn_downstream_ends_like_the_model(
+    mariadb: MariaDBServer, seed: int, before: int, beyond: int, after: int, size: int, max_rows: int
+) -> None:
+    torn = Torn(seed, before, beyond, after)
+    with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
+        for name, rows in torn.rows.items():
+            fill(connection, name, rows)
+        relay = torn.history.land(f"file://{folder}", [size])
+        last = relay.last()
+        if last is None:
+            return
+        leave_checkpoint(connection, torn.checkpoint, sluice={"safe-until": torn.ahead})
+        config = Settings(Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows))
+        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        for name in KEYED:
+            assert rows_of(connection, name) == torn.history.expected(name), name
+        if last.hi > torn.checkpoint:
+            assert read_checkpoint(connection) == {"consistent": True, "commitTS": last.hi, "ts-map": {}, "schema-version": 1}
+
+
+def test_without_safe_mode_a_torn_downstream_is_an_error(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    torn = Torn(3, 30, 30, 0)
+    connection = fresh(mariadb)
+    for name, rows in torn.rows.items():
+        fill(connection, name, rows)
+    last = torn.history.land(f"file://{tmp_path}", [20]).last()
+    leave_checkpoint(connection, torn.checkpoint, consistent=True)
+    config = Settings(Upstream("unused"), Relay(f"file://{tmp_path}"), mariadb.downstream)
+    with pytest.raises(ApplyError):
+        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+
+
+def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(mariadb: MariaDBServer, tmp_path: Path, monkeypatch) -> None:
+    torn = Torn(5, 20, 20, 20)
+    connection = fresh(mariadb)
+    for name, rows in torn.rows.items():
+        fill(connection, name, rows)
+    relay = torn.history.land(f"file://{tmp_path}", [5])
+    last = relay.last()
+    leave_checkpoint(connection, torn.checkpoint, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}})
+    asked = []
+
+    class PD:
+        def __init__(self, urls):
+            asked.append(urls)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc):
+            pass
+
+        def tso(self):
+            return torn.ahead + 1
+
+    monkeypatch.setattr("etl.sinks.mysql.PDClient", PD)
+    config = Settings(Upstream("http://pd"), Relay(f"file://{tmp_path}"), mariadb.downstream, apply=Apply(max_rows=1))
+    on_the_way = []
+
+    def stop_halfway(report) -> None:
+        on_the_way.append(read_checkpoint(connection))
+
+    run_apply(config, until_ts=torn.checkpoint + 1, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway)
+    run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway)
+    assert asked == ["http://pd"]
+    for found in on_the_way:
+        if found["commitTS"] <= torn.ahead:
+            assert not found["consistent"] and found["sluice"] == {"safe-until": torn.ahead + 1}
+        else:
+            assert found["consistent"] and "sluice" not in found
+        assert found["ts-map"] == {"primary-ts": 1, "secondary-ts": 2}
+    assert {found["consistent"] for found in on_the_way} == {True, False}
+    for name in KEYED:
+        assert rows_of(connection, name) == torn.history.expected(name), name
+
+
+def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_and_refused_otherwise(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    history = History(8)
+    while not history.rows["heap"]:
+        history.grow(1)
+    end = history.transactions[-1][0]
+    url = f"file://{tmp_path}"
+    last = history.land(url, [1000]).last()
+    config = Settings(Upstream("unused"), Relay(url), mariadb.downstream)
+    connection = fresh(mariadb)
+    leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
+    run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+    assert rows_of(connection, "heap") == history.expected("heap") != []
+    leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
+    with pytest.raises(ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*pause-drainer"):
+        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+    assert rows_of(connection, "heap") == history.expected("heap")
+
+
+def test_every_ddl_of_a_recording_done_twice_with_the_changes_before_it(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    folder = RECORDINGS / "ddl"
+    url = f"file://{tmp_path}/relay"
+    snapshot = json.loads((folder / "snapshots.json").read_text())[-1]
+    relay = land(folder, url, 40, through=snapshot["ts"])
+    last = relay.last()
+    config = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
+
+    def apply(ts: int) -> None:
+        relay.set_control(Control(apply_until_ts=ts))
+        run_apply(config, until_ts=ts, run_seconds=60, prepare=local_preparer(config))
+
+    def rewind(ts: int, **more) -> None:
+        with mariadb.connect() as connection:
+            connection.cursor().execute("DROP DATABASE IF EXISTS sluice_recycle")  # a Drainer keeps no dropped tables
+            leave_checkpoint(connection, ts, **more)
+
+    stops = [int(ddl["commit_ts"]) for window in relay.windows(0) for ddl in window.ddls]
+    refused = []
+    before = relay.first().lo
+    for stop in stops:
+        apply(stop)
+        rewind(before, sluice={"safe-until": stop})
+        try:
+            apply(stop)
+        except (ApplyError, DdlError) as error:
+            refused.append(str(error))
+            rewind(stop, consistent=True)
+        before = stop
+    apply(last.hi)
+    assert differences(folder, snapshot["label"], mariadb) == []
+    assert len(stops) > 100 and len(refused) < 5, refused
+    assert all("has no key" in text or "EXCHANGE PARTITION" in text.upper() for text in refused), refused
