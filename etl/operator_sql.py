@@ -1,0 +1,32 @@
+"""SQL that operators give in place of a DDL: taken apart, never changed."""
+
+from __future__ import annotations
+
+from etl._ddl_text import tokens
+
+_ROWS_ONLY = {"INSERT", "UPDATE", "DELETE", "REPLACE", "SELECT", "WITH", "SET", "DO", "VALUES"}
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a text, separated by semicolons outside of quotes and comments. DELIMITER is not understood."""
+    found: list[str] = []
+    words: list[str] = []
+    for word in [*tokens(text), ";"]:
+        if word != ";":
+            words.append(word)
+            continue
+        statement = "".join(words).strip()
+        if any(not _is_blank(each) for each in words):
+            found.append(statement)
+        words = []
+    return found
+
+
+def changes_rows_only(statement: str) -> bool:
+    """Whether a statement leaves the transaction open that it runs in; known for the usual ones, False when in doubt."""
+    first = next((word for word in tokens(statement) if not _is_blank(word)), "")
+    return first.upper() in _ROWS_ONLY
+
+
+def _is_blank(word: str) -> bool:
+    return word.isspace() or (word.startswith("--")) or (word.startswith("/*") and not word.startswith(("/*!", "/*M!", "/*T!")))
