@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +22,14 @@ from etl.settings import Downstream
 _PACKET_BYTES = 1 << 20
 _SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 _UNKNOWN_VARIABLE = 1193
+_SSL_ERROR = 2026
 _OPTIONAL_VARIABLES = (
     ("in_predicate_conversion_threshold", "0"),  # MariaDB: long IN lists stay ranges on the key
     ("allow_auto_random_explicit_insert", "1"),  # TiDB
     ("tidb_constraint_check_in_place", "1"),
     ("system_versioning_alter_history", "'KEEP'"),
+    # MariaDB: TiDB has checked what it checks; MariaDB's JSON check refuses documents nested deeper than 32.
+    ("check_constraint_checks", "0"),
 )
 # Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for now.
 _TRANSIENT = frozenset(
@@ -131,9 +135,11 @@ class MySQLSession:
                 host=settings.host, port=settings.port, user=settings.user, password=settings.password(),
                 unix_socket=self._unix_socket, charset="utf8mb4", autocommit=False, local_infile=True,
                 connect_timeout=settings.connect_timeout_s, read_timeout=settings.read_timeout_s,
-                write_timeout=settings.read_timeout_s,
+                write_timeout=settings.read_timeout_s, ssl=settings.ssl_context(),
             )  # fmt: skip
         except (pymysql.err.MySQLError, OSError) as error:
+            if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
+                raise DownstreamError(_SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity") from error
             raise self._error(error) from error
         self._connection = connection
         self.version = str(connection.get_server_info())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import ssl
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -88,10 +89,32 @@ class Downstream:
     """File whose first line is the password."""
     password_connection: str = ""
     """Airflow connection whose password is used."""
+    ssl_ca: str = ""
+    """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS."""
+    ssl_cert: str = ""
+    """File with this client's certificate, for a server that wants one."""
+    ssl_key: str = ""
+    ssl_verify_identity: bool = True
+    """Whether the server's certificate must be for `host`."""
     checkpoint_schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
     connect_timeout_s: int = 10
     read_timeout_s: int = 300
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't certificates."""
+        if not (self.ssl_ca or self.ssl_cert or self.ssl_key):
+            return None
+        if not self.ssl_ca or bool(self.ssl_cert) != bool(self.ssl_key):
+            raise SettingsError("[downstream] TLS needs ssl-ca; a client certificate needs both ssl-cert and ssl-key")
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_ca)
+            if self.ssl_cert:
+                context.load_cert_chain(self.ssl_cert, self.ssl_key)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"[downstream] ssl-ca {self.ssl_ca}, ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}") from None
+        context.check_hostname = self.ssl_verify_identity
+        return context
 
     def password(self) -> str:
         """The password from where the settings say it is, or the empty string. Raises SettingsError if it isn't there."""

@@ -22,8 +22,9 @@ _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
 class MariaDBServer:
     """mariadbd as a child process with its own data directory, on a free loopback port; `root` needs no password."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self.directory = directory
+        self._options = options
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(
@@ -45,7 +46,8 @@ class MariaDBServer:
         self._process = subprocess.Popen(
             [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.directory}/data",
              f"--socket={self.directory}/s", f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve",
-             "--user=root", f"--pid-file={self.directory}/pid", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"],
+             "--user=root", f"--pid-file={self.directory}/pid", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M",
+             *self._options],
             stdout=log, stderr=log, env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
         log.close()
