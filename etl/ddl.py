@@ -39,8 +39,8 @@ _ALREADY = {1007, 1008, 1050, 1051, 1060, 1061, 1091}
 # Values that don't fit the new type: TiDB converted them (its session wasn't strict, or it judged by another rule).
 _DATA_ERRORS = {1264, 1265, 1292, 1366, 1406, 1690, 1441, 1411}
 _WAYS_OUT = (
-    "either make the statement possible downstream and let Sluice go on, or bring the downstream to the same result by hand and move "
-    "the checkpoint's commitTS to this commit_ts"
+    "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand, then "
+    "`sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
 )
 
 
@@ -343,7 +343,7 @@ class DdlExecutor:
     def _failure(self, ddl: Mapping[str, Any], reason: str) -> DdlError:
         return DdlError(
             f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']} in {ddl.get('schema_name')}: {reason}. Statement: "
-            f"{str(ddl.get('query'))[:2000]} Way out: {_WAYS_OUT}"
+            f"{str(ddl.get('query'))[:2000]} Way out: {_WAYS_OUT.format(ddl['commit_ts'])}"
         )
 
 
