@@ -123,7 +123,8 @@ class PumpRPC:
             context.abort(
                 grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}"
             )
-        # Readers without gzip are served by the lane; what the client doesn't know isn't used.
+        # A connection comes here because its first call asked for gzip (or is a Sluice reader's, which knows it): all
+        # other readers are served by the lane.
         context.set_compression(grpc.Compression.Gzip)
         stop = threading.Event()
         self._pulls.add(stop)

@@ -253,6 +253,8 @@ class Pump:
         try:
             self._node.publish()
             state = PAUSED
+            # What was admitted as a Prewrite before the state changed is with the store after this.
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
             if action == "close":
                 safe = self._chores.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING

@@ -1,5 +1,6 @@
 """The pump as its gRPC clients meet it: TiDB, Drainers, and Sluice's own reader; a real process, etcd and PD."""
 
+import gzip
 import re
 import threading
 import time
@@ -8,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from pumpkit import CLUSTER, Client, Site, binlog, request
+from rawhttp2 import CALL, RawClient, grpc_body
 
+from pump_service.lane import frames as f
+from pump_service.lane.hpack import encode_headers
 from upstream import pb
 from upstream.pump_reader import PumpReader, PumpReadError
 
@@ -218,6 +222,25 @@ def test_a_drainer_with_gzip_is_served(site, client, other):
     stream = pull(asked, timeout=10, compression=grpc.Compression.Gzip)
     assert next(stream).entity.meta.startTs == start
     stream.cancel()
+
+
+def test_what_a_drainer_with_gzip_gets_is_compressed(site, client):
+    _, commit = client.transaction(site.pd, b"z" * 5000)
+    asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1)).SerializeToString()
+    raw = RawClient(site.pumps[0].address)
+    path = (b":path", b"/binlog.Pump/PullBinlogs")
+    headers = (*CALL[:2], path, *CALL[3:], (b"grpc-encoding", b"gzip"), (b"grpc-accept-encoding", b"identity,gzip"))
+    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers(headers)))
+    raw.body(1, grpc_body(gzip.compress(asked), compressed=1))
+    end = time.monotonic() + 10
+    while (size := len(body := raw.answers[1].body if 1 in raw.answers else b"")) < 5 or (
+        size < 5 + int.from_bytes(body[1:5], "big")
+    ):
+        assert time.monotonic() < end and raw.read(5), raw.frames
+    message = body[5 : 5 + int.from_bytes(body[1:5], "big")]
+    raw.close()
+    assert (body[0], len(message) < 500) == (1, True)
+    assert pb.pump.PullBinlogResp.FromString(gzip.decompress(message)).entity.meta.commitTs == commit
 
 
 @pytest.mark.parametrize("first", ["write", "pull", "bounds"])
