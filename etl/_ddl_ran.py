@@ -10,6 +10,8 @@ from etl.mysql import MySQLSession
 from upstream.schema import STATE_PUBLIC, Table
 
 _TRUNCATE_TABLE = 11
+_INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_PARTITIONS = "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
 
 def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
@@ -34,8 +36,11 @@ def _told(session: MySQLSession, before: Table | None, after: Table | None) -> b
         there = bool(actual_columns(session, before)), bool(actual_columns(session, after))
         return {(True, False): False, (False, True): True}.get(there)
     columns = {column.name.lower() for column in actual_columns(session, after)}
-    told = {_compare(_columns(before), _columns(after), columns), _compare(_indexes(before), _indexes(after), _found_indexes(session, after))}
-    told.discard(None)
+    told = {
+        _compare(_columns(before), _columns(after), columns),
+        _compare(_indexes(before), _indexes(after), _found(session, _INDEXES, after)),
+        _compare(_partitions(before), _partitions(after), _found(session, _PARTITIONS, after)),
+    } - {None}
     return told.pop() if len(told) == 1 else None
 
 
@@ -56,9 +61,10 @@ def _indexes(table: Table) -> set[str]:
     return {index.name.lower() for index in table.indexes if index.state == STATE_PUBLIC and not index.primary}
 
 
-def _found_indexes(session: MySQLSession, table: Table) -> set[str]:
-    rows = session.query(
-        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        (table.schema_name, table.name),
-    )
-    return {str(name).lower() for (name,) in rows}
+def _partitions(table: Table) -> set[str]:
+    definitions = (table.partition or {}).get("definitions") or []
+    return {str((definition.get("name") or {}).get("L") or "").lower() for definition in definitions}
+
+
+def _found(session: MySQLSession, query: str, table: Table) -> set[str]:
+    return {str(name).lower() for (name,) in session.query(query, (table.schema_name, table.name)) if name}

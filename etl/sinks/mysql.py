@@ -35,8 +35,6 @@ log = logging.getLogger("sluice.apply")
 
 _REPLACED = "replaced-"  # begins the marker of a DDL that an operator replaced
 
-_OTHER_STRUCTURE = {1054, 1146}  # unknown column, no such table
-
 
 class MySQLSink:
     """A database that speaks the MySQL protocol, written by one session: what lies between two commit steps is one transaction."""
@@ -102,16 +100,8 @@ class MySQLSink:
 
     def run(self, steps: Iterable[Step]) -> Written:
         written = Written()
-        left = iter(steps)
-        for step in left:
-            try:
-                self._execute(step, written)
-            except ApplyError as error:
-                if not self._in_safe_mode or getattr(error.__cause__, "code", 0) not in _OTHER_STRUCTURE:
-                    raise
-                self._session.rollback()
-                self._in_transaction = self._locked = False
-                self._execute(self._overtaken_by(left, error), written)
+        for step in steps:
+            self._execute(step, written)
         self._purge(written)
         return written
 
@@ -143,16 +133,25 @@ class MySQLSink:
     def _in_safe_mode(self) -> bool:
         return self._checkpoint is not None and self._checkpoint.needs_safe_mode
 
-    def _overtaken_by(self, left: Iterable[Step], error: ApplyError) -> Step:
-        """The DDL that made a table other than changes before it need it. A Drainer runs a DDL when all before it is done: those
-        changes are downstream. Raises `error` if the next DDL hasn't run."""
-        for step in left:
-            if step.kind == "ddl" and skip_reason(step.detail, self._filters) is None:
-                if has_run(self._session, step.detail):
-                    log.info("everything before commit_ts %s is downstream already, for the DDL there has run", step.commit_ts)
-                    return step
-                break
-        raise error
+    def next_ddl(self, ddl: Mapping[str, Any]) -> Checkpoint | None:
+        before = self._checkpoint
+        if before is None or skip_reason(ddl, self._filters) is not None:
+            return None
+        told = has_run(self._session, ddl)
+        self._session.query("COMMIT")
+        commit_ts = int(ddl["commit_ts"])
+        if told is None or (before.pending is not None and before.pending.commit_ts == commit_ts):
+            return None
+        if told:
+            log.info("everything through the DDL at commit_ts %s is downstream already, for it has run", commit_ts)
+            self._ddl.settle(ddl)
+            self._session.query("COMMIT")
+            self._begin()
+            self._save(before.at(commit_ts, int(ddl["schema_version"])))
+        else:
+            self._begin()
+            self._save(replace(before, safe_until=min(before.safe_until, commit_ts - 1)).at(before.commit_ts))
+        return self._checkpoint
 
     def _begin(self, lock: bool = True) -> None:
         """Have a transaction open, with the checkpoint row locked and found where it was left."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from etl._steps import Step
 from etl.checkpoint import Checkpoint
@@ -45,6 +45,15 @@ class Written:
         """Add a commit step's timings of the preparing job."""
         for stage, milliseconds in (timings_ms or {}).items():
             self.stages_ms[stage] = self.stages_ms.get(stage, 0.0) + milliseconds
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """A sink in whose place a Drainer may have written before."""
+
+    def next_ddl(self, ddl: Mapping[str, Any]) -> Checkpoint | None:
+        """The checkpoint (in safe mode) after looking at the next DDL: past it if it has run already, ending safe mode before it if
+        it hasn't. None if that can't be told."""
 
 
 class Sink(Protocol):

@@ -1,0 +1,52 @@
+"""Going on from a checkpoint that a Drainer left when it broke off: how far it had come, as far as DDL tells.
+
+A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that has run says that all
+before it is downstream, and one that hasn't run that nothing after it is. Only what lies between has to be written in safe mode.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from etl.checkpoint import Checkpoint
+from etl.sinks.sink import TakesOver
+from relay import RelayLog
+
+log = logging.getLogger("sluice.apply")
+
+
+def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool]) -> Checkpoint:
+    """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
+
+    Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says whether to
+    go on waiting.
+    """
+    moved: Checkpoint | None = checkpoint
+    while moved is not None and moved.needs_safe_mode:
+        checkpoint = moved
+        moved = next(filter(None, map(sink.next_ddl, _ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait))), None)
+    return moved or checkpoint
+
+
+def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+    """The DDL committed in (after, through], each with `before`: its tables as they were."""
+    tables: dict[str, Any] = {}
+    position, said = after, False
+    while position < through:
+        window = relay.find(position)
+        if window is None:
+            if not said:
+                log.info("waiting until everything through commit_ts %s is landed, to see which DDL has run downstream", through)
+                said = True
+            if not wait():
+                return
+            continue
+        tables |= window.tables
+        for ddl in window.ddls:
+            effect = (ddl.get("effect") or {}).get("tables") or {}
+            if after < int(ddl["commit_ts"]) <= through:
+                yield {**ddl, "before": {key: tables.get(key) for key in effect}}
+            tables |= effect
+        position = window.hi
