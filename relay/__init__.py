@@ -7,7 +7,7 @@ from relay.control import Control
 from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.log import Claim, RelayLog
-from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, merge, read_parts
+from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, iter_parts, merge, read_parts
 from relay.window import Window, hour_of
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Window",
     "WindowConflictError",
     "hour_of",
+    "iter_parts",
     "merge",
     "read_parts",
 ]

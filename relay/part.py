@@ -6,7 +6,7 @@ descriptor, which the window record keeps, has the CRC-32C of the whole file; re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ PART_SCHEMA = pa.schema(
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 
+_READ_BYTES = 2**20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -134,79 +135,98 @@ def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tup
     return fresh, (int(commit[-1]), int(position[-1]))
 
 
-def read_part(storage: Storage, part: Part) -> pa.Table:
-    """Read a part, after checking length and CRC-32C. Raises RelayCorruptError."""
+def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
+    """The record batches of a part, one after another: however large it is, one of them (about 8 MiB) is in memory at a time.
+
+    Length and CRC-32C of the whole file are checked before the first. Raises RelayCorruptError.
+    """
     where = f"relay part {part.path} of {storage.url}, commit_ts {part.min_commit_ts} to {part.max_commit_ts}"
     way_out = (
         "restore the file from a copy, or, while the pumps still hold these commits, remove the window records from "
         "this one on and land again"
     )
     try:
-        data = storage.read(part.path)
+        file = storage.open(part.path)
     except FileNotFoundError:
         raise RelayCorruptError(f"{where}: the file is missing; {way_out}") from None
-    if len(data) != part.bytes:
-        raise RelayCorruptError(f"{where}: {len(data)} bytes, but the window record says {part.bytes}; {way_out}")
-    crc = google_crc32c.value(data)
-    if crc != part.crc32c:
-        raise RelayCorruptError(f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}; {way_out}")
-    try:
-        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-    except pa.ArrowInvalid as error:
-        raise RelayCorruptError(f"{where}: {error}; {way_out}") from error
-    if not table.schema.equals(PART_SCHEMA):
-        raise RelayCorruptError(f"{where}: unknown columns {table.schema.names}; {way_out}")
-    if table.num_rows != part.rows:
-        raise RelayCorruptError(f"{where}: {table.num_rows} rows, the window record says {part.rows}; {way_out}")
-    return table
+    with file:
+        size = file.size()
+        if size != part.bytes:
+            raise RelayCorruptError(f"{where}: {size} bytes, but the window record says {part.bytes}; {way_out}")
+        crc = 0
+        while data := file.read(_READ_BYTES):
+            crc = google_crc32c.extend(crc, data)
+        if crc != part.crc32c:
+            raise RelayCorruptError(f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}; {way_out}")
+        file.seek(0)
+        rows = 0
+        try:
+            reader = pa.ipc.open_file(file)
+            if not reader.schema.equals(PART_SCHEMA):
+                raise RelayCorruptError(f"{where}: unknown columns {reader.schema.names}; {way_out}")
+            for i in range(reader.num_record_batches):
+                batch = reader.get_batch(i)
+                rows += batch.num_rows
+                yield batch
+        except pa.ArrowInvalid as error:
+            raise RelayCorruptError(f"{where}: {error}; {way_out}") from error
+        if rows != part.rows:
+            raise RelayCorruptError(f"{where}: {rows} rows, the window record says {part.rows}; {way_out}")
 
 
-def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> pa.Table:
-    """The changes of parts, merged by (commit_ts, position), in PART_SCHEMA.
+def iter_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """The changes of parts, merged by (commit_ts, position), in PART_SCHEMA, batch by batch.
 
     `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has them, of one window
     or of several. When two parts hold the same commit_ts the first one's rows count (TiDB repeated a write on another
-    pump: both are the same transaction). Works anywhere the URL can be reached, so also in a Spark executor.
+    pump: both are the same transaction). Works anywhere the URL can be reached, so also in a Spark executor. A part whose
+    commits lie apart from those of all others, such as that of a single large transaction, is never in memory as a whole.
     Raises RelayCorruptError.
     """
     storage = open_storage(url) if isinstance(url, str) else url
     described = [part if isinstance(part, Part) else Part.from_dict(part) for part in parts]
-    return merge([read_part(storage, part) for part in described])
+    for group in _overlapping(described):
+        if len(group) == 1:
+            yield from part_batches(storage, group[0])
+        else:
+            yield from merge([pa.Table.from_batches(part_batches(storage, part), PART_SCHEMA) for part in group]).to_batches()
+
+
+def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> pa.Table:
+    """The same as `iter_parts`, as one table."""
+    return pa.Table.from_batches(iter_parts(url, parts), PART_SCHEMA)
+
+
+def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Parts in groups that share no stretch of time, ascending; within a group in the order given."""
+    group: list[int] = []
+    reach = -1
+    for i in sorted(range(len(parts)), key=lambda i: (parts[i].min_commit_ts, i)):
+        if group and parts[i].min_commit_ts > reach:
+            yield [parts[j] for j in sorted(group)]
+            group = []
+        group.append(i)
+        reach = max(reach, parts[i].max_commit_ts)
+    if group:
+        yield [parts[j] for j in sorted(group)]
 
 
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
     """Merge tables, each sorted by (commit_ts, position), into one; a commit_ts counts only where it is met first."""
-    tables = [table for table in tables if table.num_rows]
-    if not tables:
-        return PART_SCHEMA.empty_table()
-    commits = [table["commit_ts"].to_numpy() for table in tables]
-    order = sorted(range(len(tables)), key=lambda i: (int(commits[i][0]), i))
-    pieces: list[pa.Table] = []
-    group: list[int] = []
-    reach = -1
-    for i in order:
-        if group and int(commits[i][0]) > reach:
-            pieces.append(_merge_overlapping([tables[j] for j in sorted(group)], [commits[j] for j in sorted(group)]))
-            group = []
-        group.append(i)
-        reach = max(reach, int(commits[i][-1]))
-    pieces.append(_merge_overlapping([tables[j] for j in sorted(group)], [commits[j] for j in sorted(group)]))
-    return pa.concat_tables(pieces)
-
-
-def _merge_overlapping(tables: list[pa.Table], commits: list[np.ndarray]) -> pa.Table:
-    if len(tables) == 1:
-        return tables[0]
     kept: list[pa.Table] = []
-    kept_commits: list[np.ndarray] = []
-    for table, commit in zip(tables, commits):
-        for earlier in kept_commits:
+    commits: list[np.ndarray] = []
+    for table in tables:
+        commit = table["commit_ts"].to_numpy()
+        for earlier in commits:
             repeated = np.isin(commit, earlier)
             if repeated.any():
                 table = table.filter(pa.array(~repeated))
                 commit = commit[~repeated]
-        kept.append(table)
-        kept_commits.append(commit)
+        if table.num_rows:
+            kept.append(table)
+            commits.append(commit)
+    if len(kept) < 2:
+        return kept[0] if kept else PART_SCHEMA.empty_table()
     # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is enough.
-    order = np.argsort(np.concatenate(kept_commits), kind="stable")
+    order = np.argsort(np.concatenate(commits), kind="stable")
     return pa.concat_tables(kept).combine_chunks().take(pa.array(order))

@@ -71,6 +71,9 @@ class Storage(Protocol):
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
 
+    def open(self, path: str) -> pyarrow.NativeFile:
+        """A file for reading in pieces; it can seek. Raises FileNotFoundError."""
+
     def names(self, path: str) -> list[str]:
         """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
 
@@ -132,6 +135,9 @@ class LocalStorage:
 
     def read(self, path: str) -> bytes:
         return (self._root / path).read_bytes()
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        return pyarrow.OSFile(str(self._root / path))
 
     def names(self, path: str) -> list[str]:
         try:
@@ -256,6 +262,9 @@ class RemoteStorage:
     def read(self, path: str) -> bytes:
         with self._filesystem.open_input_stream(self._at(path)) as stream:
             return bytes(stream.read())
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        return self._filesystem.open_input_file(self._at(path))
 
     def names(self, path: str) -> list[str]:
         return sorted(info.base_name for info in self._infos(path))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relaykit import batch, window
 
-from relay import PART_SCHEMA, RelayLog, merge, read_parts
+from relay import PART_SCHEMA, RelayLog, iter_parts, merge, read_parts
 
 transactions = st.dictionaries(st.integers(1, 60), st.integers(1, 4), max_size=20)
 
@@ -40,3 +40,15 @@ def test_an_executor_reads_parts_with_the_url_and_json_alone(tmp_path):
     assert table["commit_ts"].to_pylist() == [1, 2, 4, 8, 9, 11]
     assert table["row"].to_pylist()[2] == b"row 4/0"
     assert read_parts(tmp_path.as_uri(), []).num_rows == 0
+
+
+def test_a_part_that_shares_no_time_with_another_is_read_in_the_batches_it_was_written_in(tmp_path):
+    log = RelayLog.open(tmp_path.as_uri())
+    large = log.write_part(0, 30, "a", 0, [batch([(20, n) for n in range(first, first + 4)]) for first in range(0, 12, 4)])
+    sides = [log.write_part(0, 30, "a", n, [batch([(n, 0), (9, 0)])]) for n in (1, 2)]
+    batches = list(iter_parts(tmp_path.as_uri(), [large, *sides]))
+    assert [one["commit_ts"].to_pylist() for one in batches] == [[1, 2, 9], [20] * 4, [20] * 4, [20] * 4]
+    reading = iter_parts(tmp_path.as_uri(), [large, sides[0].to_dict()])
+    assert next(reading)["commit_ts"].to_pylist() == [1, 9]
+    assert next(reading)["position"].to_pylist() == [0, 1, 2, 3]
+    reading.close()
