@@ -1,17 +1,27 @@
-"""CREATE TABLE and column definitions from a table's description, for statements the downstream doesn't take as they are."""
+"""CREATE TABLE and column definitions from a table's description, for statements the downstream doesn't take as they are.
+
+Like TiDB's own text they are for a session with NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from etl._ddl_text import collation_name
-from etl._sql_text import quote_name, quote_string, quote_table
+from etl._ddl_text import charset_name, collation_name
+from etl._sql_text import quote_name, quote_table
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
 _FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
 _INTEGER = {1: "TINYINT", 2: "SMALLINT", 3: "INT", 8: "BIGINT", 9: "MEDIUMINT"}
 _LONG = {0xF9: ("TINYTEXT", "TINYBLOB"), 0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"), 0xFB: ("LONGTEXT", "LONGBLOB"), 0xFC: ("TEXT", "BLOB")}
+_WIDE_FROM = 64  # characters; shorter ones aren't worth turning into TEXT
 _PARTITION = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
+
+
+def quote_text(text: str) -> str:
+    """`text` as a string literal for a session without backslash escapes."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def column_type(column: Column) -> str:
@@ -35,7 +45,7 @@ def column_type(column: Column) -> str:
     if tp == 0xF5:
         return "JSON"
     if tp in (0xF7, 0xF8):
-        return f"{'ENUM' if tp == 0xF7 else 'SET'}({','.join(quote_string(e) for e in column.elems)})"
+        return f"{'ENUM' if tp == 0xF7 else 'SET'}({','.join(quote_text(e) for e in column.elems)})"
     if tp in _LONG:
         return _LONG[tp][column.kind == "binary"]
     if tp in (15, 0xFD):
@@ -45,11 +55,28 @@ def column_type(column: Column) -> str:
     return f"/* unknown type {tp} */ LONGBLOB"
 
 
+def widened(table: Table) -> Table:
+    """The table with its longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of
+    all columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same."""
+    bound = {name.lower() for index in table.indexes for name, _, _ in index.columns}
+    partition = table.partition or {}
+    bound |= {_cistr(c).lower() for c in partition.get("columns") or ()}
+    expression = str(partition.get("expr") or "").lower()
+
+    def widen(column: Column) -> Column:
+        if column.tp not in (15, 0xFD) or column.flen < _WIDE_FROM or column.name.lower() in bound or f"`{column.name.lower()}`" in expression:
+            return column
+        size = column.flen * (1 if column.kind == "binary" else 4)
+        return replace(column, tp=0xFC if size <= 65_535 else 0xFA, flen=-1)
+
+    return replace(table, columns=tuple(widen(column) for column in table.columns))
+
+
 def column_definition(column: Column, mariadb: bool) -> str:
     """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
     parts = [quote_name(column.name), column_type(column)]
     if column.kind in ("text", "enum", "set") and column.charset:
-        parts.append(f"CHARACTER SET {column.charset} COLLATE {collation_name(column.collate, mariadb)}")
+        parts.append(f"CHARACTER SET {charset_name(column.charset)} COLLATE {collation_name(column.collate, mariadb)}")
     if column.generated:
         parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
     else:
@@ -62,7 +89,7 @@ def column_definition(column: Column, mariadb: bool) -> str:
         if column.flag & _FLAG_AUTO_INCREMENT:
             parts.append("AUTO_INCREMENT")
     if column.comment:
-        parts.append(f"COMMENT {quote_string(column.comment)}")
+        parts.append(f"COMMENT {quote_text(column.comment)}")
     return " ".join(parts)
 
 
@@ -80,14 +107,14 @@ def _default(column: Column) -> str:
         return f"x'{value.hex()}'"
     if column.kind in ("timestamp", "datetime") and value.upper().startswith("CURRENT_TIMESTAMP"):
         return f"CURRENT_TIMESTAMP{f'({column.fsp})' if column.fsp else ''}"
-    return quote_string(value)
+    return quote_text(value)
 
 
 def table_options(table: Table, mariadb: bool) -> str:
     """``DEFAULT CHARACTER SET ... COLLATE ...``"""
     if not table.charset:
         return ""
-    return f"DEFAULT CHARACTER SET {table.charset} COLLATE {collation_name(table.collate, mariadb)}"
+    return f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE {collation_name(table.collate, mariadb)}"
 
 
 def index_definition(table: Table, index: Index, mariadb: bool) -> tuple[str, str]:
@@ -103,7 +130,7 @@ def index_definition(table: Table, index: Index, mariadb: bool) -> tuple[str, st
         if mariadb and any(column is not None and column.generated for column in columns):
             return f"UNIQUE KEY ({keys})", f"the primary key of {table.full_name} is on a generated column: a unique key instead"
         return f"PRIMARY KEY ({keys})", ""
-    comment = f" COMMENT {quote_string(index.comment)}" if index.comment else ""
+    comment = f" COMMENT {quote_text(index.comment)}" if index.comment else ""
     return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}", ""
 
 
@@ -123,7 +150,7 @@ def create_table(table: Table, mariadb: bool, partitions: bool = True) -> tuple[
             definition, warning = index_definition(table, index, mariadb)
             lines += [definition] if definition else []
             warnings += [warning] if warning else []
-    comment = f" COMMENT={quote_string(table.comment)}" if table.comment else ""
+    comment = f" COMMENT={quote_text(table.comment)}" if table.comment else ""
     partition = partition_clause(table) if partitions else ""
     statement = f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {table_options(table, mariadb)}{comment}{partition}"
     if table.partition and table.partition.get("enable", True) and not partition:
@@ -137,18 +164,44 @@ def partition_clause(table: Table) -> str:
     kind = _PARTITION.get(int(info.get("type") or 0))
     if kind is None or not info.get("enable", True):
         return ""
-    columns = [c["O"] if isinstance(c, dict) else str(c) for c in info.get("columns") or ()]
+    columns = [_cistr(c) for c in info.get("columns") or ()]
     by = ", ".join(quote_name(c) for c in columns) if columns else str(info.get("expr") or "")
     if kind in ("HASH", "KEY"):
         return f" PARTITION BY {kind} ({by}) PARTITIONS {int(info.get('num') or len(info.get('definitions') or ()) or 1)}"
-    definitions = []
-    for definition in info.get("definitions") or ():
-        name = definition["name"]["O"] if isinstance(definition["name"], dict) else definition["name"]
-        if kind == "RANGE":
-            bound = ", ".join(definition.get("less_than") or ())
-            values = f"LESS THAN {'MAXVALUE' if bound.upper() == 'MAXVALUE' and not columns else f'({bound})'}"
-        else:
-            rows = [", ".join(row) for row in definition.get("in_values") or ()]
-            values = f"IN ({', '.join(f'({row})' if len(columns) > 1 else row for row in rows)})"
-        definitions.append(f"PARTITION {quote_name(name)} VALUES {values}")
-    return f" PARTITION BY {kind}{' COLUMNS' if columns else ''} ({by}) ({', '.join(definitions)})"
+    definitions = ", ".join(partition_definition(info, definition) for definition in info.get("definitions") or ())
+    return f" PARTITION BY {kind}{' COLUMNS' if columns else ''} ({by}) ({definitions})"
+
+
+def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> str:
+    """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's PartitionInfo)."""
+    columns = info.get("columns") or ()
+    if _PARTITION.get(int(info.get("type") or 0)) == "RANGE":
+        bound = ", ".join(definition.get("less_than") or ())
+        values = f"LESS THAN {'MAXVALUE' if bound.upper() == 'MAXVALUE' and not columns else f'({bound})'}"
+    else:
+        rows = [", ".join(row) for row in definition.get("in_values") or ()]
+        values = f"IN ({', '.join(f'({row})' if len(columns) > 1 else row for row in rows)})"
+    return f"PARTITION {quote_name(_cistr(definition['name']))} VALUES {values}"
+
+
+def partition_change(before: Table, after: Table, truncates: bool) -> str:
+    """What makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were. TiDB has spellings for it
+    that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a new id and their old name are emptied."""
+    old, new = ({d["id"]: d for d in (t.partition or {}).get("definitions") or ()} for t in (before, after))
+    info = after.partition or {}
+    gone = [d for i, d in old.items() if i not in new]
+    come = [d for i, d in new.items() if i not in old]
+    names = ", ".join(quote_name(_cistr(d["name"])) for d in gone)
+    if int(info.get("type") or 0) not in (1, 3) and not truncates:
+        count = len(new) - len(old)
+        return f"ADD PARTITION PARTITIONS {count}" if count > 0 else f"COALESCE PARTITION {-count}" if count else ""
+    if truncates and gone:
+        return f"TRUNCATE PARTITION {names}"
+    definitions = ", ".join(partition_definition(info, d) for d in come)
+    if gone and come:
+        return f"REORGANIZE PARTITION {names} INTO ({definitions})"
+    return f"DROP PARTITION {names}" if gone else f"ADD PARTITION ({definitions})" if come else ""
+
+
+def _cistr(name: Any) -> str:
+    return str(name["O"]) if isinstance(name, dict) else str(name)

@@ -1,4 +1,5 @@
-"""DROP TABLE keeps the rows for a while, so that RECOVER TABLE can bring them back: they are in no binlog.
+"""DROP TABLE, DROP DATABASE and TRUNCATE TABLE keep the rows for a while, so that RECOVER and FLASHBACK can bring them back: they
+are in no binlog.
 
 A dropped table is renamed to `sluice_recycle`.`t<table id>_<unix seconds of the drop>` and removed for good once the
 checkpoint is `keep_s` past it.
@@ -46,6 +47,21 @@ class RecycleBin:
         except DownstreamError as error:
             self._session.execute(f"DROP TABLE {name}")
             return [f"{schema}.{table} is dropped for good, RECOVER TABLE won't bring it back: {error.message}"]
+
+    def truncate(self, schema: str, table: str, old_id: int, commit_ts: int) -> list[str]:
+        """Put an empty table in the place of one whose id was `old_id`; warnings. May be repeated for the same `commit_ts`."""
+        name = f"{quote_name(schema)}.{quote_name(table)}"
+        if self._keep_s > 0 and any(row[:2] == (old_id, seconds(commit_ts)) for row in self._list()):
+            return []  # done before an interruption
+        if self._keep_s <= 0 or self._in_foreign_keys(schema, table):
+            self._session.execute(f"TRUNCATE TABLE {name}")
+            return []
+        fresh = f"{quote_name(RECYCLE_SCHEMA)}.{quote_name('sluice_fresh')}"
+        self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
+        self._session.execute(f"DROP TABLE IF EXISTS {fresh}")
+        self._session.execute(f"CREATE TABLE {fresh} LIKE {name}")
+        self._session.execute(f"RENAME TABLE {name} TO {self._kept(old_id, commit_ts)}, {fresh} TO {name}")
+        return []
 
     def recover(self, schema: str, table: str, table_id: int) -> bool:
         """Bring the table with this id back under a name; False if it isn't here."""

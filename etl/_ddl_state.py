@@ -97,8 +97,8 @@ def wrong_collations(table: Table, actual: Iterable[ActualColumn], mariadb: bool
     for column in table.columns:
         if not column.public or column.hidden or column.generated or column.kind not in ("text", "enum", "set"):
             continue
-        want = collation_name(column.collate, mariadb)
-        if want and _same_charset_name(found.get(column.name.lower(), want)) != _same_charset_name(want):
+        fine = {_same_charset_name(c) for c in (collation_name(column.collate, mariadb), column.collate)}
+        if column.collate and _same_charset_name(found.get(column.name.lower(), column.collate)) not in fine:
             wrong.append(column.name)
     return wrong
 

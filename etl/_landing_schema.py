@@ -99,6 +99,7 @@ class LandingSchema:
             described.append({
                 **record.to_dict(), "type": job.type, "schema_version": job.schema_version,
                 "schema_name": schema_before or job.schema_name, "table_name": job.table_name, "effect": effect.to_json(),
+                "time_zone": job.time_zone, "as_typed": job.as_typed(record.query),
             })  # fmt: skip
         truncated = truncated_before | self._history.truncated
         for table_id, span in spans.items():

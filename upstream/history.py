@@ -72,6 +72,8 @@ class Job:
     db_info: Mapping[str, Any] | None = field(repr=False)
     table_info: Mapping[str, Any] | None = field(repr=False)
     table_infos: tuple[Mapping[str, Any], ...] = field(repr=False)
+    time_zone: str = ""
+    """The zone in which the job converted values, a name or an offset like ``+08:00``; "" where TiDB didn't note it."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], schema_state: int | None = None) -> "Job":
@@ -97,6 +99,7 @@ class Job:
                 db_info=binlog.get("DBInfo"),
                 table_info=binlog.get("TableInfo"),
                 table_infos=tuple(binlog.get("MultipleTableInfos") or ()),
+                time_zone=_time_zone((document.get("reorg_meta") or {}).get("location") or {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryError(f"a DDL job document lacks or garbles {error}") from error
@@ -105,6 +108,10 @@ class Job:
     def finished(self) -> bool:
         """The job succeeded and left a schema version."""
         return self.state in (_DONE, _SYNCED) and self.schema_version > 0
+
+    def as_typed(self, query: str) -> bool:
+        """Whether the binlog's `query` has the user's own words: TiDB before 5.0 didn't bring them into its normal form."""
+        return query.strip().rstrip(";") == self.query.strip().rstrip(";")
 
     @property
     def starts_dropping_column(self) -> bool:
@@ -194,6 +201,8 @@ class SchemaHistory:
             _put(self.schemas, schema_id, schema)
         for table_id, table in effect.tables.items():
             _put(self.tables, table_id, table)
+            if table is not None:
+                self.truncated.discard(table_id)
             self.dropping_columns.discard(table_id)
         self.schema_version = job.schema_version
         return effect
@@ -304,6 +313,15 @@ def _put(into: dict[int, Any], key: int, value: Any) -> None:
         into.pop(key, None)
     else:
         into[key] = value
+
+
+def _time_zone(location: Mapping[str, Any]) -> str:
+    """From TiDB's TimeZoneLocation: a zone's name, or seconds east of UTC."""
+    name = str(location.get("name") or "")
+    if name.lower() not in ("", "local", "system"):
+        return name
+    minutes = int(location.get("offset") or 0) // 60
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}" if location else ""
 
 
 def _about(job: Job) -> str:
