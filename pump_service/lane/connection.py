@@ -39,7 +39,7 @@ class Lane(asyncio.Protocol):
         self._limits = context.limits
         self._sender = Sender()
         self._out = self._sender.out
-        self._hpack = HpackDecoder()
+        self._hpack = HpackDecoder(max_list_size=self._limits.header_block)
         self._rest = b""
         self._preface = False
         self._sniffed: list[bytes] | None = []  # frames to replay if another server takes over

@@ -126,15 +126,17 @@ _HUFFMAN = _Huffman()
 class HpackDecoder:
     """Decodes the header blocks of one connection, in order.
 
-    `max_table_size` is what our SETTINGS_HEADER_TABLE_SIZE allows the peer (4096 by default).
+    `max_table_size` is what our SETTINGS_HEADER_TABLE_SIZE allows the peer (4096 by default), `max_list_size` what our
+    SETTINGS_MAX_HEADER_LIST_SIZE does: a byte of a block may stand for a field of 4 KB.
     """
 
-    __slots__ = ("_allowed", "_entries", "_limit", "_memo", "_size")
+    __slots__ = ("_allowed", "_entries", "_limit", "_max_list", "_memo", "_size")
 
     _MEMO_LIMIT = 256
 
-    def __init__(self, max_table_size: int = 4096) -> None:
+    def __init__(self, max_table_size: int = 4096, max_list_size: int = 1 << 20) -> None:
         self._allowed = max_table_size
+        self._max_list = max_list_size
         self._limit = max_table_size
         self._entries: deque[Header] = deque()
         self._size = 0
@@ -197,6 +199,11 @@ class HpackDecoder:
             if byte & 0x40:
                 self._insert(header)
                 changed = True
+        # A field takes at least a byte of the block and at most what the table holds: only long blocks can be too much.
+        if len(block) * self._allowed > self._max_list:
+            size = sum(len(name) + len(value) + 32 for name, value in out)
+            if size > self._max_list:
+                raise HpackError(f"a list of {size} bytes of headers, {self._max_list} are allowed")
         return tuple(out), changed
 
     def _entry(self, index: int) -> Header:
