@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from etl._ddl_text import tokens
+import re
 
+# As a client's session reads it: backslashes escape. Names, strings, comments, white space, words, single characters.
+_TOKEN = re.compile(
+    r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\#[^\n]*|\s+|\w+|.""", re.DOTALL
+)
 _ROWS_ONLY = {"INSERT", "UPDATE", "DELETE", "REPLACE", "SELECT", "WITH", "SET", "DO", "VALUES"}
 
 
@@ -11,7 +15,7 @@ def split_statements(text: str) -> list[str]:
     """The statements of a text, separated by semicolons outside of quotes and comments. DELIMITER is not understood."""
     found: list[str] = []
     words: list[str] = []
-    for word in [*tokens(text), ";"]:
+    for word in [*_TOKEN.findall(text), ";"]:
         if word != ";":
             words.append(word)
             continue
@@ -24,9 +28,9 @@ def split_statements(text: str) -> list[str]:
 
 def changes_rows_only(statement: str) -> bool:
     """Whether a statement leaves the transaction open that it runs in; known for the usual ones, False when in doubt."""
-    first = next((word for word in tokens(statement) if not _is_blank(word)), "")
+    first = next((word for word in _TOKEN.findall(statement) if not _is_blank(word)), "")
     return first.upper() in _ROWS_ONLY
 
 
 def _is_blank(word: str) -> bool:
-    return word.isspace() or (word.startswith("--")) or (word.startswith("/*") and not word.startswith(("/*!", "/*M!", "/*T!")))
+    return word.isspace() or word.startswith(("--", "#")) or (word.startswith("/*") and not word.startswith(("/*!", "/*M!", "/*T!")))
