@@ -6,7 +6,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from relay_from_recording import RECORDINGS, committed
 
@@ -78,6 +78,7 @@ def test_a_recording_gives_all_its_changes_in_commit_order(name, batch_rows):
 changes = st.lists(st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=8)), max_size=12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.integers(1, 5), changes), max_size=4), max_size=6))
 def test_changes_of_a_table_come_out_in_the_order_of_its_sequence(transactions):
     rows = [(10 * i + 5, 10 * i + 1, prewrite(10 * i + 1, *(mutation(t, *c) for t, c in made))) for i, made in enumerate(transactions)]

@@ -56,7 +56,7 @@ messages = st.lists(st.lists(field, max_size=6) | st.lists(st.tuples(st.just(0x3
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(messages)
 def test_every_field_is_found_where_it_lies(wanted):
     written = [b"".join(encoded(*each) for each in fields) for fields in wanted]
@@ -65,7 +65,7 @@ def test_every_field_is_found_where_it_lies(wanted):
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(field, min_size=1, max_size=4), st.data())
 def test_a_message_that_breaks_off_is_refused_and_told_from_the_others(fields, data):
     whole = b"".join(encoded(*each) for each in fields)

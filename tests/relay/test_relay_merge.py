@@ -1,6 +1,7 @@
 """Reading several parts as one: in order, and every transaction once."""
 
-from hypothesis import given
+import pyarrow as pa
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from relaykit import batch, window
 
@@ -9,10 +10,9 @@ from relay import PART_SCHEMA, RelayLog, iter_parts, merge, read_parts
 transactions = st.dictionaries(st.integers(1, 60), st.integers(1, 4), max_size=20)
 
 
+@settings(deadline=None)
 @given(st.lists(transactions, max_size=5))
 def test_the_merge_of_parts_is_sorted_and_takes_each_transaction_from_the_first_part_that_has_it(parts):
-    import pyarrow as pa
-
     tables = [
         pa.Table.from_batches(
             [batch([(commit, n) for commit in sorted(part) for n in range(part[commit])], row=b"part %d" % i)], PART_SCHEMA
