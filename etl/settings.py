@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import ssl
 import tomllib
 import typing
@@ -17,6 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
+
+
+MODES = ("atomic", "parallel")
+"""How changes may be applied, see `Apply`."""
+_SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret)$", re.IGNORECASE)
 
 
 class SettingsError(ValueError):
@@ -133,7 +139,10 @@ class Downstream:
         if self.password_connection:
             from airflow.sdk import Connection
 
-            return Connection.get(self.password_connection).password or ""
+            try:
+                return Connection.get(self.password_connection).password or ""
+            except Exception as error:  # Airflow's own: not found, or no way to ask for it
+                raise SettingsError(f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}") from None
         return ""
 
 
@@ -180,8 +189,8 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
             raise SettingsError(f"{name}: [{section}] must be a table")
         sections[section] = _section(name, section, kind, raw)
     settings = Settings(**sections)  # type: ignore[arg-type]
-    if settings.apply.mode not in ("atomic", "parallel"):
-        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be 'atomic' or 'parallel'")
+    if settings.apply.mode not in MODES:
+        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
     return settings
 
 
@@ -190,6 +199,11 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
     values: dict[str, object] = {}
     for key, value in raw.items():
         attribute = key.replace("-", "_")
+        if attribute not in hints and _SECRET.search(key):
+            raise SettingsError(
+                f"{name}: [{section}] {key}: passwords are not written into this file; say where it is with password-env (an environment "
+                "variable), password-file (a file's first line) or password-connection (an Airflow connection) in [downstream]"
+            )
         if attribute not in hints or "_" in key:
             known = ", ".join(hint.replace("_", "-") for hint in hints)
             raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
