@@ -12,6 +12,7 @@ Finished files may be compressed as a whole, as ``<name>.gz``. The messages begi
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 import struct
 import time
@@ -19,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 import google_crc32c
 
@@ -89,13 +90,13 @@ def list_files(folder: Path) -> list[Path]:
             raise BinlogFileError(f"{folder}: {other.name} and {path.name} have the same number: move the one away that doesn't belong here")
         found[name.index] = path
     indexes = sorted(found)
-    for before, after in zip(indexes, indexes[1:], strict=False):
+    for before, after in itertools.pairwise(indexes):
         if after != before + 1:
             raise BinlogFileError(f"{folder}: between {found[before].name} and {found[after].name} files are missing: bring them back")
     return [found[index] for index in indexes]
 
 
-def open_file(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> BinaryIO | gzip.GzipFile:
     """A binlog file for reading, compressed or not."""
     return gzip.open(path, "rb") if path.name.endswith(COMPRESSED) else path.open("rb")
 
@@ -104,8 +105,9 @@ def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
     """(offset behind the record, message) of every record from `offset` on. Raises BinlogFileError at the first that is cut off
     or damaged, with its offset in `args[1]`."""
     with open_file(path) as file:
-        file.seek(offset)
         try:
+            if file.seek(offset) < offset:
+                raise _damage(path, offset, "is not there: the file is shorter")
             while True:
                 head = file.read(HEADER.size)
                 if not head:
@@ -139,7 +141,7 @@ def split_records(data: memoryview) -> Iterator[tuple[int, memoryview]]:
         offset = end
 
 
-def _read(file: IO[bytes], size: int) -> bytes:
+def _read(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
     """`size` bytes or what is left: a size that is garbage must not reserve memory."""
     if size <= _CHUNK:
         return file.read(size)

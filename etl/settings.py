@@ -1,8 +1,9 @@
 """The pipeline's settings: one TOML file, typed, with errors that name the key.
 
 The file is named by the environment variable ``SLUICE_CONFIG``. Keys are written with hyphens, as in TiDB Binlog's own
-files; every key but ``[upstream] pd-urls``, ``[relay] url`` and ``[downstream] host`` has a default. Passwords are
-never written in it: they come from the environment, a file or an Airflow connection.
+files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs (``[downstream] host``,
+``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default. Passwords are never written in it: they come from the
+environment, a file or an Airflow connection.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from etl.sink_settings import File, Kafka
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 
@@ -84,9 +87,9 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Downstream:
-    """The database that is written to."""
+    """What is written to, and the database if it is one."""
 
-    host: str
+    host: str = ""
     port: int = 3306
     user: str = "root"
     password_env: str = ""
@@ -106,6 +109,8 @@ class Downstream:
     checkpoint_table: str = "checkpoint"
     connect_timeout_s: int = 10
     read_timeout_s: int = 300
+    type: str = "mysql"
+    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka`` (see ``[kafka]``)."""
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't certificates."""
@@ -156,10 +161,13 @@ class Settings:
     spark: Spark = field(default_factory=Spark)
     window: Window = field(default_factory=Window)
     apply: Apply = field(default_factory=Apply)
+    file: File = field(default_factory=File)
+    kafka: Kafka = field(default_factory=Kafka)
 
 
 _POSITIVE = {
     "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "worker_count", "connect_timeout_s", "read_timeout_s",
+    "max_file_bytes", "max_message_bytes", "timeout_s",
 }  # fmt: skip
 
 
@@ -191,7 +199,22 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     settings = Settings(**sections)  # type: ignore[arg-type]
     if settings.apply.mode not in MODES:
         raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
+    _check_downstream(name, settings)
     return settings
+
+
+def _check_downstream(name: str, settings: Settings) -> None:
+    match settings.downstream.type:
+        case "mysql":
+            if not settings.downstream.host:
+                raise SettingsError(f"{name}: [downstream] host is missing")
+        case "file" | "kafka" as kind:
+            try:
+                (settings.file if kind == "file" else settings.kafka).check()
+            except ValueError as error:
+                raise SettingsError(f"{name}: {error}") from None
+        case kind:
+            raise SettingsError(f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'")
 
 
 def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> object:
@@ -207,9 +230,12 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
         if attribute not in hints or "_" in key:
             known = ", ".join(hint.replace("_", "-") for hint in hints)
             raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
-        wanted = hints[attribute]
+        wanted = typing.get_origin(hints[attribute]) or hints[attribute]
         if type(value) is not wanted:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected")
+        for option, scalar in value.items() if isinstance(value, dict) else ():
+            if not isinstance(scalar, str | int | bool):
+                raise SettingsError(f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected")
         if attribute in _POSITIVE and typing.cast(int, value) <= 0:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
         values[attribute] = value

@@ -1,7 +1,7 @@
 """Transactions as records of the binlogfile format, in transaction steps.
 
-    transaction  {"transactions", "more"}   payload: records (`etl.binlog_file`), whole ones; or a piece of one that is too large for
-                                            a step, with "more": true on all its pieces but the last
+    transaction  {"transactions", "more"}   payload: whole records (`etl.binlog_file`); or a piece of a single one that is too large
+                                            for a step, with "more": true on all its pieces but the last
 
 Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
 """
@@ -68,6 +68,9 @@ def transaction_steps(transactions: Iterator[tuple[int, int, list[bytes | memory
                 waiting += piece[at : at + step_bytes]
         waiting += FOOTER.pack(crc)
         count, rows, last = count + 1, rows + changes, commit_ts
+        if size > step_bytes:
+            yield _step(last, waiting, rows, count)
+            waiting, count, rows = bytearray(), 0, 0
     if waiting:
         yield _step(last, waiting, rows, count)
 
