@@ -102,13 +102,13 @@ class Exploder:
 
     def explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB, however large a
-        transaction is. Beside the batch itself that needs about 100 bytes a row change. Raises BinlogDecodeError.
+        transaction is. Beside the batch itself that needs about 100 bytes a row change and 40 MiB. Raises BinlogDecodeError.
         """
         if not batch.num_rows:
             return
         transactions = _Transactions(batch)
         self._check_order(transactions)
-        data, count = transactions.data, len(transactions.commits)
+        count = len(transactions.commits)
         fields = self._scan(transactions, transactions.begins, transactions.ends, np.arange(count))
         self._check_kind(transactions, fields)
         values = fields.last(_PREWRITE_VALUE, count)
@@ -124,7 +124,8 @@ class Exploder:
         found = fields.take(fields.tag == _MUTATION)
         owners = owners[found.owner]
         fields = self._scan(transactions, found.begin, found.end, owners, _SEQUENCE)
-        mutations = _Mutations.read(data, fields, owners, versions)
+        mutations = _Mutations.read(transactions.data, fields, owners, versions)
+        del fields, found
         self._check_mutations(transactions, mutations)
         yield from self._emit(transactions, mutations)
 
@@ -207,11 +208,11 @@ class Exploder:
         opening = np.concatenate(([True], owners[1:] != owners[:-1]))
         positions = before - before[opening][np.cumsum(opening) - 1]
         places = mutations.places()
-        lengths = mutations.row_ends[places] - mutations.row_begins[places]
-        if len(kept) < len(mutations.owners):
-            lengths = lengths[np.repeat(~internal, mutations.has.sum(axis=1))]
         rows = mutations.rows(transactions.payloads)
-        for begin, end in _groups(lengths):
+        sizes = (mutations.edges[1::2] - mutations.edges[::2])[places]
+        if internal.any():
+            sizes = sizes[np.repeat(~internal, mutations.has.sum(axis=1))]
+        for begin, end in _groups(np.cumsum(sizes)):
             first, last = np.searchsorted(ends, [begin, end - 1], side="right").tolist()
             inside = counts[first : last + 1].copy()
             inside[-1] -= ends[last] - end
@@ -277,8 +278,8 @@ class _Mutations:
     """How many inserted, updated, deleted rows each has: three columns."""
     said: Ints
     """How many of each kind its sequence names; a fourth column for the obsolete ones."""
-    row_begins: Ints
-    row_ends: Ints
+    edges: Ints
+    """Where rows begin and end: row i from edges[2 i] to edges[2 i + 1]."""
     kinds: Bytes
     """Of every change."""
     _order: Ints | None
@@ -289,9 +290,10 @@ class _Mutations:
         count = len(owners)
         tag = fields.tag
         which = np.flatnonzero((tag == _INSERTED) | (tag == _UPDATED) | (tag == _DELETED))
-        rows = fields.take(which)
-        slots = rows.owner * np.int64(3) + (rows.tag != _INSERTED) + (rows.tag == _DELETED)
-        order = np.argsort(slots, kind="stable") if (np.diff(slots) < 0).any() else None
+        edges = np.empty(2 * len(which), np.int64)
+        edges[::2], edges[1::2] = fields.begin[which], fields.end[which]
+        slots = fields.owner[which] * np.int64(3) + (tag[which] != _INSERTED) + (tag[which] == _DELETED)
+        order = np.argsort(slots, kind="stable") if _descends(slots) else None
         kinds, kind_owners = _sequences(data, fields)
         obsolete = np.zeros(count, np.bool_)
         obsolete[fields.owner[np.isin(tag, _OBSOLETE)]] = True
@@ -299,7 +301,7 @@ class _Mutations:
         return cls(
             owners, versions[owners], _values(fields, _TABLE_ID, count), obsolete,
             np.bincount(slots, minlength=3 * count).reshape(-1, 3), said.reshape(-1, 4),
-            rows.begin, rows.end, kinds, order,
+            edges, kinds, order,
         )  # fmt: skip
 
     def places(self) -> Ints:
@@ -308,15 +310,14 @@ class _Mutations:
         slots = np.repeat(np.arange(len(self.owners)) * 4, self.said.sum(axis=1)) + self.kinds
         # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving equal
         # kinds in order, gives the order of the lists.
-        if (np.diff(slots) < 0).any():
+        if _descends(slots):
             places[np.argsort(slots, kind="stable")] = np.arange(len(slots))
         return places if self._order is None else self._order[places]
 
     def rows(self, payloads: pa.Buffer) -> pa.Array:
         """An array that shares the payloads' memory, whose element 2 i is row i."""
-        edges = np.empty(2 * len(self.row_begins), np.int64)
-        edges[::2], edges[1::2] = self.row_begins, self.row_ends
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), payloads])
+        buffers = [None, pa.py_buffer(self.edges), payloads]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self.edges) - 1, buffers)
 
 
 def _sequences(data: Bytes, fields: Fields) -> tuple[Bytes, npt.NDArray[np.int32]]:
@@ -358,11 +359,14 @@ def _values(fields: Fields, tag: int, count: int) -> Ints:
     return np.where(at >= 0, fields.begin[at], 0) if len(fields.begin) else np.zeros(count, np.int64)
 
 
-def _groups(lengths: Ints) -> Iterator[tuple[int, int]]:
-    """Cuts rows into neighbours of together about _EMIT_BYTES, at least one each."""
-    total = np.cumsum(lengths)
+def _descends(values: Ints) -> bool:
+    return bool((values[1:] < values[:-1]).any())
+
+
+def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
+    """Cuts rows, whose sizes add up to these, into neighbours of together about _EMIT_BYTES, at least one each."""
     begin, before = 0, 0
-    while begin < len(lengths):
-        end = max(begin + 1, int(np.searchsorted(total, before + _EMIT_BYTES, "right")))
+    while begin < len(sizes):
+        end = max(begin + 1, int(np.searchsorted(sizes, before + _EMIT_BYTES, "right")))
         yield begin, end
-        begin, before = end, int(total[end - 1])
+        begin, before = end, int(sizes[end - 1])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -170,3 +174,58 @@ def test_commits_that_go_back_are_refused():
     for commit_ts in (4, 5):
         with pytest.raises(BinlogDecodeError, match=f"commit_ts {commit_ts}.*after commit_ts 5"):
             explode([first, (commit_ts, 2, prewrite(2))], batch_rows=1)
+
+
+def test_a_large_transaction_comes_out_in_batches_of_bounded_size_and_in_order(monkeypatch):
+    monkeypatch.setattr("etl.explode._EMIT_BYTES", 1000)
+    kinds = [INSERT, DELETE, UPDATE, INSERT, UPDATE]
+    first = [(kinds[i % 5], b"%d" % i * 30) for i in range(700)]
+    second = [(UPDATE, b"s%d" % i) for i in range(300)]
+    internal = mutation(MAX_USER_TABLE_ID + 1, *[(INSERT, b"z" * 500)] * 9)
+    rows = [(2, 1, prewrite(1, mutation(3, *first), internal, mutation(4, *second))), (4, 3, prewrite(3, mutation(4, (INSERT, b"x" * 3000))))]
+    batches = list(Exploder().explode(window_batch(rows)))
+    sizes = [sum(map(len, batch["row"].to_pylist())) for batch in batches]
+    assert len(batches) > 50 and max(sizes[:-1]) <= 1000
+    table = pa.Table.from_batches(batches)
+    assert table["row"].to_pylist() == [row for _, row in (*first, *second)] + [b"x" * 3000]
+    assert table["position"].to_pylist() == [*range(1000), 0]
+    assert table["kind"].to_pylist() == [{INSERT: 0, UPDATE: 1, DELETE: 2}[kind] for kind, _ in (*first, *second)] + [0]
+
+
+MEMORY = """
+import os, sys
+import pyarrow as pa
+from etl.explode import Exploder
+from relay import RelayLog
+from test_explode import INSERT, mutation, prewrite, window_batch
+from upstream import pb
+
+def kib(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name + ":"))
+
+def land(payload):
+    relay = RelayLog.open(sys.argv[1])
+    return relay.write_part(0, 9, f"t{len(payload)}", 0, Exploder().explode(window_batch([(2, 1, payload)])))
+
+land(prewrite(1, mutation(3, (INSERT, b"x"))))
+row = os.urandom(300)
+rows = [row] * 100_000
+payload = prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=rows, updated_rows=rows, sequence=[0, 1] * 100_000))
+del rows
+open("/proc/self/clear_refs", "w").write("5")
+before = kib("VmRSS")
+part = land(payload)
+assert part.rows == 200_000
+print(len(payload) // 1024, kib("VmHWM") - before)
+"""
+
+
+def test_a_large_transaction_is_landed_in_its_payload_and_little_more(tmp_path):
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, tmp_path.as_uri()], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    payload, used = map(int, done.stdout.split())
+    # `window_batch` copies the payload into Arrow's memory, as reading it from a pump does.
+    assert used < payload + 200_000 * 130 // 1024 + 50 * 1024 < 2.3 * payload
