@@ -100,6 +100,8 @@ class PD:
         self._lock = threading.Lock()
         self._etcd = grpc.insecure_channel(f"127.0.0.1:{etcd_port}")
         self._server: grpc.Server | None = None
+        self.more: dict[str, grpc.RpcMethodHandler] = {}
+        """further methods of PD's, from the next start on"""
         self.start()
 
     def start(self) -> None:
@@ -113,6 +115,7 @@ class PD:
                 self._tso, pb.pd.TsoRequest.FromString, pb.pd.TsoResponse.SerializeToString
             ),
         }
+        handlers |= self.more
         forwarded = {
             name: grpc.unary_unary_rpc_method_handler(
                 lambda request, _, call=self._etcd.unary_unary(f"/etcdserverpb.KV/{name}"): call(request, timeout=2)
