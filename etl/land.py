@@ -23,13 +23,14 @@ from etl._landing_job import JobResult, LandingJob
 from etl._landing_report import LandedWindow, LandSummary, Progress
 from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, version_at
 from etl._spark_job import WorkerError
-from etl.checkpoint import Checkpoint, CheckpointTable
+from etl.checkpoint import Checkpoint
 from etl.explode import BinlogDecodeError
-from etl.mysql import DownstreamError, MySQLSession
+from etl.mysql import DownstreamError
 from etl.mysql import is_transient as is_downstream_transient
 from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.registration import DrainerEntry, default_node_id
 from etl.settings import Settings
+from etl.sinks import read_checkpoint
 from relay import Claim, RelayLog, Window, WindowConflictError
 from upstream import (
     EtcdClient,
@@ -326,18 +327,7 @@ class _Loop:
 
     def _downstream_checkpoint(self) -> Checkpoint | None:
         """An unreachable downstream is an error here: a relay log must not begin after what the downstream still needs."""
-        downstream = self._settings.downstream
-        sink = MySQLSession(downstream)
-        try:
-            sink.connect()
-            table = CheckpointTable(sink, self._pd.cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
-            return table.load()
-        except DownstreamError as error:
-            if error.code in (1049, 1146):  # no such schema, no such table: nobody has replicated to it yet
-                return None
-            raise
-        finally:
-            sink.close()
+        return read_checkpoint(self._settings, self._pd.cluster_id)
 
     def _load_schema(self) -> None:
         assert self._lo is not None

@@ -48,7 +48,7 @@ class _GivenUp(Exception):
 def name_poison(error: BaseException, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch | None) -> None:
     """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of `batch` that can
     be found; else just return. Writes nothing. The sink's own session must be closed, for its locks."""
-    if batch is None or not isinstance(error, ApplyError | WorkerError | ValueError) or settings.apply.mode != "atomic":
+    if batch is None or not isinstance(error, ApplyError | WorkerError | ValueError) or settings.apply.mode != "atomic" or settings.downstream.type != "mysql":
         return
     search = _Search(settings, relay, options, batch, downstream=isinstance(error, ApplyError))
     try:

@@ -164,6 +164,11 @@ class Settings:
     file: File = field(default_factory=File)
     kafka: Kafka = field(default_factory=Kafka)
 
+    @property
+    def time_zone(self) -> str:
+        """In which TIMESTAMPs are written where the downstream can't tell."""
+        return {"file": self.file.time_zone, "kafka": self.kafka.time_zone}.get(self.downstream.type, "UTC")
+
 
 _POSITIVE = {
     "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "worker_count", "connect_timeout_s", "read_timeout_s",

@@ -3,12 +3,15 @@
 from typing import TYPE_CHECKING
 
 from etl.settings import Settings
-from etl.sinks.sink import ApplyError, Sink, Written
+from etl.sinks._checkpoint_reader import read_checkpoint
+from etl.sinks.sink import ApplyError, Sink, TakesOver, Written
 
 if TYPE_CHECKING:
+    from etl.sinks.file import FileSink
+    from etl.sinks.kafka import KafkaSink
     from etl.sinks.mysql import MySQLSink
 
-__all__ = ["ApplyError", "Sink", "Written", "open_sink", "sink_shape"]
+__all__ = ["ApplyError", "Sink", "TakesOver", "Written", "open_sink", "read_checkpoint", "sink_shape"]
 
 
 def open_sink(settings: Settings, cluster_id: int) -> Sink:
@@ -21,7 +24,15 @@ def sink_shape(settings: Settings) -> str:
     return _kind(settings).shape
 
 
-def _kind(settings: Settings) -> "type[MySQLSink]":
+def _kind(settings: Settings) -> "type[FileSink | KafkaSink | MySQLSink]":
+    if settings.downstream.type == "file":
+        from etl.sinks.file import FileSink
+
+        return FileSink
+    if settings.downstream.type == "kafka":
+        from etl.sinks.kafka import KafkaSink
+
+        return KafkaSink
     if settings.apply.mode == "parallel":
         from etl.sinks.mysql_parallel import ParallelMySQLSink
 

@@ -1,0 +1,45 @@
+"""Reads a downstream's checkpoint without becoming its writer."""
+
+from __future__ import annotations
+
+from etl.checkpoint import Checkpoint, CheckpointTable
+from etl.mysql import DownstreamError, MySQLSession
+from etl.savepoint import SavepointFile
+from etl.settings import Settings
+
+_NO_SUCH_SCHEMA, _NO_SUCH_TABLE = 1049, 1146
+
+
+def read_checkpoint(settings: Settings, cluster_id: int) -> Checkpoint | None:
+    """Through where the downstream is complete at least; None if nobody has replicated to it yet. Raises CheckpointError,
+    DownstreamError and OSError when that can't be known."""
+    match settings.downstream.type:
+        case "mysql":
+            return _from_table(settings, cluster_id)
+        case "file":
+            from etl.sinks.file import savepoint_file
+
+            return _from_file(savepoint_file(settings.file, cluster_id))
+        case _:
+            from etl.sinks.kafka import savepoint_file as kafka_savepoint_file
+
+            return _from_file(kafka_savepoint_file(settings.kafka, cluster_id))
+
+
+def _from_file(file: SavepointFile) -> Checkpoint | None:
+    found = file.load()
+    return found.checkpoint if found else None
+
+
+def _from_table(settings: Settings, cluster_id: int) -> Checkpoint | None:
+    downstream = settings.downstream
+    session = MySQLSession(downstream)
+    try:
+        session.connect()
+        return CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table).load()
+    except DownstreamError as error:
+        if error.code in (_NO_SUCH_SCHEMA, _NO_SUCH_TABLE):
+            return None
+        raise
+    finally:
+        session.close()

@@ -1,0 +1,124 @@
+"""Finds where a folder of binlog files ends, after whatever happened to the process that wrote them."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from etl.binlog_file import (
+    COMPRESSED,
+    FOOTER,
+    HEADER,
+    MAGIC,
+    BinlogFileError,
+    FileName,
+    commit_ts_of,
+    list_files,
+    read_file,
+)
+from etl.savepoint import Savepoint
+
+log = logging.getLogger("sluice.apply")
+
+_MAGIC = MAGIC.to_bytes(4, "little")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The newest file (None: there is none), the bytes in it, and the last commit timestamp that was found (TSO, 0 if none was
+    looked at)."""
+
+    path: Path | None = None
+    offset: int = 0
+    commit_ts: int = 0
+
+
+def find_end(folder: Path, savepoint: Savepoint | None) -> End:
+    """Read what was written after the savepoint and cut off a record that was not finished. Raises BinlogFileError when files aren't
+    as they were left, and OSError."""
+    files = list_files(folder)
+    if savepoint is None or savepoint.place is None:
+        return _end_of_unknown(files)
+    place = FileName.parse(savepoint.place)
+    indexes = [_index(path) for path in files]
+    if place is None or place.index not in indexes:
+        raise BinlogFileError(
+            f"{folder / savepoint.place} is not there, the file that the savepoint says was written last: bring the files back, or, to begin "
+            "a new folder of files at the savepoint's commitTS, remove the [sluice] part from the savepoint file"
+        )
+    end = End()
+    for path in files[indexes.index(place.index) :]:
+        offset = savepoint.offset if _index(path) == place.index else 0
+        if not path.name.endswith(COMPRESSED) and (size := path.stat().st_size) < offset:
+            raise BinlogFileError(
+                f"{path} has {size} bytes, but {offset} were durable when the savepoint was written: somebody cut it, or the disk lost data. "
+                "Bring the file back, or begin at an earlier commitTS in a new folder"
+            )
+        end = _read_to_end(path, offset, end.commit_ts, may_cut=path == files[-1])
+    return end
+
+
+def _end_of_unknown(files: list[Path]) -> End:
+    """For files that a Drainer left: nothing is known of them but what is in them."""
+    newest: End | None = None
+    for path in reversed(files):
+        end = _read_to_end(path, 0, 0, may_cut=newest is None, trusted=False)
+        newest = newest or end
+        if end.commit_ts:
+            return End(newest.path, newest.offset, end.commit_ts)
+    return newest or End()
+
+
+def _read_to_end(path: Path, offset: int, commit_ts: int, may_cut: bool, trusted: bool = True) -> End:
+    try:
+        for behind, message in read_file(path, offset):
+            found = commit_ts_of(message)
+            if found < commit_ts:
+                raise BinlogFileError(f"{path}: commit_ts {found} at byte {offset} follows {commit_ts}: two processes wrote to it; {_way_out(offset)}")
+            commit_ts, offset = found, behind
+    except ValueError as error:
+        raise BinlogFileError(f"{path}: the record at byte {offset} is {error}") from error
+    except BinlogFileError as error:
+        if len(error.args) < 2:
+            raise
+        damage: int = error.args[1]
+        if not may_cut or path.name.endswith(COMPRESSED):
+            raise BinlogFileError(f"{error.args[0]}, and there are later files: bring back an undamaged copy") from error
+        if not trusted and _readable_behind(path, damage):
+            raise BinlogFileError(
+                f"{error.args[0]}, but behind it are whole ones: a Drainer went on behind what a crash had left, and no reader gets past it; "
+                f"{_way_out(damage)} and set commitTS in the savepoint file to {commit_ts}, so that the rest is written again"
+            ) from error
+        log.warning("%s: cut off there; it is written again", error.args[0])
+        with path.open("r+b") as file:
+            file.truncate(damage)
+            os.fsync(file.fileno())
+        offset = damage
+    return End(path, offset, commit_ts)
+
+
+def _way_out(offset: int) -> str:
+    return f"cut the file there (truncate -s {offset})"
+
+
+def _readable_behind(path: Path, damage: int) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(_MAGIC, damage + 1)
+        while 0 <= at <= len(data) - HEADER.size:
+            _, size = HEADER.unpack_from(data, at)
+            end = at + HEADER.size + size
+            if end + FOOTER.size <= len(data) and FOOTER.unpack_from(data, end)[0] == google_crc32c.value(data[at + HEADER.size : end]):
+                return True
+            at = data.find(_MAGIC, at + 1)
+    return False
+
+
+def _index(path: Path) -> int:
+    name = FileName.parse(path.name)
+    assert name is not None
+    return name.index

@@ -1,0 +1,205 @@
+"""Writes transactions to binlog files in the original Drainer's format (`etl.binlog_file`), exactly once.
+
+The files themselves tell what is there: data is synced before the savepoint moves, so after a crash everything from the savepoint on is
+read again, a record that is cut off is removed, and the last whole one is where the next run begins. The savepoint says as well up
+to which byte the files were durable; if they have become shorter than that, data was lost and nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from etl._steps import Step
+from etl.binlog_file import (
+    COMPRESSED,
+    BinlogFileError,
+    FileName,
+    encode_record,
+    new_name,
+    split_records,
+)
+from etl.checkpoint import Checkpoint, CheckpointMovedError
+from etl.filters import Filter
+from etl.savepoint import SavepointFile, sync_folder
+from etl.settings import Settings
+from etl.shapes.file_binlog import ddl_message
+from etl.sink_settings import File
+from etl.sinks._binlog_ddl import recorded
+from etl.sinks._file_recovery import End, find_end
+from etl.sinks._file_upkeep import Upkeep
+from etl.sinks.sink import ApplyError, Written
+
+_UPKEEP_INTERVAL_S = 3600.0
+
+
+class FileSink:
+    """A folder of binlog files on a local disk, written by one process at a time."""
+
+    shape = "file_binlog"
+
+    def __init__(self, options: File, cluster_id: int, filters: Filter) -> None:
+        self._folder = Path(options.dir).absolute()
+        self._limit = options.max_file_bytes
+        self._filters = filters
+        self._savepoint = savepoint_file(options, cluster_id)
+        self._upkeep = Upkeep(self._folder, options.compression == "gzip", options.retention_days)
+        self._upkeep_due = 0.0
+        self._lock: int | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._file: int | None = None  # None when the newest file takes no more
+        self._end = End()
+        self._within = False  # a record has begun and not ended
+
+    @classmethod
+    def open(cls, settings: Settings, cluster_id: int) -> Self:
+        """The settings' folder; nothing is touched yet."""
+        return cls(settings.file, cluster_id, Filter())
+
+    @property
+    def address(self) -> str:
+        return str(self._folder)
+
+    def close(self) -> None:
+        self._upkeep.stop()
+        for descriptor in (self._file, self._lock):
+            if descriptor is not None:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        self._file = self._lock = None
+
+    def recover(self) -> Checkpoint | None:
+        """Lock the folder, cut off what was not finished, and find the last transaction that is there."""
+        self.close()
+        self._within = False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            found = self._savepoint.load()
+            self._upkeep.clear_up()
+            self._end = find_end(self._folder, found)
+            self._upkeep.keep_from = (found.place if found else None) or ""
+            self._open_newest()
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            raise ApplyError(f"{error}: [file] dir must be a folder that this user can write to") from error
+        except BinlogFileError as error:
+            raise ApplyError(str(error.args[0])) from error
+        checkpoint = found.checkpoint if found else Checkpoint(0)
+        if self._end.commit_ts > checkpoint.commit_ts:
+            checkpoint = checkpoint.at(self._end.commit_ts)
+        self._checkpoint = checkpoint if checkpoint.commit_ts else None
+        self._start_upkeep()
+        return self._checkpoint
+
+    def run(self, steps: Iterable[Step]) -> Written:
+        written = Written()
+        for step in steps:
+            started = time.perf_counter()
+            match step.kind:
+                case "transaction":
+                    self._write(memoryview(step.payload), bool(step.detail["more"]))
+                    written.rows += step.rows
+                    written.send_s += time.perf_counter() - started
+                case "ddl":
+                    ddl = recorded(step.detail, self._filters)
+                    if ddl is not None:
+                        self._write(memoryview(encode_record(ddl_message(ddl))), False)
+                        written.ddls += 1
+                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+                    written.ddl_s += time.perf_counter() - started
+                case "commit":
+                    self._commit(step)
+                    written.commits += 1
+                    written.changes += step.changes
+                    written.add_stages(step.detail.get("timings_ms"))
+                    written.warn(step.detail.get("warnings"))
+                    written.commit_s += time.perf_counter() - started
+                case _:
+                    raise ValueError(f"unknown step {step.kind!r}")
+        return written
+
+    def _commit(self, step: Step) -> None:
+        if self._file is not None:
+            os.fdatasync(self._file)
+        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+        place = self._end.path.name if self._end.path else None
+        self._savepoint.save(self._checkpoint, place, self._end.offset)
+        self._upkeep.keep_from = place or ""
+        if time.monotonic() >= self._upkeep_due:
+            self._start_upkeep()
+
+    def _write(self, data: memoryview, more: bool) -> None:
+        """Append whole records, or a piece of one with `more` to come; a record that reaches the limit is a file's last."""
+        if self._within or more or self._room > len(data):
+            self._append(data)
+            self._within = more
+            if not more and self._room <= 0:
+                self._finish()
+            return
+        start = 0
+        for end, _ in split_records(data):
+            if end - start >= self._room:
+                self._append(data[start:end])
+                self._finish()
+                start = end
+        self._append(data[start:])
+
+    @property
+    def _room(self) -> int:
+        """Bytes to the limit of the file that is written next."""
+        return self._limit - (self._end.offset if self._file is not None else 0)
+
+    def _append(self, data: memoryview) -> None:
+        while data:
+            if self._file is None:
+                self._begin()
+            assert self._file is not None
+            count = os.write(self._file, data)
+            self._end = replace(self._end, offset=self._end.offset + count)
+            data = data[count:]
+
+    def _begin(self) -> None:
+        """Open a new file."""
+        name = FileName.parse(self._end.path.name) if self._end.path else None
+        path = self._folder / new_name(name.index + 1 if name else 0)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._end = End(path)
+        sync_folder(self._folder)
+        if name:
+            self._start_upkeep()
+
+    def _finish(self) -> None:
+        """Close a full file, durable; the next is begun when there is something to write."""
+        assert self._file is not None
+        os.fdatasync(self._file)
+        os.close(self._file)
+        self._file = None
+
+    def _open_newest(self) -> None:
+        """Go on in the newest file if it is neither full nor compressed."""
+        path = self._end.path
+        if path is not None and not path.name.endswith(COMPRESSED) and self._end.offset < self._limit:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointMovedError(f"another process writes binlog files to {self._folder}: stop one of the two") from error
+
+    def _start_upkeep(self) -> None:
+        self._upkeep_due = time.monotonic() + _UPKEEP_INTERVAL_S
+        self._upkeep.start()
+
+
+def savepoint_file(options: File, cluster_id: int) -> SavepointFile:
+    """Where the checkpoint of a folder of binlog files is kept."""
+    return SavepointFile(Path(options.savepoint or Path(options.dir) / "savepoint").absolute(), cluster_id)
