@@ -1,4 +1,5 @@
-"""Child of test_store_crash: writes transactions, prints the number of each one once it is acknowledged, purges."""
+"""Child of test_store_crash: writes transactions, prints the number of each one once it is acknowledged ("12") and what a
+live reader was given ("r<commit_ts>"), purges."""
 
 from __future__ import annotations
 
@@ -17,6 +18,13 @@ def main() -> None:
     options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01)
     store = Store.open(sys.argv[1], options)
     slots = threading.Semaphore(4)
+
+    def read() -> None:
+        for entity in store.pull(int(sys.argv[2]), threading.Event()):
+            os.write(1, b"r%d\n" % entity.commit_ts)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     for i in range(200):
         start = BASE + i * (60_000 << 18)
 
