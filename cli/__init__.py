@@ -12,6 +12,13 @@ _COMMANDS = {
     "up": "Start the stack, or the parts of it that don't run.",
     "down": "Stop the stack.",
     "status": "What runs, where, and how far replication is.",
+    "pause": "Have landing and applying wait.",
+    "resume": "Have landing and applying go on.",
+    "run-until": "Take the downstream to an exact point in time and wait there.",
+    "ddl": "Skip or replace one DDL statement.",
+    "txn": "Skip one transaction.",
+    "decisions": "What was decided about transactions and DDL.",
+    "relay": "Look into the relay log.",
     "replay": "Replay a recording into the running stack.",
     "pump": "Run a pump, in the place of TiDB's.",
     "bench": "Measure throughput and lag on this machine.",
@@ -27,7 +34,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

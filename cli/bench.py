@@ -52,6 +52,29 @@ def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> 
     return 1 if result.differences else 0
 
 
+@command.command("land")
+@click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Whose changes to land again and again [the recording `sysbench`].")
+@click.option("--changes", "sizes", type=click.IntRange(min=1), multiple=True, help="Row changes of a backlog, may be repeated [100,000 and 1,000,000].")
+@_JSON
+@click.pass_context
+def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
+    """Row changes/s of landing a backlog, how it grows with the backlog, and the memory it takes."""
+    from bench.apply import RECORDING
+    from bench.land import SIZES, measure
+
+    with stop_signals_raise():
+        results = measure(_stack(ctx), (directory or RECORDING).absolute(), sizes or SIZES, _reporter(as_json))
+    if as_json:
+        return _print_json({"backlogs": [asdict(result) for result in results]}, 0)
+    for result in results:
+        click.echo(f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows} windows, the first left out)")
+        for title, found in (("CPU, us a row change", result.cpu_us), ("memory at most, MiB", result.rss_mib)):
+            click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
+        _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
+    _print_machine()
+    return 0
+
+
 @command.command("lag")
 @click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")

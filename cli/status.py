@@ -7,15 +7,28 @@ from typing import Any
 
 import click
 
+from cli._settings import config_option, named_config
 from cli._stack import stack_of, tso_text
+from cli.decisions import lines as decision_lines
 from embedded import LOOPBACK, PUMP_NAMES, Stack, View, airflow_url, password_file
 
 
 @click.command("status")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
+@config_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
-    """Say what runs, where it can be reached, and how far replication is. Works with the stack down, too."""
+def command(ctx: click.Context, as_json: bool, config: str | None) -> None:
+    """Say what runs, where it can be reached, and how far replication is. Works with the stack down, too.
+
+    With settings of a pipeline (--config, SLUICE_CONFIG): how far it is, what operators asked for, and its pumps.
+    """
+    path = named_config(ctx, config)
+    if path is not None:
+        from etl import load_settings, operate
+
+        pipeline = operate.status(load_settings(path))
+        click.echo(json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline)))
+        return
     status = collect(stack_of(ctx))
     click.echo(json.dumps(status, indent=1) if as_json else _text(status))
 
@@ -39,9 +52,12 @@ def collect(stack: Stack) -> dict[str, Any]:
         "pumps": [],
         "spark": None,
         "replication": None,
+        "operators": None,
     }
     if not ports:
         return result
+    from etl import load_settings, operate
+
     site = stack.site()
     result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"}
     result["airflow"] = {"url": airflow_url(ports["airflow"]), "user": "admin", "password_file": str(password_file(stack.home))}
@@ -67,6 +83,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         "row_changes_applied": progress.changes_applied,
         "ddls_applied": progress.ddls_applied,
     }
+    result["operators"] = operate.orders(load_settings(site.config))
     return result
 
 
@@ -96,4 +113,39 @@ def _text(status: dict[str, Any]) -> str:
         lines.append(f"checkpoint  {tso_text(checkpoint) if checkpoint else 'none yet'}")
     lag = replication["lag_ms"]
     lines.append(f"lag         {'unknown' if lag is None else f'{lag} ms'}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_order_lines(status["operators"])])
+
+
+def _order_lines(orders: dict[str, Any]) -> list[str]:
+    lines = []
+    paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
+    if paused:
+        lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")
+    if orders["apply_until_ts"] is not None:
+        lines.append(f"until       {tso_text(orders['apply_until_ts'])}; `sluice resume` goes on")
+    for decision in orders["decisions"]:
+        first, *more = decision_lines(decision)
+        lines += [f"decided     {first}", *(f"            {line.strip()}" for line in more)]
+    return lines
+
+
+def _pipeline_lines(status: dict[str, Any]) -> list[str]:
+    relay, checkpoint = status["relay"], status["checkpoint"]
+    landed = f"{relay['lo']} to {tso_text(relay['hi'])}" if relay["hi"] else "nothing yet"
+    lines = [f"relay log   {relay['url']}", f"landed      {landed}"]
+    if "downstream" in status["errors"]:
+        lines.append(f"checkpoint  unknown: {status['errors']['downstream']}")
+    else:
+        note = "" if status["consistent"] in (None, True) else ", changes after it may be downstream already"
+        lines.append(f"checkpoint  {tso_text(checkpoint) + note if checkpoint else 'none yet'}")
+    if checkpoint:
+        waiting = status["landed_not_applied_ms"]
+        behind = f", {waiting / 1000:,.1f} s of it landed and not applied" if waiting else ""
+        lines.append(f"lag         {status['lag_ms'] / 1000:,.1f} s behind the clock{behind}")
+    if status["ddl_under_way"]:
+        lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
+    lines += _order_lines(status)
+    if "upstream" in status["errors"]:
+        lines.append(f"pumps       unknown: {status['errors']['upstream']}")
+    lines += [f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through {pump['max_commit_ts']}" for pump in status["pumps"]]
+    return lines

@@ -152,7 +152,9 @@ class _Search:
         """Where transactions end."""
         for number, changes in enumerate(self._changes):
             commit_ts = changes["commit_ts"].to_numpy()
-            ends = np.flatnonzero(np.append(commit_ts[1:] != commit_ts[:-1], True)) + 1 if len(commit_ts) else []
+            if not len(commit_ts):
+                continue
+            ends = np.flatnonzero(np.append(commit_ts[1:] != commit_ts[:-1], True)) + 1
             yield from (_Place(number, int(end)) for end in ends if commit_ts[end - 1] > self._after)
 
     def _first(self, places: Sequence[_Place], fault: BaseException) -> tuple[int, BaseException]:

@@ -79,6 +79,20 @@ def find_window(relay: RelayLog, ts: int) -> tuple[Window, bool]:
     raise NotLandedError(f"{relay.url} holds no window at {ts}: it reaches from {first.lo} to {last.hi}")
 
 
+def newest(relay: RelayLog, count: int) -> list[Window]:
+    """The last `count` windows, ascending."""
+    first, last = relay.first(), relay.last()
+    if first is None or last is None:
+        return []
+    windows = [last]
+    while len(windows) < count and windows[0].lo > first.lo:
+        before = relay.find(windows[0].lo - 1)
+        if before is None or before.hi != windows[0].lo:
+            break
+        windows.insert(0, before)
+    return windows
+
+
 def commits(relay: RelayLog, window: Window) -> set[int]:
     """The commit timestamps of all transactions of a window: those with changes, DDL, and those that landing left out."""
     found = set(np.unique(relay.read([window])["commit_ts"].to_numpy()).tolist())

@@ -1,0 +1,60 @@
+"""sluice decisions: what was decided about single transactions and DDL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from cli._settings import config_option, settings_of
+
+
+@click.group("decisions")
+def command() -> None:
+    """What was decided about single transactions and DDL, with `sluice txn` and `sluice ddl`."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON array.")
+@config_option
+@click.pass_context
+def list_command(ctx: click.Context, as_json: bool, config: str | None) -> None:
+    """All of them, and whether they were used."""
+    from etl import operate
+
+    found = operate.list_decisions(settings_of(ctx, config))
+    if as_json:
+        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
+    elif not found:
+        click.echo("no decisions")
+    for decision in found if not as_json else ():
+        for line in lines(decision):
+            click.echo(line)
+
+
+@command.command("remove")
+@click.argument("commit_ts", type=int)
+@config_option
+@click.pass_context
+def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
+    """Take the decision about COMMIT_TS back. What was skipped or replaced already stays so."""
+    from etl import operate
+
+    click.echo(operate.remove_decision(settings_of(ctx, config), commit_ts))
+
+
+def lines(decision: dict[str, Any]) -> list[str]:
+    """A decision as text: a line, and one a statement."""
+    from etl.operate import tso_text
+    from upstream.tso import compose
+
+    def time_of(ms: int) -> str:
+        return tso_text(compose(ms)).partition("(")[2].rstrip(")")
+
+    used = f"used {time_of(decision['used_ms'])}" if decision["used_ms"] else "not used yet"
+    by = f", by {decision['by']}" if decision["by"] else ""
+    made = f" {time_of(decision['made_ms'])}" if decision["made_ms"] else ""
+    why = f", why: {decision['why']}" if decision["why"] else ""
+    first = f"{tso_text(decision['commit_ts'])}  {decision['action']}{by}{made}{why}; {used}"
+    return [first, *(f"    {statement}" for statement in decision["sql"])]

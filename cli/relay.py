@@ -1,0 +1,102 @@
+"""sluice relay: look into the relay log."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli._settings import config_option, settings_of
+
+if TYPE_CHECKING:
+    from etl.window_view import RowChange
+
+_VALUE_LENGTH = 80
+
+
+@click.group("relay")
+def command() -> None:
+    """Look into the relay log."""
+
+
+@command.command("show")
+@click.argument("ts", metavar="[LO|COMMIT_TS]", type=int, required=False)
+@click.option("--last", type=click.IntRange(1), help="The newest so many windows [1].")
+@click.option("--rows", is_flag=True, help="Row changes, decoded; with COMMIT_TS those of that transaction.")
+@click.option("--table", metavar="DB.TABLE", help="Row changes of this table only.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, for windows and for row changes.")
+@config_option
+@click.pass_context
+def show(ctx: click.Context, ts: int | None, last: int | None, rows: bool, table: str | None, as_json: bool, config: str | None) -> None:
+    """What is in a window: its parts, DDL statements, changes by table. Without LO (where a window begins) or COMMIT_TS (of a
+    transaction in it) the newest one."""
+    from etl.window_view import describe, find_window, newest, row_changes
+    from relay import RelayLog
+
+    if ts is not None and last is not None:
+        raise click.UsageError("give a timestamp or --last, not both")
+    relay = RelayLog.open(settings_of(ctx, config).relay.url)
+    exact = False
+    if ts is not None:
+        window, exact = find_window(relay, ts)
+        windows = [window]
+    else:
+        windows = newest(relay, last or 1)
+    if not windows:
+        click.echo("no window is landed yet", err=as_json)
+    for window in windows:
+        found = describe(relay, window)
+        if as_json:
+            click.echo(json.dumps({"window": found}, ensure_ascii=False))
+        else:
+            click.echo("\n".join(_window_lines(found)))
+        if rows or table:
+            for change in row_changes(relay, window, table, ts if exact else None):
+                click.echo(json.dumps({"change": _as_json(change)}, ensure_ascii=False, default=_plain) if as_json else _change_text(change))
+
+
+def _window_lines(window: dict[str, Any]) -> list[str]:
+    lines = [
+        f"window ({window['lo']}, {window['hi']}]  {window['from']} to {window['to']}",
+        f"  {window['transactions']:,} transactions, {window['changes']:,} row changes, {len(window['ddls'])} DDL, schema version {window['schema_version']}",
+        f"  record {window['record']}",
+    ]
+    lines += [f"  part {part['path']}: {part['transactions']:,} transactions, {part['rows']:,} rows, {part['bytes']:,} bytes" for part in window["parts"]]
+    for ddl in window["ddls"]:
+        query = " ".join(str(ddl["query"]).split())
+        lines.append(f"  DDL at {ddl['commit_ts']}, job {ddl['job_id']}, type {ddl['type']}, schema {ddl['schema_name']}: {query}")
+    lines += [f"  left out by decision: {entry['commit_ts']}: {entry['why']}" for entry in window["skipped"]]
+    for entry in window["tables"]:
+        lines.append(
+            f"  {entry['table']}: {entry['transactions']:,} transactions, {entry['insert']:,} inserts, {entry['update']:,} updates, {entry['delete']:,} deletes"
+        )
+    return lines
+
+
+def _change_text(change: RowChange) -> str:
+    key = ", ".join(f"{name}={_shown(value)}" for name, value in change.key.items())
+    head = f"{change.commit_ts} {change.position:>4} {change.kind:<6} {change.table} [{key}]"
+    if change.fault:
+        return f"{head} can't be decoded: {change.fault}"
+    if change.old is not None and change.new is not None:
+        changed = [name for name in change.new if change.old.get(name) != change.new[name]]
+        return f"{head} " + (", ".join(f"{name}: {_shown(change.old.get(name))} → {_shown(change.new[name])}" for name in changed) or "unchanged")
+    image = change.new if change.new is not None else change.old or {}
+    return f"{head} " + ", ".join(f"{name}={_shown(value)}" for name, value in image.items())
+
+
+def _shown(value: Any) -> str:
+    """A value for a terminal: control characters escaped, long ones cut."""
+    text = "NULL" if value is None else repr(_plain(value) if isinstance(value, bytes | bytearray) else value)
+    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}… ({len(text)} characters)"
+
+
+def _plain(value: Any) -> str:
+    return f"0x{bytes(value).hex()}" if isinstance(value, bytes | bytearray | memoryview) else str(value)
+
+
+def _as_json(change: RowChange) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(change)

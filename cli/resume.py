@@ -1,0 +1,18 @@
+"""sluice resume: have landing and applying go on."""
+
+from __future__ import annotations
+
+import click
+
+from cli._settings import config_option, settings_of
+
+
+@click.command("resume")
+@click.argument("what", type=click.Choice(["land", "apply", "both"]), default="both")
+@config_option
+@click.pass_context
+def command(ctx: click.Context, what: str, config: str | None) -> None:
+    """Have landing, applying or both go on, also beyond what `sluice run-until` said."""
+    from etl import operate
+
+    click.echo(operate.resume(settings_of(ctx, config), what))

@@ -1,0 +1,55 @@
+"""sluice run-until: take the downstream to an exact point in time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import config_option, settings_of
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
+
+_POLL_S = 0.5
+
+
+@click.command("run-until")
+@click.argument("moment", metavar="TSO|TIME")
+@click.option("--follow", is_flag=True, help="Show progress until it is there.")
+@config_option
+@click.pass_context
+def command(ctx: click.Context, moment: str, follow: bool, config: str | None) -> None:
+    """Have applying go to exactly a commit timestamp, in the middle of a window if need be, and wait there until `sluice resume`.
+
+    TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC without a zone): everything committed
+    until then is in.
+    """
+    from etl import operate
+
+    settings = settings_of(ctx, config)
+    click.echo(operate.run_until(settings, moment))
+    if follow:
+        _follow(settings, operate.parse_moment(moment))
+
+
+def _follow(settings: Settings, ts: int) -> None:
+    from etl import operate
+
+    shown: tuple[object, ...] = ()
+    while True:
+        now = operate.status(settings)
+        at = now["checkpoint"]
+        landed = now["relay"]["hi"]
+        key = (at, landed, now["apply_paused"], now["apply_until_ts"], tuple(now["errors"].items()))
+        if key != shown:
+            shown = key
+            where = operate.tso_text(at) if at else "unknown"
+            left = "" if at is None else f", {max(0, (ts >> 18) - (at >> 18)) / 1000:,.1f} s of upstream time to go"
+            click.echo(f"checkpoint {where}{left}, landed through {landed}" + "".join(f"; {text}" for text in now["errors"].values()))
+        if at is not None and at >= ts:
+            return
+        if now["apply_paused"] or now["apply_until_ts"] != ts:
+            raise click.ClickException("somebody gave another order meanwhile; `sluice status` shows it")
+        time.sleep(_POLL_S)

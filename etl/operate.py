@@ -1,0 +1,244 @@
+"""What operators can do, as functions that the command line and the DAG `operate` share. Each returns what it did, as a line of text.
+
+Nothing here talks to running tasks: they read the relay log's control.json and decisions several times a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from etl.checkpoint import Checkpoint
+from etl.mysql import DownstreamError
+from etl.settings import MODES, Settings, SettingsError
+from etl.sinks import read_checkpoint
+from etl.window_view import NotLandedError, find_window
+from relay import REPLACE, SKIP, Control, Decision, RelayLog
+from upstream.tso import compose, parse_timestamp, to_datetime
+
+BOTH, LAND, APPLY = "both", "land", "apply"
+_LOGICAL_MAX = (1 << 18) - 1
+_FIRST_TSO = compose(315_532_800_000)  # 1980: what is smaller is a job id
+
+
+class OperateError(ValueError):
+    """What was asked for can't be done; says why, and what can."""
+
+
+def parse_moment(text: str) -> int:
+    """A TSO from its digits, or from an ISO date-time (UTC unless it has a zone): then the last TSO of that millisecond, so that
+    everything committed until then is in. Raises ValueError."""
+    ts = parse_timestamp(text)
+    return ts if text.strip().isdigit() else ts | _LOGICAL_MAX
+
+
+def tso_text(ts: int) -> str:
+    """A TSO with its time in UTC."""
+    return f"{ts} ({_time_text(to_datetime(ts))} UTC)"
+
+
+def _time_text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
+
+
+def for_run(settings: Settings, mode: str = "") -> Settings:
+    """The settings with another `[apply] mode` for one run; "" leaves it. Raises SettingsError."""
+    if not mode:
+        return settings
+    if mode not in MODES:
+        raise SettingsError(f"mode {mode!r}: there are {', '.join(MODES)}")
+    return replace(settings, apply=replace(settings.apply, mode=mode))
+
+
+# Pausing, and stopping at a point in time
+
+
+def pause(settings: Settings, what: str = BOTH) -> str:
+    """Have landing, applying or both wait."""
+    relay = RelayLog.open(settings.relay.url)
+    relay.set_control(_paused(relay.control(), what, True))
+    return f"{_named(what)} paused; running tasks notice within a second, later ones too"
+
+
+def resume(settings: Settings, what: str = BOTH) -> str:
+    """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten."""
+    relay = RelayLog.open(settings.relay.url)
+    control = _paused(relay.control(), what, False)
+    relay.set_control(control if what == LAND else replace(control, apply_until_ts=None))
+    return f"{_named(what)} resumed"
+
+
+def _paused(control: Control, what: str, paused: bool) -> Control:
+    if what not in (BOTH, LAND, APPLY):
+        raise OperateError(f"{what!r} can't be paused; there are {LAND}, {APPLY} and {BOTH}")
+    return Control(
+        paused if what in (BOTH, LAND) else control.land_paused,
+        paused if what in (BOTH, APPLY) else control.apply_paused,
+        control.apply_until_ts,
+    )
+
+
+def _named(what: str) -> str:
+    return {BOTH: "landing and applying are", LAND: "landing is", APPLY: "applying is"}[what]
+
+
+def run_until(settings: Settings, moment: str) -> str:
+    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait there. Raises ValueError."""
+    ts = parse_moment(moment)
+    relay = RelayLog.open(settings.relay.url)
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts > ts:
+        raise OperateError(f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back")
+    relay.set_control(replace(relay.control(), apply_paused=False, apply_until_ts=ts))
+    return f"applying goes to {tso_text(ts)} and waits there; `sluice resume` lets it go on"
+
+
+# Decisions
+
+
+def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str = "") -> str:
+    """Leave a transaction out of the downstream, and out of the relay log if it can't even be landed. Raises OperateError."""
+    relay = RelayLog.open(settings.relay.url)
+    found = _at(settings, relay, commit_ts)
+    if found == "ddl":
+        raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
+    relay.decisions.add(Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    return f"the transaction at {tso_text(commit_ts)} is left out{_not_landed(found)}"
+
+
+def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:
+    """Leave a DDL, given by commit_ts or job id, out of the downstream; later rows are read with the schema it made all the same.
+    Raises OperateError."""
+    relay = RelayLog.open(settings.relay.url)
+    commit_ts, found = _ddl(settings, relay, which)
+    relay.decisions.add(Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    return f"the DDL at {tso_text(commit_ts)} is left out{_not_landed(found)}"
+
+
+def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
+    """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
+    relay = RelayLog.open(settings.relay.url)
+    commit_ts, found = _ddl(settings, relay, which)
+    relay.decisions.add(Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
+    return f"the DDL at {tso_text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
+
+
+def remove_decision(settings: Settings, commit_ts: int) -> str:
+    """Take a decision back. Raises OperateError if there is none."""
+    relay = RelayLog.open(settings.relay.url)
+    if not relay.decisions.remove(commit_ts):
+        raise OperateError(f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are")
+    return f"the decision about {tso_text(commit_ts)} is taken back"
+
+
+def list_decisions(settings: Settings) -> list[dict[str, Any]]:
+    """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
+    decisions = RelayLog.open(settings.relay.url).decisions
+    used = decisions.used_ms()
+    return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
+
+
+def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
+    """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
+        raise OperateError(f"the downstream is at {tso_text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is applied")
+    last = relay.last()
+    if last is None or commit_ts > last.hi:
+        return ""
+    try:
+        window, exact = find_window(relay, commit_ts)
+    except NotLandedError as error:
+        raise OperateError(str(error)) from None
+    if not exact:
+        raise OperateError(f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it")
+    return "ddl" if any(int(ddl["commit_ts"]) == commit_ts for ddl in window.ddls) else "rows"
+
+
+def _ddl(settings: Settings, relay: RelayLog, which: int) -> tuple[int, str]:
+    """(commit_ts, what is there) of a DDL given by commit_ts or job id."""
+    if which >= _FIRST_TSO:
+        found = _at(settings, relay, which)
+        if found == "rows":
+            raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
+        return which, found
+    checkpoint = _checkpoint(settings, relay)
+    first = relay.first()
+    if first is not None:
+        for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
+            for ddl in window.ddls:
+                if ddl.get("job_id") == which:
+                    return int(ddl["commit_ts"]), _at(settings, relay, int(ddl["commit_ts"]))
+    raise OperateError(f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to come")
+
+
+def _not_landed(found: str) -> str:
+    return "" if found else "; it isn't landed yet"
+
+
+# Looking
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer is named in ``errors``."""
+    errors: dict[str, str] = {}
+    relay = RelayLog.open(settings.relay.url)
+    first, last = relay.first(), relay.last()
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, DownstreamError):
+        errors["downstream"] = str(checkpoint)
+        checkpoint = None
+    at = checkpoint.commit_ts if checkpoint else None
+    waiting = max(0, (last.hi >> 18) - (at >> 18)) if last is not None and at is not None else None
+    return {
+        "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
+        "checkpoint": at,
+        "consistent": checkpoint.consistent if checkpoint else None,
+        "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
+        "landed_not_applied_ms": waiting,
+        "lag_ms": max(0, _now_ms() - (at >> 18)) if at else None,
+        **orders(settings),
+        "pumps": _pumps(settings, errors),
+        "errors": errors,
+    }
+
+
+def orders(settings: Settings) -> dict[str, Any]:
+    """What operators asked for, as JSON values."""
+    control = RelayLog.open(settings.relay.url).control()
+    return {
+        "land_paused": control.land_paused,
+        "apply_paused": control.apply_paused,
+        "apply_until_ts": control.apply_until_ts,
+        "decisions": list_decisions(settings),
+    }
+
+
+def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
+    from upstream import EtcdClient, EtcdError, Registry, RegistryError
+
+    try:
+        with EtcdClient(settings.upstream.pd_urls, timeout_s=3.0) as etcd:
+            pumps = Registry(etcd).pumps()
+    except (EtcdError, RegistryError) as error:
+        errors["upstream"] = str(error)
+        return []
+    return [{"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts} for pump in pumps]
+
+
+def _checkpoint(settings: Settings, relay: RelayLog) -> Checkpoint | DownstreamError | None:
+    """The downstream's checkpoint; why it can't be read; None if there is none."""
+    last = relay.last()
+    if last is None:
+        return None
+    try:
+        return read_checkpoint(settings, last.cluster_id)
+    except DownstreamError as error:
+        return error
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,158 @@
+"""Operators' commands against a real relay log and a real downstream: what they say, what they leave, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cli import main
+from relay import Control, RelayLog
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, table
+
+ITEM = table(11, "item", "id int", "name varchar(20)", primary="id")
+NEW = table(11, "item", "id int", "name varchar(20)", "w int", primary="id")
+
+@dataclass
+class Done:
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
+    story = Story(mariadb, tmp_path)
+    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20))")
+    story.insert(ITEM, {"id": 1, "name": "a"})
+    story.apply()
+    return story
+
+
+@pytest.fixture
+def sluice(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{story._url}"\n'
+        f'[downstream]\nhost = "127.0.0.1"\nport = {story.server.port}\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(config))
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+
+    def run(*words: object, code: int = 0) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        done = Done(*capsys.readouterr())
+        assert ended.value.code == code, done
+        return done
+
+    return run
+
+
+def test_pausing_and_resuming_leave_the_other_half_as_it_was(story: Story, sluice: Run) -> None:
+    relay = RelayLog.open(story._url)
+    sluice("pause", "apply")
+    assert relay.control() == Control(apply_paused=True)
+    sluice("pause")
+    sluice("resume", "apply")
+    assert relay.control() == Control(land_paused=True)
+    assert "paused      land" in sluice("status").stdout
+    sluice("resume")
+    assert relay.control() == Control()
+
+
+def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluice: Run) -> None:
+    relay = RelayLog.open(story._url)
+    at = story._ts
+    said = sluice("run-until", "1982-09-05 00:00:00").stdout
+    later = relay.control().apply_until_ts
+    assert later is not None and later > at and str(later) in said and "1982-09-05 00:00:00.000 UTC" in said
+    sluice("run-until", "1982-09-05T02:00:00+02:00")
+    assert relay.control().apply_until_ts == later
+    assert "nothing goes back" in sluice("run-until", at - 1, code=1).stderr
+    assert "neither a TSO" in sluice("run-until", "soon", code=1).stderr
+    sluice("pause")
+    assert "checkpoint" in sluice("run-until", at, "--follow").stdout
+    assert relay.control() == Control(land_paused=True, apply_until_ts=at)
+    sluice("resume", "apply")
+    assert relay.control() == Control(land_paused=True)
+
+
+def test_skipping_a_transaction_from_the_command_line_works_and_is_listed_and_taken_back(story: Story, sluice: Run) -> None:
+    story.insert(ITEM, {"id": 2, "name": "b"})
+    at = story._ts
+    sluice("txn", "skip", at, "--why", "it's broken")
+    listed = json.loads(sluice("decisions", "list", "--json").stdout)
+    assert [(d["commit_ts"], d["action"], d["why"], d["used_ms"]) for d in listed] == [(at, "skip", "it's broken", None)]
+    assert "not used yet" in sluice("decisions", "list").stdout
+    assert "sluice decisions remove" in sluice("txn", "skip", at, code=1).stderr
+    sluice("decisions", "remove", at)
+    assert "no decisions" in sluice("decisions", "list").stdout
+    sluice("txn", "skip", at)
+    story.apply()
+    assert story.rows("item") == [(1, "a")]
+    assert "; used " in sluice("decisions", "list").stdout
+    assert "no decision about" in sluice("decisions", "remove", at + 1, code=1).stderr
+
+
+def test_what_is_applied_or_not_there_or_something_else_is_not_skipped(story: Story, sluice: Run) -> None:
+    applied = story._ts
+    story.insert(ITEM, {"id": 2, "name": "b"})
+    rows = story._ts
+    story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", NEW)
+    ddl = story._ts
+    assert "already" in sluice("txn", "skip", applied, code=1).stderr
+    assert "nothing was committed at" in sluice("txn", "skip", ddl - 1, code=1).stderr
+    assert f"sluice ddl skip {ddl}" in sluice("txn", "skip", ddl, code=1).stderr
+    assert f"sluice txn skip {rows}" in sluice("ddl", "skip", rows, code=1).stderr
+    assert "no DDL of job 999" in sluice("ddl", "skip", 999, code=1).stderr
+    assert "isn't landed yet" in sluice("txn", "skip", ddl + 1000).stdout
+
+
+def test_a_ddl_is_replaced_by_job_id_with_statements_from_option_and_file(story: Story, sluice: Run, tmp_path: Path) -> None:
+    story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", NEW)
+    ddl = story._ts
+    (tmp_path / "more.sql").write_text("UPDATE item SET w = 5; -- done\n")
+    assert sluice("ddl", "replace", story._version, code=2)
+    sluice("ddl", "replace", story._version, "--sql", "ALTER TABLE item ADD COLUMN w bigint", "--file", tmp_path / "more.sql")
+    (decision,) = json.loads(sluice("decisions", "list", "--json").stdout)
+    assert (decision["commit_ts"], decision["sql"]) == (ddl, ["ALTER TABLE item ADD COLUMN w bigint", "UPDATE item SET w = 5"])
+    story.apply()
+    assert story.rows("item") == [(1, "a", 5)]
+
+
+def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(story: Story, sluice: Run) -> None:
+    row = {"id": 2, "name": "b"}
+    story.insert(ITEM, row)
+    inserted = story._ts
+    story.update(ITEM, row, {"name": "ü\x1b[31m"})
+    updated = story._ts
+    story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", NEW)
+    assert "ALTER TABLE `item` ADD COLUMN `w` int" in sluice("relay", "show").stdout
+    said = sluice("relay", "show", inserted, "--rows").stdout
+    assert "d.item: 1 transactions, 1 inserts, 0 updates, 0 deletes" in said
+    assert "insert d.item [id=2] id=2, name='b'" in said
+    said = sluice("relay", "show", updated, "--rows").stdout
+    assert "update d.item [id=2] name: 'b' → 'ü\\x1b[31m'" in said
+    lines = [json.loads(line) for line in sluice("relay", "show", "--last", 3, "--rows", "--table", "d.item", "--json").stdout.splitlines()]
+    assert [next(iter(line)) for line in lines] == ["window", "change", "window", "change", "window"]
+    assert lines[3]["change"]["old"]["name"] == "b" and lines[3]["change"]["new"]["name"] == "ü\x1b[31m"
+    assert not [line for line in sluice("relay", "show", updated, "--table", "d.other").stdout.splitlines() if " update " in line]
+    assert "holds no window at" in sluice("relay", "show", updated + 1_000_000, code=1).stderr
+
+
+def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_not(story: Story, sluice: Run) -> None:
+    checkpoint = story._ts
+    story.insert(ITEM, {"id": 2, "name": "b"})
+    said = sluice("status").stdout
+    assert str(story._ts) in said and str(checkpoint) in said and "pumps       unknown" in said
+    status = json.loads(sluice("status", "--json").stdout)
+    assert (status["checkpoint"], status["relay"]["hi"]) == (checkpoint, story._ts)
+    assert "upstream" in status["errors"]
