@@ -21,13 +21,21 @@ def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: C
     """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
 
     Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says whether to
-    go on waiting.
+    go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again.
     """
-    moved: Checkpoint | None = checkpoint
-    while moved is not None and moved.needs_safe_mode:
-        checkpoint = moved
-        moved = next(filter(None, map(sink.next_ddl, _ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait))), None)
-    return moved or checkpoint
+    while checkpoint.needs_safe_mode:
+        undecided = []
+        for ddl in _ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait):
+            moved = sink.next_ddl(ddl)
+            if moved is not None:
+                checkpoint = moved
+                break
+            undecided.append(ddl)
+        else:
+            for ddl in undecided:
+                sink.check_repeatable(ddl)
+            break
+    return checkpoint
 
 
 def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool]) -> Iterator[dict[str, Any]]:

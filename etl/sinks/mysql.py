@@ -153,6 +153,14 @@ class MySQLSink:
             self._save(replace(before, safe_until=min(before.safe_until, commit_ts - 1)).at(before.commit_ts))
         return self._checkpoint
 
+    def check_repeatable(self, ddl: Mapping[str, Any]) -> None:
+        if int(ddl.get("type") or 0) == EXCHANGE_PARTITION and skip_reason(ddl, self._filters) is None:
+            raise DdlError(
+                f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the Drainer may have run it "
+                'before it broke off, and a second time would undo it. If it has run, set "commitTS" in the checkpoint to this commit_ts; '
+                'if it hasn\'t, set "safe-until" in the checkpoint\'s "sluice" to one less'
+            )
+
     def _begin(self, lock: bool = True) -> None:
         """Have a transaction open, with the checkpoint row locked and found where it was left."""
         if not self._in_transaction:
@@ -230,19 +238,12 @@ class MySQLSink:
         return False
 
     def _told(self, ddl: Mapping[str, Any], commit_ts: int) -> bool | None:
-        """Whether a Drainer has run a DDL before it broke off; None: it can't be told, and doing it again does no harm. Raises
-        DdlError if it does."""
+        """Whether a Drainer has run a DDL before it broke off; None: it can't be told."""
         pending = self._checkpoint.pending if self._checkpoint else None
         if pending is not None and pending.commit_ts == commit_ts:
             return None  # it hadn't when we began it
         told = has_run(self._session, ddl)
         self._session.query("COMMIT")
-        if told is None and int(ddl.get("type") or 0) == EXCHANGE_PARTITION:
-            raise DdlError(
-                f"DDL job {ddl.get('job_id')} at commit_ts {commit_ts}: {str(ddl.get('query'))[:500]}: the Drainer may have run it before "
-                'it broke off, and a second time would undo it. If it has run, set "commitTS" in the checkpoint to this commit_ts; else '
-                'set "consistent" to true'
-            )
         return told
 
     def _executed(self, ddl: Mapping[str, Any]) -> list[str]:

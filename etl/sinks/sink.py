@@ -55,6 +55,9 @@ class TakesOver(Protocol):
         """The checkpoint (in safe mode) after looking at the next DDL: past it if it has run already, ending safe mode before it if
         it hasn't. None if that can't be told."""
 
+    def check_repeatable(self, ddl: Mapping[str, Any]) -> None:
+        """Raises DdlError for a DDL that must not run again if it has run."""
+
 
 class Sink(Protocol):
     """One downstream of one cluster. Used by one thread. After any error: `recover`, then go on from what it returns."""

@@ -17,7 +17,7 @@ def test_what_a_drainer_left_is_read_and_kept() -> None:
     checkpoint = Checkpoint.parse(DRAINER, 7)
     assert checkpoint == Checkpoint(470614790085279774, 42, True, {"primary-ts": 1, "secondary-ts": 2})
     assert json.loads(checkpoint.to_text()) == json.loads(DRAINER)
-    assert Checkpoint.parse('{"commitTS":5}', 7) == Checkpoint(5, 0, True)
+    assert Checkpoint.parse('{"commitTS":5}', 7) == Checkpoint(5, 0, False)  # nothing says that it is consistent
     assert not Checkpoint.parse('{"commitTS":5,"consistent":false}', 7).consistent
 
 
@@ -26,6 +26,14 @@ def test_a_pending_ddl_is_kept_beside_what_drainer_reads() -> None:
     assert Checkpoint.parse(checkpoint.to_text(), 7) == checkpoint
     assert set(json.loads(checkpoint.to_text())) == {"consistent", "commitTS", "ts-map", "schema-version", "sluice"}
     assert checkpoint.at(9, 7) == Checkpoint(9, 7)
+
+
+def test_how_far_a_drainers_changes_may_reach_is_kept_until_the_checkpoint_is_there() -> None:
+    left = Checkpoint(5, 6, False, safe_until=9)
+    assert left.needs_safe_mode and Checkpoint.parse(left.to_text(), 7) == left
+    assert left.to_text() == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,"sluice":{"safe-until":9}}'
+    assert left.at(8) == Checkpoint(8, 6, False, safe_until=9)
+    assert left.at(9) == Checkpoint(9, 6)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"commitTS":"x"}', '{"commitTS":1,"sluice":{"ddl":{"job":1}}}'])
