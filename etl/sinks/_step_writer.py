@@ -94,7 +94,8 @@ class StepWriter:
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
             f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
             f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
-            "or copy the table again, then start again",
+            f"or copy the table again, then start again. `sluice relay show {step.commit_ts} --rows --table {step.full_name}` shows the changes, "
+            "`sluice txn skip COMMIT_TS` leaves one transaction out",
             f"{found}{f' ({keys})' if keys else ''}",
         )
 
