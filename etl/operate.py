@@ -15,6 +15,7 @@ from etl.checkpoint import Checkpoint
 from etl.mysql import DownstreamError
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint
+from etl.sinks import read_checkpoint
 from etl.window_view import NotLandedError, find_window
 from relay import REPLACE, SKIP, Control, Decision, RelayLog
 from upstream.tso import compose, parse_timestamp, to_datetime
@@ -188,7 +189,7 @@ def status(settings: Settings) -> dict[str, Any]:
     relay = RelayLog.open(settings.relay.url)
     first, last = relay.first(), relay.last()
     checkpoint = _checkpoint(settings, relay)
-    if isinstance(checkpoint, DownstreamError):
+    if isinstance(checkpoint, Exception):
         errors["downstream"] = str(checkpoint)
         checkpoint = None
     at = checkpoint.commit_ts if checkpoint else None
@@ -229,14 +230,14 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     return [{"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts} for pump in pumps]
 
 
-def _checkpoint(settings: Settings, relay: RelayLog) -> Checkpoint | DownstreamError | None:
+def _checkpoint(settings: Settings, relay: RelayLog) -> Checkpoint | Exception | None:
     """The downstream's checkpoint; why it can't be read; None if there is none."""
     last = relay.last()
     if last is None:
         return None
     try:
         return read_checkpoint(settings, last.cluster_id)
-    except DownstreamError as error:
+    except (CheckpointError, DownstreamError, OSError) as error:
         return error
 
 

@@ -48,9 +48,10 @@ class _GivenUp(Exception):
 def name_poison(error: BaseException, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch | None) -> None:
     """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of `batch` that can
     be found; else just return. Writes nothing. The sink's own session must be closed, for its locks."""
-    if batch is None or not isinstance(error, ApplyError | WorkerError | ValueError) or settings.apply.mode != "atomic" or settings.downstream.type != "mysql":
+    refused = isinstance(error, ApplyError)
+    if batch is None or not isinstance(error, ApplyError | WorkerError | ValueError) or (refused and settings.downstream.type != "mysql"):
         return
-    search = _Search(settings, relay, options, batch, downstream=isinstance(error, ApplyError))
+    search = _Search(settings, relay, options, batch, refused)
     try:
         found = search.run()
     except (_GivenUp, DownstreamError, RelayError, OSError) as trouble:
@@ -60,7 +61,7 @@ def name_poison(error: BaseException, settings: Settings, relay: RelayLog, optio
         search.close()
     if found is not None:
         change, fault = found
-        raise ApplyError(_text(change, fault, search.address if isinstance(error, ApplyError) else "")) from error
+        raise ApplyError(_text(change, fault, search.address)) from error
 
 
 def _text(change: RowChange, fault: BaseException, address: str) -> str:
@@ -94,6 +95,7 @@ class _Search:
         self._session = MySQLSession(settings.downstream) if downstream else None
         self._settings = settings
         self._after = batch.after_ts
+        self._safe = False
 
     @property
     def address(self) -> str:
@@ -106,8 +108,7 @@ class _Search:
 
     def run(self) -> tuple[RowChange, BaseException] | None:
         """The first change that fails, and how."""
-        if not self._begin():
-            return None
+        self._begin()
         places = list(self._places())
         fault = self._try(places[-1]) if places else None
         if fault is None:
@@ -124,8 +125,8 @@ class _Search:
         table = TablesAt(self._windows[place.window]).find(raw["table_id"], raw["commit_ts"])
         return decode(raw, table), fault
 
-    def _begin(self) -> bool:
-        """Whether the search makes sense: it begins where the downstream is."""
+    def _begin(self) -> None:
+        """Begin where the downstream is."""
         if self._session is not None:
             self._session.connect()
             downstream = self._settings.downstream
@@ -135,15 +136,13 @@ class _Search:
             checkpoint = table.load()
             self._session.rollback()
             if checkpoint is not None:
-                if not checkpoint.consistent:
-                    return False
+                self._safe = not checkpoint.consistent  # some of it may be downstream, as when it is tried the next time
                 self._after = max(self._after, checkpoint.commit_ts)
         self._windows = [window for window in self._batch.windows if window.hi > self._after]
         for window in self._windows:
             changes = self._relay.read([window]) if window.parts else PART_SCHEMA.empty_table()
             commit_ts = changes["commit_ts"].to_numpy()
             self._changes.append(changes.slice(0, int(np.searchsorted(commit_ts, self._batch.hi, side="right"))))
-        return True
 
     def _start_of(self, window: int) -> int:
         return int(np.searchsorted(self._changes[window]["commit_ts"].to_numpy(), self._after, side="right"))
@@ -173,7 +172,7 @@ class _Search:
         """What goes wrong when everything up to a place is applied; it is undone again."""
         if time.monotonic() > self._until:
             raise _GivenUp(f"it takes longer than {_PATIENCE_S:.0f} s")
-        windows = [describe_window(window, self._after, self._batch.hi) for window in self._windows[: place.window + 1]]
+        windows = [describe_window(window, self._after, self._batch.hi, self._safe) for window in self._windows[: place.window + 1]]
         put_into(windows, self._decisions)
         windows[-1]["rows"] = place.rows
         try:
@@ -199,4 +198,4 @@ class _Search:
             if step.kind == "ddl":  # what comes after it can't be tried without it, and was not what failed
                 return
             if step.kind != "commit":
-                writer.write(step)
+                writer.write(step, self._safe)
