@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
 _STRING_ESCAPES = ((b"\\", b"\\\\"), (b"\0", b"\\0"), (b"'", b"\\'"))
+_LONG_VALUE = 4096  # bytes
 _SAFE_TEXT = {"decimal", "date", "datetime", "timestamp", "time"}  # digits, signs, dots and colons only
 
 
@@ -135,14 +137,36 @@ def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
 
 def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
     """A condition a row that is true for rows with exactly these values, NULLs included. Text is compared byte for byte on
-    top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and FLOAT are compared as the number."""
+    top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and FLOAT are compared as the number. Long values
+    are compared by their SHA-256, so that the statement stays short."""
     parts = []
     for column, array in zip(columns, arrays, strict=True):
-        name = quote_name(column.name).encode()
-        literal = literal_column(array, column)
-        parts.append(join(name + b"<=>", literal))
-        if column.kind in ("text", "json"):
-            digits = join(b"x'", hex_column(array), b"'")
-            exact = pc.fill_null(digits, pa.scalar(b"NULL", pa.large_binary()))
-            parts.append(join(b"BINARY CONVERT(" + name + b" USING utf8mb4)<=>", exact))
+        if column.kind not in ("text", "json", "binary"):
+            parts.append(_equal(column, array))
+            continue
+        long = pc.fill_null(pc.greater(pc.binary_length(array), _LONG_VALUE), False)
+        if pc.any(long).as_py():
+            short = pc.if_else(long, pa.scalar(None, array.type), array)
+            parts.append(pc.if_else(long, _same_digest(column, array, long), _equal(column, short)))
+        else:
+            parts.append(_equal(column, array))
     return join(*parts, separator=b" AND ")
+
+
+def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
+    name = quote_name(column.name).encode()
+    condition = join(name + b"<=>", literal_column(array, column))
+    if column.kind not in ("text", "json"):
+        return condition
+    exact = pc.fill_null(join(b"x'", hex_column(array), b"'"), pa.scalar(b"NULL", pa.large_binary()))
+    return join(condition, b" AND BINARY CONVERT(" + name + b" USING utf8mb4)<=>", exact)
+
+
+def _same_digest(column: Column, array: pa.Array, long: pa.BooleanArray) -> pa.LargeBinaryArray:
+    name = quote_name(column.name).encode()
+    content = name if column.kind == "binary" else b"CONVERT(" + name + b" USING utf8mb4)"
+    values = array.cast(pa.large_binary())
+    digests = [
+        hashlib.sha256(values[i].as_buffer()).hexdigest() if is_long else None for i, is_long in enumerate(long.to_pylist())
+    ]
+    return join(b"SHA2(" + content + b",256)<=>'", pa.array(digests, pa.large_binary()), b"'")

@@ -17,6 +17,7 @@ from etl._steps import Step
 from etl.load_format import format_load
 from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
 from etl.shapes.segment import Timings
+from upstream.codec.row import column_ids
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import STATE_PUBLIC, Column, Table
 
@@ -47,6 +48,8 @@ class TableChanges:
         self.first_ts, self.last_ts = int(commit_ts[0]), int(commit_ts[-1])
         self.changes = len(kinds)
         self._timings = timings
+        if not self.is_locatable:
+            self._kinds, self._rows, self._old_changes = kinds, rows, np.flatnonzero(kinds != INSERT)
         started = time.perf_counter()
         self.old, self.new = _decode(table, kinds, rows)
         decoded = time.perf_counter()
@@ -141,12 +144,24 @@ class TableChanges:
             return
         rows = pa.array(self._remove)
         if not key:
-            columns = self.table.stored_columns
-            conditions = row_conditions(columns, [self.old[c.name].take(rows) for c in columns]).to_pylist()
-            for condition, count in Counter(conditions).items():
+            for condition, count in Counter(self._row_conditions(rows)).items():
                 yield self._step("delete", count, head + condition + b" LIMIT %d" % count)
             return
         yield from self._deletes_by_key(head, key, [self.old[c.name].take(rows) for c in key])
+
+    def _row_conditions(self, rows: pa.Array) -> list[bytes]:
+        """Conditions that find rows by all their values. While TiDB drops a column, old images come without it: then what the
+        downstream still has there doesn't count."""
+        columns = self.table.writable_columns
+        images = [self.old[c.name].take(rows) for c in columns]
+        conditions = row_conditions(columns, images).to_pylist()
+        for at, change in enumerate(self._old_changes[self._remove].tolist()):
+            ids = set(column_ids(self._rows[change].as_py(), images=2 if self._kinds[change] == UPDATE else 1))
+            kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
+            if len(kept) < len(columns):
+                found = row_conditions([c for c, _ in kept], [image for _, image in kept]).to_pylist() if kept else [b"TRUE"]
+                conditions[at] = found[0]
+        return conditions
 
     def _deletes_by_key(self, head: bytes, key: list[Column], arrays: list[pa.Array]) -> Iterator[Step]:
         if len(key) == 1:
@@ -178,6 +193,8 @@ class TableChanges:
                 break
             keys = [column.name for column in self._locating_columns()]
             replaced = chunk.rows if replaces else 0
+            if chunk.warnings:
+                detail = {**detail, "warnings": chunk.warnings}
             yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail)
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl._sql_text import data_of, escape_bytes, hex_column, join, number_text, quote_name, quote_table, year_text
 from upstream.schema import Column, Table
@@ -35,12 +36,14 @@ class UnsupportedColumnError(ValueError):
 @dataclass(frozen=True, slots=True)
 class LoadChunk:
     """One LOAD DATA statement: `statement` is what follows ``LOAD DATA LOCAL INFILE '<name>' ``, `payload` its text,
-    `first` and `rows` say which of the given rows are inside."""
+    `first` and `rows` say which of the given rows are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
+    take them in a mode that isn't strict, with a warning for each."""
 
     statement: str
     payload: pa.Buffer
     first: int
     rows: int
+    warnings: int = 0
 
 
 def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LoadChunk]:
@@ -74,21 +77,33 @@ def _format_slice(table: Table, columns: Mapping[str, pa.Array], first: int, chu
     offsets, _ = data_of(lines)
     data = lines.buffers()[2]
     base = int(np.frombuffer(lines.buffers()[1], np.int64, 1, lines.offset * 8)[0])
+    empty = _without_element(table, columns)
     start = 0
     while start < len(lines):
         end = int(np.searchsorted(offsets, offsets[start] + chunk_bytes, side="right")) - 1
         end = min(max(end, start + 1), len(lines))
         payload = data.slice(base + int(offsets[start]), int(offsets[end] - offsets[start]))
-        yield LoadChunk(statement, payload, first + start, end - start)
+        yield LoadChunk(statement, payload, first + start, end - start, int(empty[start:end].sum()))
         start = end
+
+
+def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarray:
+    """How many ENUM values of each row have no element."""
+    found = np.zeros(len(next(iter(columns.values()))), np.int64)
+    for column in table.writable_columns:
+        if column.kind == "enum" and "" not in column.elems:
+            found += np.asarray(pc.fill_null(pc.equal(columns[column.name], ""), False)).astype(np.int64)
+    return found
 
 
 def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, str]:
     """(large binary field values, nulls still null; SQL that converts a user variable, or nothing)."""
     kind = column.kind
     binary = pa.large_binary()
-    if kind in ("int", "float", "double"):
+    if kind == "int":
         return number_text(array).cast(binary), ""
+    if kind in ("float", "double"):
+        return _within(column, array).cast(binary), ""
     if kind == "bit":
         return number_text(array).cast(binary), "CAST({} AS UNSIGNED)"
     if kind == "year":
@@ -104,3 +119,17 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, str
             return hex_column(array), "UNHEX({})"
         return escape_bytes(array, _ESCAPES), ""
     raise UnsupportedColumnError(f"{table.full_name}.{column.name}: columns of type number {column.tp} can't be written")
+
+
+def _within(column: Column, array: pa.Array) -> pa.LargeStringArray:
+    """Numbers as text. The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored; servers take back
+    only what is below."""
+    text = number_text(array)
+    whole = column.flen - column.decimal
+    if column.flen <= 0 or column.decimal < 0 or whole > 300:
+        return text
+    over = pc.greater_equal(pc.abs(array), 10.0**whole)
+    if not pc.any(over).as_py():
+        return text
+    most = f"{'9' * whole or '0'}.{'9' * column.decimal or '0'}"
+    return pc.if_else(over, pc.if_else(pc.less(array, 0.0), pa.scalar(f"-{most}", pa.large_string()), pa.scalar(most, pa.large_string())), text)

@@ -6,6 +6,7 @@ random name of the load in progress, from memory; any other name is refused and 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import ssl
@@ -21,6 +22,7 @@ from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
 _SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
+_LENIENT_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 _UNKNOWN_VARIABLE = 1193
 _SSL_ERROR = 2026
 _OPTIONAL_VARIABLES = (
@@ -189,8 +191,16 @@ class MySQLSession:
         """(level, code, message) of the last statement's warnings."""
         return [(str(level), int(code), str(message)) for level, code, message in self.query("SHOW WARNINGS LIMIT 10")]
 
-    def load(self, statement: str, payload: Any) -> LoadOutcome:
-        """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file."""
+    def load(self, statement: str, payload: Any, strict: bool = True) -> LoadOutcome:
+        """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file. `strict` False: what
+        doesn't fit is converted with a warning."""
+        if not strict:
+            self.query(f"SET SESSION sql_mode='{_LENIENT_SQL_MODE}'")
+            try:
+                return self.load(statement, payload)
+            finally:
+                with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
+                    self.query(f"SET SESSION sql_mode='{_SQL_MODE}'")
         connection = self._open()
         name = "sluice-" + secrets.token_hex(8)
         connection.offered = (name.encode(), payload)

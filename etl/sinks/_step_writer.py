@@ -45,17 +45,17 @@ class StepWriter:
             )
 
     def _load(self, step: Step, safe: bool) -> None:
-        replaces = int(step.detail["replaces"])
+        replaces, warnings = int(step.detail["replaces"]), int(step.detail.get("warnings") or 0)
         try:
-            outcome = self._session.load(str(step.detail["statement"]), step.payload)
-            if outcome.warnings:
+            outcome = self._session.load(str(step.detail["statement"]), step.payload, strict=not warnings)
+            if outcome.warnings != warnings:
                 texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
                 raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
         except DownstreamError as error:
             raise self._refused(step, error) from error
-        expected = LoadOutcome(step.rows, replaces, 0, 0)
+        expected = LoadOutcome(step.rows, replaces, 0, warnings)
         if outcome.records < 0:  # the server tells the sum only
-            expected = LoadOutcome(-1, step.rows + replaces, 0, 0)
+            expected = LoadOutcome(-1, step.rows + replaces, 0, warnings)
         if outcome != expected and not safe:
             found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
             raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from upstream.codec.column_value import from_datum, missing_value, to_datum
-from upstream.codec.datum import NIL, VARINT, Datum, decode_datum, encode_datum
+from upstream.codec.datum import NIL, VARINT, Datum, decode_datum, encode_datum, skip_datum
 from upstream.codec.errors import CodecError
 from upstream.codec.varint import encode_varint
 from upstream.schema import WHOLE_COLUMN, Column, Table
@@ -37,6 +37,20 @@ def read_pairs(data: bytes, pos: int) -> list[tuple[int, Datum, int]]:
         value, pos = decode_datum(data, value_at)
         pairs.append((key.value, value, value_at))
     return pairs
+
+
+def column_ids(data: bytes, image: int = 0, images: int = 1) -> list[int]:
+    """The column ids in an updated or deleted row; of an update `images` is 2 and `image` tells old (0) from new (1)."""
+    ids: list[int] = []
+    pos = len(data) if data == b"\0" else 0
+    while pos < len(data):
+        key, pos = decode_datum(data, pos)
+        if key.flag != VARINT or not isinstance(key.value, int):
+            raise CodecError(f"a column id is expected, found flag 0x{key.flag:02x}", pos)
+        ids.append(key.value)
+        pos = skip_datum(data, pos)
+    size = len(ids) // images
+    return ids[image * size : (image + 1) * size]
 
 
 def _by_id(pairs: list[tuple[int, Datum, int]]) -> Pairs:
