@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from etl._sql_text import key_conditions, literal_column, quote_name, quote_tabl
 from etl._steps import Step
 from etl.load_format import format_load
 from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
-from etl.shapes.segment import Timings
+from etl.shapes.segment import Segment, Timings
 from upstream.codec.row import column_ids
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import STATE_PUBLIC, Column, Table
@@ -24,6 +24,8 @@ from upstream.schema import STATE_PUBLIC, Column, Table
 ROW_ID = "_tidb_rowid"
 _KEYS_A_STATEMENT = 1000
 _STATEMENT_BYTES = 1 << 20
+_PORTION_ROWS = 100_000
+_PORTION_BYTES = 64 * 2**20
 _NO_ROWS = np.zeros(0, np.int64)
 
 Images = dict[str, pa.Array]
@@ -40,11 +42,16 @@ class TableChanges:
     the order of the changes.
     """
 
-    def __init__(self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings, safe: bool = False) -> None:
-        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`: see Segment. Raises
-        ChangeError and the row codec's errors."""
+    def __init__(
+        self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings, safe: bool = False,
+        partial: bool = False, source: str = "",
+    ) -> None:  # fmt: skip
+        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial` and `source`: see
+        Segment. Raises ChangeError and the row codec's errors."""
         self.table = table
-        self._safe = safe
+        self.source = source
+        self._partial = partial
+        self._safe = safe or (partial and self.is_locatable)
         self.first_ts, self.last_ts = int(commit_ts[0]), int(commit_ts[-1])
         self.changes = len(kinds)
         self._timings = timings
@@ -64,7 +71,7 @@ class TableChanges:
         old_keys = [comparable(old[name], columns.get(name)) for name in identity]
         new_keys = [comparable(new[name], columns.get(name)) for name in identity]
         try:
-            effect = net_effect(kinds, *key_codes(old_keys, new_keys))
+            effect = net_effect(kinds, *key_codes(old_keys, new_keys), partial=self._partial)
         except BrokenHistoryError as error:
             key = self._key_text(kinds, error.change, identity)
             raise ChangeError(
@@ -120,6 +127,12 @@ class TableChanges:
             if key == self.table.primary_key or all(by_name[name].not_null for name in key):
                 return [by_name[name] for name in key]
         return []
+
+    def new_keys(self) -> list[bytes]:
+        """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
+        key = self._locating_columns()
+        rows = pa.array(self._write)
+        return key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
 
     def checks(self) -> Iterator[Step]:
         """In safe mode, for a table without a key: load steps of rows that must not be there yet. Nothing tells whether a row
@@ -199,14 +212,40 @@ class TableChanges:
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
         detail["first_ts"] = self.first_ts
-        if self._safe:
+        if self._safe or self._partial:
             detail["safe"] = True
+        if self.source:
+            detail["source"] = self.source
         return Step(kind, self.last_ts, self.table.schema_name, self.table.name, detail, rows, 0, payload)
 
     def _key_text(self, kinds: np.ndarray, change: int, identity: Sequence[str]) -> str:
         images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
         at = int(np.count_nonzero(wanted[:change]))
         return ", ".join(f"{name}={images[name][at].as_py()!r}" for name in identity)
+
+
+def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> TableChanges:
+    """The changes at some places of a segment, all of one table. Raises as TableChanges."""
+    kinds, commit_ts = segment.column("kind", places), segment.column("commit_ts", places)
+    partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
+    return TableChanges(table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source)
+
+
+def check_merged(tables: Sequence[TableChanges]) -> None:
+    """Raises ChangeError if two tables that are merged downstream both bring a row with the same key."""
+    owners: dict[tuple[str, str, bytes], TableChanges] = {}
+    for changes in tables:
+        if not changes.source:
+            continue
+        for key in changes.new_keys():
+            place = changes.table.schema_name.lower(), changes.table.name.lower(), key
+            other = owners.setdefault(place, changes)
+            if other is not changes:
+                raise ChangeError(
+                    f"{other.source} and {changes.source}, both routed to {changes.table.full_name}, have each a row with the key "
+                    f"{key.decode('utf-8', 'replace')[:300]}, written between commit_ts {min(other.first_ts, changes.first_ts)} and "
+                    f"{max(other.last_ts, changes.last_ts)}. Give one of them another target, or other keys"
+                )
 
 
 def _groups(terms: list[bytes]) -> Iterator[list[bytes]]:
@@ -232,17 +271,29 @@ def comparable(array: pa.Array, column: Column | None) -> pa.Array:
 def _decode(table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray) -> tuple[Images, Images]:
     """(old images, new images) by column name, each in the order of the changes that have one."""
     inserts, updates, deletes = (np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE))
-    inserted = _columns(decode_inserts(table, rows.take(pa.array(inserts)))) if len(inserts) else None
-    deleted = _columns(decode_deletes(table, rows.take(pa.array(deletes)))) if len(deletes) else None
-    before = after = None
-    if len(updates):
-        old, new = decode_updates(table, rows.take(pa.array(updates)))
-        before, after = _columns(old), _columns(new)
+    (inserted,) = _in_portions(decode_inserts, table, rows, inserts) or (None,)
+    (deleted,) = _in_portions(decode_deletes, table, rows, deletes) or (None,)
+    before, after = _in_portions(decode_updates, table, rows, updates) or (None, None)
     return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
 
 
-def _columns(batch: pa.RecordBatch) -> Images:
-    return {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+def _in_portions(decode: Callable[..., Any], table: Table, rows: pa.LargeBinaryArray, places: np.ndarray) -> list[Images]:
+    """What `decode` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs several times the
+    memory of what comes out. [] for no rows."""
+    size = max(1, min(_PORTION_ROWS, _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)))
+    found: list[tuple[pa.RecordBatch, ...]] = []
+    for first in range(0, len(places), size):
+        batches = decode(table, rows.take(pa.array(places[first : first + size])))
+        found.append(batches if isinstance(batches, tuple) else (batches,))
+    return [_columns(images) for images in zip(*found, strict=True)]
+
+
+def _columns(batches: Sequence[pa.RecordBatch]) -> Images:
+    names = batches[0].schema.names
+    return {
+        name: batches[0].column(i) if len(batches) == 1 else pa.concat_arrays([batch.column(i) for batch in batches])
+        for i, name in enumerate(names)
+    }
 
 
 def _merged(first: tuple[Images | None, np.ndarray], second: tuple[Images | None, np.ndarray], table: Table) -> Images:
@@ -256,4 +307,4 @@ def _merged(first: tuple[Images | None, np.ndarray], second: tuple[Images | None
 
 
 def _empty(table: Table) -> Images:
-    return _columns(decode_inserts(table, pa.array([], pa.large_binary())))
+    return _columns([decode_inserts(table, pa.array([], pa.large_binary()))])

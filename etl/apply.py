@@ -17,12 +17,16 @@ from typing import Any
 from etl._ahead import Ahead, Batch, Prepare, StoppedError
 from etl._prepare_job import SparkPreparer
 from etl.checkpoint import Checkpoint
+from etl.decided import note_used
 from etl.mysql import DownstreamError, is_transient
+from etl.poison import name_poison
 from etl.prepare import PrepareOptions
 from etl.prepare import prepare as prepare_here
 from etl.settings import Settings
-from etl.sinks import ApplyError, Sink, open_sink, sink_shape
+from etl.sinks import ApplyError, Sink, TakesOver, open_sink, sink_shape
+from etl.takeover import look_ahead
 from relay import RelayLog, Window
+from upstream import PDError
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "Prepare", "local_preparer", "run_apply"]
 
@@ -76,6 +80,10 @@ class ApplySummary:
             setattr(self, name, getattr(self, name) + getattr(report, name))
         for stage, milliseconds in report.stages_ms.items():
             self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + milliseconds, 3)
+        self.warn(warnings)
+
+    def warn(self, warnings: list[str]) -> None:
+        """Add warnings; the last ones are kept."""
         self.warnings = (self.warnings + warnings)[-_LAST_WARNINGS:]
 
 
@@ -88,7 +96,7 @@ def run_apply(
     prepare: Prepare | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> ApplySummary:
-    """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint reaches `until_ts`.
+    """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
 
     `prepare` is the Spark job by default. Connection loss, deadlocks and lock waits are retried from the checkpoint. Raises
     ApplyError, DdlError, CheckpointMovedError, CheckpointError, DownstreamError (refused for good), relay errors, and what
@@ -114,20 +122,28 @@ def run_apply(
     try:
         while not over():
             ahead: Ahead | None = None
+            batch: Batch | None = None
             try:
                 checkpoint = sink.recover()
+                if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, TakesOver):
+                    checkpoint = look_ahead(sink, checkpoint, relay, lambda: not stop.wait(_POLL_S) and not over(), settings)
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
-                ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint)
+                flight = checkpoint.flight.until if checkpoint and checkpoint.flight else None
+                safe_until = checkpoint.safe_until if checkpoint else 0
+                ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
                 for batch in ahead.batches(over):
                     _write(sink, batch, stop, summary, on_batch)
+                    summary.warn(note_used(relay, batch.decisions))
                     failures = 0
             except StoppedError:
                 break
             except Exception as error:
-                if not is_transient(error) and not _is_spark_transient(error):
+                if not is_transient(error) and not _is_spark_transient(error) and not isinstance(error, PDError):
+                    sink.close()
+                    name_poison(error, settings, relay, prepare_options(settings), batch)
                     raise
-                if not isinstance(error, DownstreamError) and hasattr(prepare, "reset"):
+                if not isinstance(error, DownstreamError | PDError) and hasattr(prepare, "reset"):
                     prepare.reset()
                 delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
                 failures += 1
@@ -146,7 +162,9 @@ def run_apply(
 
 def prepare_options(settings: Settings) -> PrepareOptions:
     """How the settings want windows prepared."""
-    return PrepareOptions(shape=sink_shape(settings))
+    return PrepareOptions(
+        sink_shape(settings), settings.apply.worker_count, settings.time_zone, settings.filters, settings.routes, settings.ignored_ts
+    )
 
 
 def local_preparer(settings: Settings) -> Prepare:
@@ -195,8 +213,8 @@ def _say_where(checkpoint: Checkpoint | None, first: Window, sink: Sink) -> None
         log.info("no checkpoint on %s: beginning at %s, where the relay log begins", sink.address, first.lo)
     else:
         log.info("going on from checkpoint %s on %s", checkpoint.commit_ts, sink.address)
-        if not checkpoint.consistent:
+        if checkpoint.needs_safe_mode:
             log.warning(
-                "the checkpoint was left inconsistent: changes after %s may be downstream already; let the Drainer that left it finish, "
-                "or expect an error at the first of them", checkpoint.commit_ts,
+                "safe mode: changes after commit_ts %s, through %s, may be downstream already; they are written so that it makes no "
+                "difference, without checking what was there", checkpoint.commit_ts, checkpoint.safe_until,
             )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from etl._ddl_alter import alternative, drop_foreign_keys
 from etl._ddl_generate import create_table, table_options, widened
+from etl._ddl_merged import done_by_another, structure_differences
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
 from etl._ddl_session import UnknownZoneError, ddl_session, tables_of
 from etl._ddl_settle import UnsettledError, settle
@@ -111,7 +112,10 @@ class DdlExecutor:
         }
 
     def fingerprint(self, ddl: Mapping[str, Any]) -> str:
-        """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a trace."""
+        """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a trace. A database
+        that routes need is made before: it is no trace of the statement."""
+        for schema in ddl.get("needs_schemas") or ():
+            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         return fingerprint(self._session, ddl, int(ddl["type"]) in _SWAPS)
 
     def is_transactional(self, ddl: Mapping[str, Any]) -> bool:
@@ -123,6 +127,8 @@ class DdlExecutor:
         connection failed."""
         with self._errors(ddl):
             with ddl_session(self._session, ddl):
+                if done_by_another(self._session, ddl):
+                    return [f"done already, as {ddl['merged']} merges tables: another of them brought the statement before"]
                 warnings = self._special.get(int(ddl["type"]), self._statement)(ddl)
             return warnings + self._settle(ddl)
 
@@ -201,14 +207,22 @@ class DdlExecutor:
         for table_id, table in _tables(ddl, "before").items():
             if table is not None and table.is_base_table:
                 warnings += self.recycle.drop(table.schema_name, table.name, table_id, int(ddl["commit_ts"]))
-        self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(str(ddl['schema_name']))}")
+        schema = str(ddl["schema_name"])
+        if ddl.get("only_if_empty"):
+            for view in _tables(ddl, "before").values():
+                if view is not None and (view.is_view or view.is_sequence):
+                    self._session.execute(f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS {quote_table(view)}")
+            left = self._session.query("SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,))
+            if int(left[0][0]):
+                return [*warnings, f"the database {schema} stays: it holds tables that don't come from this one upstream"]
+        self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
         return warnings
 
     def _create(self, ddl: Mapping[str, Any]) -> list[str]:
         warnings: list[str] = []
         tables = [t for t in _tables(ddl, "effect").values() if t is not None]
         for table in tables:
-            warnings += self._create_one(ddl, table, as_written=len(tables) == 1)
+            warnings += self._create_one(ddl, table, as_written=len(tables) == 1 and int(ddl["type"]) == CREATE_TABLE)
         return warnings
 
     def _create_one(self, ddl: Mapping[str, Any], table: Table, as_written: bool) -> list[str]:
@@ -240,6 +254,12 @@ class DdlExecutor:
 
     def _found(self, ddl: Mapping[str, Any], table: Table) -> list[str]:
         """A table that is to be created is there already: fine if it is the one."""
+        if ddl.get("merged"):
+            differences = structure_differences(self._session, table)
+            if differences:
+                raise self._failure(ddl, f"{table.full_name} is there already, merged from several tables ({ddl['merged']}), but with another "
+                                         f"structure: {'; '.join(differences)}")  # fmt: skip
+            return []
         names = {column.name.lower() for column in actual_columns(self._session, table)}
         if names != {column.name.lower() for column in table.columns if column.public and not column.hidden}:
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")

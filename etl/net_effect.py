@@ -64,11 +64,11 @@ def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndar
     return codes[:split], codes[split:]
 
 
-def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
+def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, partial: bool = False) -> NetEffect:
     """The net effect of changes given in order.
 
     `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with a new image, both in order of
-    the changes. Raises BrokenHistoryError.
+    the changes. `partial`: some changes were left out, so that the others needn't follow one another. Raises BrokenHistoryError.
     """
     changes = len(kinds)
     has_old, has_new = kinds != INSERT, kinds != DELETE
@@ -85,7 +85,7 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray) 
     first = np.ones(len(codes), bool)
     first[1:] = codes[1:] != codes[:-1]
     broken = np.flatnonzero(~first[1:] & (put[1:] == put[:-1])) + 1
-    if len(broken):
+    if len(broken) and not partial:
         at = int(broken[0])
         what = "inserted though it exists" if put[at] else "updated or deleted though it doesn't exist"
         raise BrokenHistoryError(int(slots[at]) // 2, what)

@@ -13,15 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from etl._ddl_scope import Scoped, scope_ddl
 from etl._steps import STEP_SCHEMA, Step, to_batches
 from etl._table_changes import ChangeError
 from etl.ddl import TRUNCATE_TABLE, skip_reason
 from etl.filters import Filter, is_internal_table
-from etl.shapes import Segment, Shape, Timings, find_shape
+from etl.routes import RouteError, Routes
+from etl.shapes import Segment, Timings, find_shape
 from relay import Window, read_parts
 from upstream.schema import Table
 
 __all__ = ["STEP_SCHEMA", "ChangeError", "PrepareOptions", "describe_window", "prepare", "prepare_steps"]
+
+_EVERYTHING = Filter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +34,27 @@ class PrepareOptions:
 
     shape: str = "net"
     """Which steps the sink takes, see `etl.shapes`."""
+    workers: int = 1
+    """How many sessions write side by side, for the shape `groups`."""
+    time_zone: str = "UTC"
+    """In which TIMESTAMPs are written, for the shapes `file_binlog` and `kafka_binlog`."""
     filters: Filter = field(default_factory=Filter)
+    routes: Routes = field(default_factory=Routes)
     ignored_ts: frozenset[int] = frozenset()
     """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same."""
 
 
-def describe_window(window: Window, after_ts: int | None = None, until_ts: int | None = None) -> dict[str, Any]:
+def describe_window(window: Window, after_ts: int | None = None, until_ts: int | None = None, safe: bool = False) -> dict[str, Any]:
     """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a window
-    that a checkpoint lies in); `until_ts`: leave out what was committed after it."""
+    that a checkpoint lies in); `until_ts`: leave out what was committed after it. `safe`: safe mode, for this window and those
+    prepared with it."""
     hi = window.hi if until_ts is None else min(window.hi, until_ts)
     later = [int(ddl["schema_version"]) for ddl in window.ddls if int(ddl["commit_ts"]) > hi]
     return {
         "lo": window.lo,
         "hi": hi,
         "after_ts": max(window.lo, after_ts or 0),
+        "safe": safe,
         "schema_version": min(later) - 1 if later else window.schema_version,
         "parts": [part.to_dict() for part in window.parts],
         "tables": dict(window.tables),
@@ -57,6 +68,9 @@ def prepare(relay_url: str, windows: Sequence[Mapping[str, Any]], options: Prepa
 
     `windows` come from `describe_window` and follow one another. Raises ChangeError, relay and row codec errors; all name
     what they are about.
+
+    A window may have three keys more: `ignored_ts`, see PrepareOptions; `rows`, how many of its changes count, from the first on;
+    and in a DDL what `etl.decided` puts there.
     """
     yield from to_batches(prepare_steps(relay_url, windows, options))
 
@@ -65,18 +79,20 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
     """The same as `prepare`, step by step."""
     ignored = options.ignored_ts.union(*(window.get("ignored_ts", ()) for window in windows))
     options = replace(options, ignored_ts=ignored)
-    state = _Schemas(options.filters)
+    state = _Schemas(options)
     timings = Timings()
-    segment = _Collector(state, find_shape(options.shape), timings, options.ignored_ts)
+    safe = any(window.get("safe") for window in windows)
+    segment = _Collector(state, options, timings, int(windows[0]["after_ts"]) if windows else 0, safe)
     for window in windows:
         started = time.perf_counter()
-        changes = read_parts(relay_url, window["parts"])
+        changes = read_parts(relay_url, window["parts"]).slice(0, window.get("rows"))
         timings.read += time.perf_counter() - started
         state.enter(window)
         done = int(window["after_ts"])
         for ddl in window["ddls"]:
             commit_ts = int(ddl["commit_ts"])
-            if not state.is_barrier(ddl):
+            scoped = state.scope(ddl, ignored=commit_ts in options.ignored_ts)
+            if scoped is None:
                 state.apply(ddl)
                 continue
             segment.add(_between(changes, done, commit_ts))
@@ -84,8 +100,10 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
                 yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
                 if commit_ts in options.ignored_ts:
                     segment.warn(f"ignored as asked: the DDL at commit_ts {commit_ts}: {str(ddl.get('query'))[:500]}")
-                else:
-                    yield Step("ddl", commit_ts, detail={**ddl, "before": state.before(ddl)})
+                elif scoped.ddl is not None:
+                    yield Step("ddl", commit_ts, detail=scoped.ddl)
+                for warning in scoped.warnings:
+                    segment.warn(warning)
             done = max(done, commit_ts)
             state.apply(ddl)
         segment.add(_between(changes, done, int(window["hi"])))
@@ -102,36 +120,37 @@ def _between(changes: pa.Table, after: int, through: int) -> pa.Table:
 class _Schemas:
     """Tables by id, as of the place in the stream that has been reached."""
 
-    def __init__(self, filters: Filter) -> None:
-        self._filters = filters
-        self._tables: dict[int, Table | None] = {}
+    def __init__(self, options: PrepareOptions) -> None:
+        self._filters, self._routes = options.filters, options.routes
+        self._tables: dict[int, Table] = {}
+        self._routed: dict[int, tuple[Table, str]] = {}
         self._truncated: set[int] = set()
         self._unwanted: set[int] = set()
 
     def _put(self, table_id: int, document: Mapping[str, Any] | None) -> None:
-        table = self._tables[table_id] = Table.from_json(document) if document else None
-        if table is not None:
-            wanted = table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
-            (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
+        self._routed.pop(table_id, None)
+        if not document:
+            self._tables.pop(table_id, None)
+            return
+        table = self._tables[table_id] = Table.from_json(document)
+        wanted = table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+        (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
 
     def enter(self, window: Mapping[str, Any]) -> None:
         for key, document in window["tables"].items():
             self._put(int(key), document)
         self._truncated.update(int(table_id) for table_id in window["truncated_tables"])
 
-    def is_barrier(self, ddl: Mapping[str, Any]) -> bool:
-        """Statements that are skipped and touch no replicated table need no barrier."""
-        if skip_reason(ddl, self._filters) is None:
-            return True
-        tables = (ddl.get("effect") or {}).get("tables") or {}
-        return any(
-            self._filters.wants_schema(t["schema_name"]) if t else self._tables.get(int(i)) and int(i) not in self._unwanted
-            for i, t in tables.items()
-        )
-
-    def before(self, ddl: Mapping[str, Any]) -> dict[str, Any]:
-        known = ((i, self._tables.get(int(i))) for i in (ddl.get("effect") or {}).get("tables") or {})
-        return {i: table.to_json() for i, table in known if table is not None}
+    def scope(self, ddl: Mapping[str, Any], ignored: bool) -> Scoped | None:
+        """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no barrier.
+        `ignored`: it won't be executed, so nothing about it can be wrong. Raises ScopeError."""
+        if ignored:
+            return Scoped(None, True)
+        ids = ((ddl.get("effect") or {}).get("tables") or {}).keys()
+        before = {int(i): self._tables[int(i)] for i in ids if int(i) in self._tables}
+        scoped = scope_ddl(ddl, before, self._filters, self._routes)
+        runs = scoped.ddl is not None and skip_reason(ddl, _EVERYTHING) is None
+        return scoped if runs or scoped.touches else None
 
     def apply(self, ddl: Mapping[str, Any]) -> None:
         for key, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
@@ -139,29 +158,49 @@ class _Schemas:
                 self._truncated.add(int(key))
             self._put(int(key), document)
 
-    def find(self, table_id: int, commit_ts: int) -> Table | None:
-        """The table a change belongs to; None if the change is to be dropped. Raises ChangeError."""
+    def find(self, table_id: int, commit_ts: int) -> tuple[Table, str] | None:
+        """The table a change belongs to, under the name it has downstream, and, if its rows are merged with those of others there,
+        its own name; None if the change is to be dropped. Raises ChangeError."""
         if is_internal_table(table_id) or table_id in self._unwanted:
             return None
+        found = self._routed.get(table_id)
+        if found is not None:
+            return found
         table = self._tables.get(table_id)
         if table is None:
             if table_id in self._truncated:
                 return None
             raise ChangeError(
                 f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the window "
-                "again, or name the transaction in ignore-txn-commit-ts if the table is not wanted"
+                f"again, or leave the transaction out: `sluice txn skip {commit_ts}`"
             )
-        return table
+        try:
+            target = self._routes.target(table.schema_name, table.name)
+        except RouteError as error:
+            raise ChangeError(f"row changes at commit_ts {commit_ts}: {error}") from None
+        routed = table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        self._routed[table_id] = routed, table.full_name if target.is_merged else ""
+        return self._routed[table_id]
+
+    def ignored_kinds(self, table_id: int) -> frozenset[int]:
+        """Kinds of a table's row changes that are left out."""
+        table = self._tables[table_id]
+        return self._filters.ignored_row_kinds(table.schema_name, table.name)
 
 
 class _Collector:
     """Gathers the changes between two barriers, from one or more windows."""
 
-    def __init__(self, schemas: _Schemas, shape: Shape, timings: Timings, ignored: frozenset[int]) -> None:
+    def __init__(self, schemas: _Schemas, options: PrepareOptions, timings: Timings, after_ts: int, safe: bool) -> None:
         self._schemas = schemas
-        self._shape = shape
+        # In safe mode one session does it all, whatever the sink has.
+        self._shape = find_shape("net" if safe else options.shape)
+        self._safe = safe
+        self._workers = options.workers
+        self._time_zone = options.time_zone
         self._timings = timings
-        self._ignored = np.array(sorted(ignored), np.int64)
+        self._after_ts = after_ts
+        self._ignored = np.array(sorted(options.ignored_ts), np.int64)
         self._pieces: list[pa.Table] = []
         self._warnings: list[str] = []
 
@@ -184,22 +223,23 @@ class _Collector:
 
     def flush(self, commit_ts: int, schema_version: int, last: bool) -> Iterator[Step]:
         """The shape's steps of what was added, then a commit; without changes a commit only at the end."""
+        after_ts, self._after_ts = self._after_ts, commit_ts + 1  # a barrier lies between two segments
         if not self._pieces and not last:
             return
         changes = rows = 0
         if self._pieces:
-            segment = self._segment()
+            segment = self._segment(after_ts, commit_ts)
             changes = sum(len(places) for _, places in segment.tables)
-            for step in self._shape(segment, self._timings):
+            for step in self._shape(segment, self._timings, self._workers):
                 rows += step.rows
                 yield step
-        detail = {"schema_version": schema_version if last else None, "timings_ms": self._timings.to_ms()}
+        detail: dict[str, Any] = {"schema_version": schema_version if last else None, "timings_ms": self._timings.to_ms()}
         if self._warnings:
             detail["warnings"], self._warnings = self._warnings, []
         yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
         self._timings.clear()
 
-    def _segment(self) -> Segment:
+    def _segment(self, after: int, through: int) -> Segment:
         started = time.perf_counter()
         table = pa.concat_tables(self._pieces).combine_chunks()
         self._pieces = []
@@ -208,10 +248,20 @@ class _Collector:
         sorted_ids = ids[order]
         starts = np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1]))
         tables = []
+        partial: set[int] = set()
+        sources: dict[int, str] = {}
         for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
             places = order[start:end]
             found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[places[0]]))
-            if found is not None:
-                tables.append((found, places))
+            if found is None:
+                continue
+            ignored_kinds = self._schemas.ignored_kinds(found[0].id)
+            if ignored_kinds:
+                partial.add(found[0].id)
+                places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]
+            if found[1]:
+                sources[found[0].id] = found[1]
+            if len(places):
+                tables.append((found[0], places))
         self._timings.decode += time.perf_counter() - started
-        return Segment(table, tuple(tables))
+        return Segment(table, tuple(tables), after, through, self._safe, self._time_zone, frozenset(partial), sources)

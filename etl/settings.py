@@ -18,6 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from etl.filters import Filter
+from etl.routes import Routes
+from etl.rule_settings import RuleError, parse_filter, parse_routes
 from etl.sink_settings import File, Kafka
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
@@ -163,6 +166,12 @@ class Settings:
     apply: Apply = field(default_factory=Apply)
     file: File = field(default_factory=File)
     kafka: Kafka = field(default_factory=Kafka)
+    filters: Filter = field(default_factory=Filter)
+    """Section ``[filter]``, see `etl.rule_settings`."""
+    routes: Routes = field(default_factory=Routes)
+    """Sections ``[[route]]``."""
+    ignored_ts: frozenset[int] = frozenset()
+    """``[filter] ignore-txn-commit-ts``."""
 
     @property
     def time_zone(self) -> str:
@@ -174,6 +183,8 @@ _POSITIVE = {
     "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "worker_count", "connect_timeout_s", "read_timeout_s",
     "max_file_bytes", "max_message_bytes", "timeout_s",
 }  # fmt: skip
+_RULES = {"filter", "route"}
+_DERIVED = ("filters", "routes", "ignored_ts")
 
 
 def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
@@ -193,19 +204,34 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     """Check a parsed settings document and give it its types; `name` is used in errors. Raises SettingsError."""
     sections: dict[str, object] = {}
     hints = typing.get_type_hints(Settings)
+    for derived in _DERIVED:
+        del hints[derived]
     for key in document:
-        if key not in hints:
-            raise SettingsError(f"{name}: unknown section [{key}]; there are {', '.join(f'[{known}]' for known in hints)}")
+        if key not in hints and key not in _RULES:
+            there = ", ".join([*(f"[{known}]" for known in hints), "[filter]", "[[route]]"])
+            raise SettingsError(f"{name}: unknown section [{key}]; there are {there}")
     for section, kind in hints.items():
         raw = document.get(section, {})
         if not isinstance(raw, Mapping):
             raise SettingsError(f"{name}: [{section}] must be a table")
         sections[section] = _section(name, section, kind, raw)
-    settings = Settings(**sections)  # type: ignore[arg-type]
+    settings = Settings(**sections, **_rules(name, document, typing.cast(Downstream, sections["downstream"])))  # type: ignore[arg-type]
     if settings.apply.mode not in MODES:
         raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
     _check_downstream(name, settings)
     return settings
+
+
+def _rules(name: str, document: Mapping[str, object], downstream: Downstream) -> dict[str, object]:
+    raw = document.get("filter", {})
+    if not isinstance(raw, Mapping):
+        raise SettingsError(f"{name}: [filter] must be a table")
+    own = (downstream.checkpoint_schema,)
+    try:
+        filters, ignored_ts = parse_filter(raw, own)
+        return {"filters": filters, "ignored_ts": ignored_ts, "routes": parse_routes(document.get("route", []), own)}
+    except RuleError as error:
+        raise SettingsError(f"{name}: {error}") from None
 
 
 def _check_downstream(name: str, settings: Settings) -> None:

@@ -6,18 +6,22 @@ before it is downstream, and one that hasn't run that nothing after it is. Only 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from etl._ddl_scope import ScopeError, scope_ddl
 from etl.checkpoint import Checkpoint
+from etl.settings import Settings
 from etl.sinks.sink import TakesOver
 from relay import RelayLog
+from upstream.schema import Table
 
 log = logging.getLogger("sluice.apply")
 
 
-def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool]) -> Checkpoint:
+def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], settings: Settings) -> Checkpoint:
     """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
 
     Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says whether to
@@ -25,7 +29,7 @@ def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: C
     """
     while checkpoint.needs_safe_mode:
         undecided = []
-        for ddl in _ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait):
+        for ddl in _ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings):
             moved = sink.next_ddl(ddl)
             if moved is not None:
                 checkpoint = moved
@@ -38,8 +42,8 @@ def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: C
     return checkpoint
 
 
-def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-    """The DDL committed in (after, through], each with `before`: its tables as they were."""
+def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings) -> Iterator[dict[str, Any]]:
+    """The DDL committed in (after, through] that goes downstream, as it goes there, each with `before`: its tables as they were."""
     tables: dict[str, Any] = {}
     position, said = after, False
     while position < through:
@@ -54,7 +58,11 @@ def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool]) -
         tables |= window.tables
         for ddl in window.ddls:
             effect = (ddl.get("effect") or {}).get("tables") or {}
-            if after < int(ddl["commit_ts"]) <= through:
-                yield {**ddl, "before": {key: tables.get(key) for key in effect}}
+            if after < int(ddl["commit_ts"]) <= through and int(ddl["commit_ts"]) not in settings.ignored_ts:
+                before = {int(key): Table.from_json(tables[key]) for key in effect if tables.get(key)}
+                with contextlib.suppress(ScopeError):  # told when it is to be applied
+                    scoped = scope_ddl(ddl, before, settings.filters, settings.routes)
+                    if scoped.ddl is not None:
+                        yield scoped.ddl
             tables |= effect
         position = window.hi

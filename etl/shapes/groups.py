@@ -6,7 +6,7 @@
     delete, load …
 
 Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
-transaction with the checkpoint.
+transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl._steps import Step
-from etl._table_changes import ROW_ID, TableChanges, comparable
+from etl._table_changes import ROW_ID, TableChanges, changes_of, check_merged, comparable
 from etl.conflicts import Dispatch, dispatch
 from etl.net_effect import DELETE, INSERT, key_codes
 from etl.shapes.segment import Segment, Timings
@@ -33,15 +33,20 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     """Steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
     yield Step("flight", segment.through, detail={"after_ts": segment.after})
     dispatched = []
+    alone = []
     for table, places in segment.tables:
         kinds = segment.column("kind", places)
-        changes = TableChanges(table, kinds, segment.rows_of(places), segment.column("commit_ts", places), timings)
-        if not changes.is_locatable:
-            yield from _steps_of(changes, CHECKPOINT_SESSION)
+        changes = changes_of(segment, table, places, timings)
+        if not changes.is_locatable or changes.source or table.id in segment.partial:
+            alone.append(changes)
             continue
         started = time.perf_counter()
         dispatched.append((changes, kinds, places, _dispatch(changes, kinds)))
         timings.reduce += time.perf_counter() - started
+    check_merged(alone)
+    for part in (TableChanges.deletes, TableChanges.loads):
+        for changes in alone:
+            yield from _sent_to(part(changes), CHECKPOINT_SESSION)
     for number in range(1 + max((found.flushes for *_, found in dispatched), default=0)):
         if number:
             yield Step("flush", segment.through)
@@ -51,7 +56,7 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
             if found.flushes:
                 chosen = np.flatnonzero(found.rounds == number)
                 kinds, places, groups = kinds[chosen], places[chosen], found.groups[chosen]
-                changes = TableChanges(changes.table, kinds, segment.rows_of(places), segment.column("commit_ts", places), timings)
+                changes = changes_of(segment, changes.table, places, timings)
             else:
                 groups = found.groups
             yield from _by_worker(changes, kinds, groups, workers)
@@ -65,10 +70,12 @@ def _by_worker(changes: TableChanges, kinds: np.ndarray, groups: np.ndarray, wor
 
 
 def _steps_of(changes: TableChanges, worker: int) -> Iterator[Step]:
-    for step in changes.deletes():
-        step.detail["worker"] = worker
-        yield step
-    for step in changes.loads():
+    yield from _sent_to(changes.deletes(), worker)
+    yield from _sent_to(changes.loads(), worker)
+
+
+def _sent_to(steps: Iterator[Step], worker: int) -> Iterator[Step]:
+    for step in steps:
         step.detail["worker"] = worker
         yield step
 

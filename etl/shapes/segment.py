@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,10 @@ class Segment:
     """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all the same."""
     time_zone: str = "UTC"
     """Of TIMESTAMPs, for shapes that write them as text without saying the zone."""
+    partial: frozenset[int] = frozenset()
+    """Ids of tables of whose changes the event filter leaves some kinds out: what is downstream isn't what was upstream before."""
+    sources: Mapping[int, str] = field(default_factory=dict)
+    """For tables that are merged downstream, by id: the upstream's name of each."""
 
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
         """The encoded rows at these places."""
