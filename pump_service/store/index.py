@@ -8,7 +8,7 @@
     !sluice!longTransactions -> pairs of u64 LE    commit_ts, start_ts of transactions that took over 600 s (the original
                                                    doesn't know this key and doesn't mind it)
 
-Nothing here is synced: what is lost is made again from the value log, from the smaller of the two pointers.
+Nothing here but gcts is synced: what is lost is made again from the value log, from the smaller of the two pointers.
 """
 
 from __future__ import annotations
@@ -253,8 +253,9 @@ class Index:
         return self._number(GC_TS_KEY)
 
     def save_gc_ts(self, ts: int) -> None:
+        """Synced, unlike all else: the segments that are removed next don't come back after a power cut."""
         with self._use(wait=False) as db:
-            batch = db.write_batch()
+            batch = db.write_batch(sync=True)
             batch.put(GC_TS_KEY, _U64.pack(ts))
             self._write(batch)
 

@@ -261,7 +261,10 @@ class Indexer:
                     part = keep[begin : begin + _CHASE_GROUP]
                     columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
                     self._index.put_arrays(batch.fid, *columns)
-                    self._sorter.push_arrays(batch.fid, *columns)
+                    if self._replay:
+                        self._sorter.push_arrays(batch.fid, *columns)
+                    else:
+                        self._sorter.push(batch.fid, *(column.tolist() for column in columns))
                     self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
                 self._save()
                 if self._stop:

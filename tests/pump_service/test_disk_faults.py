@@ -319,7 +319,7 @@ class _NoSpace:
     def __getattr__(self, name: str) -> object:
         return getattr(self._db, name)
 
-    def write_batch(self) -> _NoSpace:
+    def write_batch(self, **options: object) -> _NoSpace:
         return self
 
     def put(self, key: bytes, value: bytes) -> None:
