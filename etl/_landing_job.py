@@ -58,7 +58,7 @@ class JobResult:
     tables: Mapping[int, TableSpan]
     skipped: Mapping[str, int]
     worker_ms: Mapping[str, float]
-    """Of the slowest worker."""
+    """Of the range that took longest: read, explode, write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
     for item in stats:
         for name, count in item["skipped"].items():
             skipped[name] = skipped.get(name, 0) + count
-        for name, value in item["worker_ms"].items():
-            worker_ms[name] = max(worker_ms.get(name, 0.0), round(value, 2))
+        if sum(item["worker_ms"].values()) > sum(worker_ms.values()):
+            worker_ms = item["worker_ms"]
         for raw in item["ddls"]:
             ddls.setdefault(raw["commit_ts"], DdlRecord(**raw))
         for key, (rows, first, last) in item["tables"].items():

@@ -14,8 +14,8 @@ _PROGRESS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LandedWindow:
-    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve, commit; read, explode and
-    write of the slowest worker within the job. `lag_ms`: from the upstream's clock at hi until it was committed."""
+    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve, commit;
+    within the job read, explode and write of the slowest range, and spark, what is left. `lag_ms`: from the upstream's clock at hi until it was committed."""
 
     lo: int
     hi: int

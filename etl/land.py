@@ -252,6 +252,7 @@ class _Loop:
         schema = self._schema.resolve(result.ddls, result.tables, self._wait_or_stop)
         stages["resolve"] = _ms_since(began)
         stages |= result.worker_ms
+        stages["spark"] = stages["job"] - sum(result.worker_ms.values())
         changes = sum(part.rows for part in result.parts)
         window = Window(
             lo=plan.lo,
@@ -319,11 +320,23 @@ class _Loop:
             return self._start_ts
         checkpoint = self._downstream_checkpoint()
         if checkpoint is not None:
-            # What the row says needs no old snapshot of TiKV, which may be garbage collected by now.
-            self._start_version = checkpoint.schema_version or None
+            self._start_version = self._version_of(checkpoint)
             return checkpoint.commit_ts
         initial = self._settings.upstream.initial_commit_ts
         return self._pd.tso() if initial < 0 else initial
+
+    def _version_of(self, checkpoint: Checkpoint) -> int:
+        """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of then."""
+        try:
+            return version_at(self._tikv, checkpoint.commit_ts)
+        except TiKVError as error:
+            if not checkpoint.schema_version:
+                raise
+            log.warning(
+                "TiKV doesn't tell the schema version at commit_ts %d, taking the checkpoint's, %d: %s",
+                checkpoint.commit_ts, checkpoint.schema_version, _short(error),
+            )  # fmt: skip
+            return checkpoint.schema_version
 
     def _downstream_checkpoint(self) -> Checkpoint | None:
         """An unreachable downstream is an error here: a relay log must not begin after what the downstream still needs."""

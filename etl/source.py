@@ -1,29 +1,19 @@
-"""The Spark data source ``pump_window``: committed transactions of a window, straight from the pumps.
+"""Where landing gets transactions from: a range of commits of one pump, over connections that outlive the window.
 
-Options: `cluster_id`, and `ranges`: a JSON list of ``{"host": "ip:port", "lo": tso, "hi": tso}``. Each range is one
-partition; its rows are (commit_ts, start_ts, payload), ascending by commit_ts, payload = the Prewrite binlog as TiDB sent
-it. Partitions are in the order of `ranges`.
+Rows are (commit_ts, start_ts, payload), ascending by commit_ts, payload = the Prewrite binlog as TiDB sent it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-from etl._spark_worker import settle
 
 if TYPE_CHECKING:
     from upstream import PumpReader
 
-SOURCE_NAME = "pump_window"
-SOURCE_SCHEMA = "commit_ts long, start_ts long, payload binary"
-# What Spark demands of SOURCE_SCHEMA's batches: nullable, and 32-bit offsets.
-_ARROW_SCHEMA = pa.schema([("commit_ts", pa.int64()), ("start_ts", pa.int64()), ("payload", pa.binary())])
 _READ_TIMEOUT_S = 30.0
 
 # Python workers are used again for later windows; so are their connections.
@@ -37,61 +27,6 @@ class PumpRange:
     host: str
     lo: int
     hi: int
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-
-def source_options(cluster_id: int, ranges: Sequence[PumpRange]) -> dict[str, str]:
-    """Options for ``spark.read.format("pump_window").options(**...)``."""
-    return {"cluster_id": str(cluster_id), "ranges": json.dumps([item.to_dict() for item in ranges])}
-
-
-class PumpPartition(InputPartition):
-    """One range to read."""
-
-    def __init__(self, cluster_id: int, range_: PumpRange) -> None:
-        super().__init__(None)
-        self.cluster_id = cluster_id
-        self.range = range_
-
-
-class PumpWindowReader(DataSourceReader):
-    """Reads ranges in Spark's Python workers."""
-
-    def __init__(self, cluster_id: int, ranges: Sequence[PumpRange]) -> None:
-        self._cluster_id = cluster_id
-        self._ranges = list(ranges)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        settle()
-        return [PumpPartition(self._cluster_id, item) for item in self._ranges]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PumpPartition)
-        wanted = partition.range
-        for batch in read_range(wanted.host, partition.cluster_id, wanted.lo, wanted.hi):
-            yield batch.cast(_ARROW_SCHEMA)
-        settle()
-
-
-class PumpWindowSource(DataSource):
-    """Register with ``spark.dataSource.register(PumpWindowSource)``."""
-
-    @classmethod
-    def name(cls) -> str:
-        return SOURCE_NAME
-
-    def schema(self) -> str:
-        return SOURCE_SCHEMA
-
-    def reader(self, schema: object) -> DataSourceReader:
-        try:
-            cluster_id = int(self.options["cluster_id"])
-            ranges = [PumpRange(str(raw["host"]), int(raw["lo"]), int(raw["hi"])) for raw in json.loads(self.options["ranges"])]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{SOURCE_NAME}: options cluster_id and ranges are needed, got {dict(self.options)}") from error
-        return PumpWindowReader(cluster_id, ranges)
 
 
 def read_range(host: str, cluster_id: int, lo: int, hi: int) -> Iterator[pa.RecordBatch]:

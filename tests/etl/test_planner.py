@@ -11,7 +11,7 @@ from window_pumps import CLUSTER_ID, WindowPump
 
 from etl.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.settings import Window as Limits
-from etl.source import PumpRange, PumpWindowReader, read_range
+from etl.source import PumpRange, read_range
 from upstream import PumpReadError
 
 LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=200)
@@ -174,13 +174,11 @@ def test_large_ranges_are_cut_for_spark_without_gap_or_overlap(world):
 
 def test_the_source_reads_a_range_and_nothing_else(world):
     pump = world.pump("a", [(5, 1, b"x"), (7, 6, b"y"), (9, 8, b"z")])
-    reader = PumpWindowReader(CLUSTER_ID, [PumpRange(pump.status.host, 5, 9), PumpRange(pump.status.host, 9, 20)])
-    first, second = reader.partitions()
-    assert [batch.to_pylist() for batch in reader.read(first)] == [
+    assert [batch.to_pylist() for batch in read_range(pump.status.host, CLUSTER_ID, 5, 9)] == [
         [{"commit_ts": 7, "start_ts": 6, "payload": b"y"}],
         [{"commit_ts": 9, "start_ts": 8, "payload": b"z"}],
     ]
-    assert list(reader.read(second)) == []
+    assert list(read_range(pump.status.host, CLUSTER_ID, 9, 20)) == []
 
 
 def test_a_pump_that_sends_what_was_not_asked_for_is_refused(world):

@@ -11,7 +11,7 @@ from test_explode import DELETE, INSERT, UPDATE, explode
 
 from etl import _wire_scan
 from etl._wire_scan import FIXED32, FIXED64, LENGTH, RUN, VARINT, WireError, scan
-from etl.explode import BinlogDecodeError
+from etl.explode import MAX_USER_TABLE_ID, BinlogDecodeError
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 
@@ -107,8 +107,10 @@ def reference(rows):
             for kind in made.sequence:
                 if not lists.get(kind):
                     return None
-                changes.append((commit_ts, start_ts, position, made.table_id, value.schema_version, {0: 0, 1: 1, 4: 2}[kind], lists[kind].pop(0)))
-                position += 1
+                row = lists[kind].pop(0)
+                if made.table_id <= MAX_USER_TABLE_ID:
+                    changes.append((commit_ts, start_ts, position, made.table_id, value.schema_version, {0: 0, 1: 1, 4: 2}[kind], row))
+                    position += 1
             if any(lists.values()) or made.deleted_ids or made.deleted_pks:
                 return None
     return changes

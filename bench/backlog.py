@@ -1,0 +1,112 @@
+"""A backlog of any size in the pumps: a recording's transactions again and again, at fresh timestamps.
+
+Only for benchmarks of landing: the changes are real, but the same ones each time. Written over the lane's own client side,
+Prewrites first, then their Commits with timestamps that PD gave after the pump had acknowledged the Prewrites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from embedded.recording import Recording
+from pump_service.lane import LaneClient
+from upstream import pb
+from upstream.codec.varint import encode_uvarint
+from upstream.rpc import open_channel
+
+_MAX_PAYLOAD = 15_000  # one frame of the lane's client
+_GROUP = 256
+
+
+class Timestamps:
+    """Fresh timestamps (TSO) from PD, many a request."""
+
+    def __init__(self, pd_url: str, cluster_id: int) -> None:
+        self._channel = open_channel(pd_url)
+        self._cluster_id = cluster_id
+        self._asked: queue.SimpleQueue[pb.pd.TsoRequest | None] = queue.SimpleQueue()
+        call = self._channel.stream_stream(
+            "/pdpb.PD/Tso", request_serializer=pb.pd.TsoRequest.SerializeToString, response_deserializer=pb.pd.TsoResponse.FromString
+        )
+        self._answers = call(iter(self._asked.get, None))
+
+    def take(self, count: int) -> Sequence[int]:
+        """`count` of them, ascending."""
+        request = pb.pd.TsoRequest(count=count)
+        request.header.cluster_id = self._cluster_id
+        self._asked.put(request)
+        answer = next(self._answers)
+        last = answer.timestamp.physical << 18 | answer.timestamp.logical
+        return range(last - count + 1, last + 1)
+
+    def close(self) -> None:
+        self._asked.put(None)
+        self._channel.close()
+
+
+def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
+    """(prewrite_value, row changes) of the recording's transactions that committed after `after_ts`."""
+    kept = {start for start, found in recording.transactions().items() if found.commit_ts > after_ts}
+    found = []
+    for record in recording.records():
+        if record.tp == 0 and record.start_ts in kept and len(record.payload) < _MAX_PAYLOAD:
+            binlog = pb.binlog.Binlog.FromString(record.payload)
+            if not binlog.ddl_job_id:
+                value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
+                found.append((binlog.prewrite_value, sum(len(mutation.sequence) for mutation in value.mutations)))
+    return found
+
+
+def write(pumps: Sequence[str], timestamps: Timestamps, cluster_id: int, wanted: Sequence[tuple[bytes, int]], changes: int) -> tuple[int, int]:
+    """Write at least so many row changes to the pumps ("host:port") in turn; (transactions, last commit_ts)."""
+    head = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
+    endless = itertools.cycle(wanted)
+    written = last = 0
+    with contextlib.ExitStack() as stack:
+        lanes = []
+        for address in pumps:
+            host, port = address.rsplit(":", 1)
+            lanes.append(stack.enter_context(contextlib.closing(LaneClient(host, int(port)))))
+        for lane in itertools.cycle(lanes):
+            group: list[bytes] = []
+            while len(group) < _GROUP and changes > 0:
+                value, inside = next(endless)
+                group.append(value)
+                changes -= inside
+            starts = timestamps.take(len(group))
+            _send(lane, head, (_prewrite(start, value) for start, value in zip(starts, group)))
+            commits = timestamps.take(len(group))
+            _send(lane, head, (_commit(start, commit) for start, commit in zip(starts, commits)))
+            written += len(group)
+            last = commits[-1]
+            if changes <= 0:
+                return written, last
+    raise AssertionError("unreachable")
+
+
+def _prewrite(start: int, value: bytes) -> bytes:
+    return b"\x08\x00\x10" + encode_uvarint(start) + b"\x18\x00\x2a" + encode_uvarint(len(value)) + value
+
+
+def _commit(start: int, commit: int) -> bytes:
+    return b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit)
+
+
+def _send(lane: LaneClient, head: bytes, payloads: Iterator[bytes]) -> None:
+    waiting = set(lane.send([head + encode_uvarint(len(payload)) + payload for payload in payloads]))
+    while waiting:
+        for stream, error in lane.receive():
+            if error:
+                raise RuntimeError(f"a pump refused a binlog: {error}")
+            waiting.remove(stream)
+
+
+def load(directory: Path) -> tuple[Recording, list[tuple[bytes, int]]]:
+    """A recording and the values of its traffic after its first snapshot (or of all, if it has none)."""
+    recording = Recording(directory)
+    first = min((label.ts for label in recording.labels), default=0)
+    return recording, values(recording, first)

@@ -1,0 +1,168 @@
+"""How fast a backlog is landed, how that grows with the backlog, and in how much memory.
+
+etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is sent and landed first, which warms all of it
+up. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.land` in this process with the default
+limits, once for each size. The first window of each is left out. CPU time is that of every process between the
+first window and the last, memory the largest resident set seen while the backlog was landed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench import backlog
+from embedded import LOOPBACK, Stack, replay
+from embedded.control import ClusterControl
+from embedded.state import StackError
+from etl.land import LandedWindow, run_land
+from etl.settings import Settings, load_settings
+from upstream import PDClient
+
+SIZES = (100_000, 1_000_000)
+_PARTS = ("etcd", "cluster", "pump-1", "pump-2", "spark")
+_PATIENCE_S = 600.0
+
+
+@dataclass(slots=True)
+class LandResult:
+    """One backlog."""
+
+    changes: int = 0
+    seconds: float = 0.0
+    rows_per_s: float = 0.0
+    windows: int = 0
+    bytes: int = 0
+    """Of the parts."""
+    stages_ms: dict[str, float] = field(default_factory=dict)
+    """Summed over the windows; jobs overlap."""
+    cpu_us: dict[str, float] = field(default_factory=dict)
+    """CPU time a row change, by process."""
+    rss_mib: dict[str, int] = field(default_factory=dict)
+
+
+def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callable[[str], None]) -> list[LandResult]:
+    """Run the benchmark in a stack of its own; a result for each of `sizes` (row changes). Raises StackError, RecordingError."""
+    stack.down()
+    stack.wipe("etcd", "cluster", "pump-1", "pump-2", "spark", "relay", "logs")
+    recording, values = backlog.load(directory)
+    try:
+        stack.claim()
+        stack.up(_PARTS, recording=directory, report=report)
+        site = stack.site()
+        control = ClusterControl(site.ports["cluster-control"])
+        replay.send(stack, None, "max", "range")
+        deadline = time.monotonic() + _PATIENCE_S
+        while not replay.is_sent(control):
+            if time.monotonic() > deadline:
+                raise StackError(f"the recording was not sent within {_PATIENCE_S:.0f} s. {replay.hint(stack)}")
+            time.sleep(0.1)
+        settings = load_settings(stack.home / "sluice.toml")
+        processes = _Processes(stack)
+        report("sent; landing it, to warm up")
+        run_land(settings, start_ts=0, until_ts=replay.target(recording, None)[1], run_seconds=_PATIENCE_S)
+        url = f"http://{LOOPBACK}:{site.ports['cluster']}"
+        with PDClient(url) as pd:
+            timestamps = backlog.Timestamps(url, pd.cluster_id)
+            pumps = [f"{LOOPBACK}:{site.ports[name]}" for name in ("pump-1", "pump-2")]
+            results = []
+            for size in sizes:
+                transactions, last = backlog.write(pumps, timestamps, pd.cluster_id, values, size)
+                report(f"{size:,} row changes in {transactions:,} transactions written; landing")
+                results.append(_land(settings, last, processes))
+            timestamps.close()
+        return results
+    finally:
+        stack.down()
+
+
+def _land(settings: Settings, until_ts: int, processes: _Processes) -> LandResult:
+    result = LandResult()
+    marks: list[tuple[float, dict[str, float]]] = []
+
+    def landed(window: LandedWindow) -> None:
+        if window.changes:
+            marks.append((time.perf_counter(), processes.cpu()))
+            if len(marks) > 1:
+                result.windows += 1
+                result.changes += window.changes
+                result.bytes += window.bytes
+                for stage, ms in window.stages_ms.items():
+                    result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + ms, 1)
+
+    with processes.peak() as peak:
+        run_land(settings, until_ts=until_ts, run_seconds=_PATIENCE_S, on_window=landed)
+    if len(marks) < 3:
+        raise StackError(f"{len(marks)} windows are too few to measure: land a larger backlog")
+    (began, before), (ended, after) = marks[0], marks[-1]
+    result.seconds = round(ended - began, 3)
+    result.rows_per_s = round(result.changes / (ended - began))
+    result.cpu_us = {name: round((after[name] - before[name]) * 1e6 / result.changes, 2) for name in after}
+    result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}
+    return result
+
+
+class _Processes:
+    """CPU time and memory of the processes that landing needs, by what they are."""
+
+    def __init__(self, stack: Stack) -> None:
+        parts = stack.state().parts
+        self._spark = psutil.Process(parts["spark"].process.pid)
+        self._pumps = [psutil.Process(parts[name].process.pid) for name in ("pump-1", "pump-2")]
+        self._client = psutil.Process()
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds so far; `workers` are Spark's Python workers."""
+        return {
+            "client": sum(self._client.cpu_times()[:2]),
+            "JVM": sum(self._spark.cpu_times()[:2]),
+            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
+            "pumps": sum(sum(pump.cpu_times()[:2]) for pump in self._pumps),
+        }
+
+    def rss(self) -> dict[str, int]:
+        """Bytes now; of the largest where there are several."""
+        return {
+            "client": self._client.memory_info().rss,
+            "JVM": self._spark.memory_info().rss,
+            "worker": max((each.memory_info().rss for each in self._workers()), default=0),
+            "pump": max(pump.memory_info().rss for pump in self._pumps),
+        }
+
+    def peak(self) -> _Peak:
+        """A context that gives the largest `rss` inside of it."""
+        return _Peak(self.rss)
+
+    def _workers(self) -> list[psutil.Process]:
+        return [child for child in self._spark.children(recursive=True) if child.is_running()]
+
+
+class _Peak:
+    def __init__(self, rss: Callable[[], dict[str, int]]) -> None:
+        self._rss = rss
+        self._most: dict[str, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
+
+    def __enter__(self) -> dict[str, int]:
+        self._thread.start()
+        return self._most
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                for name, size in self._rss().items():
+                    self._most[name] = max(self._most.get(name, 0), size)
+            except psutil.NoSuchProcess:  # a worker came to its end while it was looked at
+                pass
+            if self._over.wait(0.1):
+                return
