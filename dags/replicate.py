@@ -8,6 +8,7 @@ is durable.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow.sdk import Param, dag, task
 
@@ -23,22 +24,28 @@ RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_del
     tags=["sluice"],
     params={
         "run_seconds": Param(300, type="integer", minimum=1, description="How long one run drains windows before the next begins."),
+        "mode": Param("", type="string", enum=["", "atomic", "parallel"], description="How this run applies; empty: as sluice.toml says."),
+        "until": Param("", type="string", description="Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
+                       "To have later runs stop there too, use the DAG `operate`."),
     },
     default_args=RETRIES,
     doc_md=__doc__,
 )
 def replicate() -> None:
     @task
-    def land(params: dict[str, int] | None = None) -> dict[str, int]:
+    def land(params: dict[str, Any] | None = None) -> dict[str, Any]:
         from etl import load_settings, run_land
 
         return run_land(load_settings(), run_seconds=(params or {})["run_seconds"]).as_dict()
 
     @task
-    def apply(params: dict[str, int] | None = None) -> dict[str, int]:
-        from etl import load_settings, run_apply
+    def apply(params: dict[str, Any] | None = None) -> dict[str, Any]:
+        from etl import load_settings, operate, run_apply
 
-        return run_apply(load_settings(), run_seconds=(params or {})["run_seconds"]).as_dict()
+        wanted = params or {}
+        until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
+        settings = operate.for_run(load_settings(), wanted["mode"])
+        return run_apply(settings, run_seconds=wanted["run_seconds"], until_ts=until_ts).as_dict()
 
     land()
     apply()

@@ -5,18 +5,19 @@ Nothing here talks to running tasks: they read the relay log's control.json and 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from etl.checkpoint import Checkpoint
+from etl.checkpoint import Checkpoint, CheckpointError
 from etl.mysql import DownstreamError
+from etl.operator_sql import split_statements
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint
-from etl.sinks import read_checkpoint
-from etl.window_view import NotLandedError, find_window
+from etl.window_view import NotLandedError, describe, find_window, newest
 from relay import REPLACE, SKIP, Control, Decision, RelayLog
 from upstream.tso import compose, parse_timestamp, to_datetime
 
@@ -52,6 +53,45 @@ def for_run(settings: Settings, mode: str = "") -> Settings:
     if mode not in MODES:
         raise SettingsError(f"mode {mode!r}: there are {', '.join(MODES)}")
     return replace(settings, apply=replace(settings.apply, mode=mode))
+
+
+ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision")
+"""What the DAG `operate` offers."""
+
+
+def act(settings: Settings, action: str, value: str = "", sql: str = "", by: str = "", why: str = "") -> str:
+    """One of ACTIONS with what was typed into the form; what was done or found, as text. Raises ValueError."""
+    value = value.strip()
+    match action:
+        case "show":
+            return _shown(settings, value)
+        case "status":
+            return json.dumps(status(settings), indent=1, ensure_ascii=False)
+        case "pause" | "resume":
+            return (pause if action == "pause" else resume)(settings, value or BOTH)
+        case "run-until":
+            return run_until(settings, value)
+        case "skip-txn":
+            return skip_transaction(settings, _number(value), by, why)
+        case "skip-ddl":
+            return skip_ddl(settings, _number(value), by, why)
+        case "replace-ddl":
+            return replace_ddl(settings, _number(value), split_statements(sql), by, why)
+        case "remove-decision":
+            return remove_decision(settings, _number(value))
+    raise OperateError(f"action {action!r}: there are {', '.join(ACTIONS)}")
+
+
+def _number(value: str) -> int:
+    if not value.isdigit():
+        raise OperateError(f"value {value!r}: a commit timestamp (or, for a DDL, a job id) is needed")
+    return int(value)
+
+
+def _shown(settings: Settings, value: str) -> str:
+    relay = RelayLog.open(settings.relay.url)
+    windows = [find_window(relay, _number(value))[0]] if value else newest(relay, 1)
+    return json.dumps([describe(relay, window) for window in windows], indent=1, ensure_ascii=False)
 
 
 # Pausing, and stopping at a point in time

@@ -56,6 +56,61 @@ def test_replicate_runs_continuously_one_run_at_a_time_with_land_and_apply_side_
     assert dag.get_task("land").retries >= 100
 
 
+def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
+    for dag in dag_bag.dags.values():
+        for name in dag.params:
+            assert dag.params.get_param(name).description, f"{dag.dag_id}.{name}"
+        dag.params.validate()
+    assert set(dag_bag.dags["replicate"].params) == {"run_seconds", "mode", "until"}
+
+
+def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_command_line(dag_bag):
+    from etl.operate import ACTIONS
+
+    dag = dag_bag.dags["operate"]
+    assert type(dag.timetable).__name__ == "NullTimetable"
+    assert tuple(dag.params.get_param("action").schema["enum"]) == ACTIONS
+
+
+def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(dag_bag, tmp_path, monkeypatch):
+    from relay import Control, RelayLog
+
+    url = f"file://{tmp_path}/relay"
+    (tmp_path / "sluice.toml").write_text(f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n')
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    act = dag_bag.dags["operate"].get_task("act").python_callable
+    ts = 470614793860415502
+
+    def run(action, value="", sql="", why=""):
+        return act(params={"action": action, "value": value, "sql": sql, "why": why}, run_id="manual__1")
+
+    relay = RelayLog.open(url)
+    run("pause", "land")
+    run("run-until", "2026-11-21T12:00:00+00:00")
+    assert relay.control() == Control(land_paused=True, apply_until_ts=(1795262400000 << 18) + (1 << 18) - 1)
+    run("resume")
+    assert relay.control() == Control()
+    run("skip-txn", str(ts), why="broken")
+    run("replace-ddl", str(ts + 1), "ALTER TABLE a ADD b int; SELECT ';'")
+    assert [(d.commit_ts, d.action, d.sql, d.by, d.why) for d in relay.decisions.list()] == [
+        (ts, "skip", (), "airflow manual__1", "broken"),
+        (ts + 1, "replace", ("ALTER TABLE a ADD b int", "SELECT ';'"), "airflow manual__1", ""),
+    ]
+    run("remove-decision", str(ts))
+    assert len(relay.decisions.list()) == 1
+    assert str(ts + 1) in run("status")
+    assert run("show") == "[]"
+    for action, value in (("skip-txn", "soon"), ("pause", "everything"), ("run-until", ""), ("skip-ddl", "17"), ("dance", "")):
+        with pytest.raises(ValueError):
+            run(action, value)
+
+
+def test_modes_are_those_of_the_settings(dag_bag):
+    from etl.settings import MODES
+
+    assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == ("", *MODES)
+
+
 def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
     script = (
         "import sys, time, runpy\n"
