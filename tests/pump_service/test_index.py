@@ -7,10 +7,13 @@ import tarfile
 import threading
 from pathlib import Path
 
+import numpy as np
 import plyvel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from leveldb_files import read_database
+from storekit import restore
 
 from pump_service.store.index import Index, encode_key
 from pump_service.store.options import IndexOptions
@@ -69,65 +72,49 @@ def test_a_real_pumps_goleveldb_opens_and_keeps_all_it_had(name: str, tmp_path: 
 
 
 def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> None:
-    """goleveldb needs: CURRENT naming a manifest, the bytewise comparator in it, tables that end in LevelDB's magic with
-    blocks stored raw or by snappy, and logs in 32 KiB blocks. So this reads them without LevelDB."""
+    """Read back without LevelDB, by the rules that goleveldb holds files to."""
     path = tmp_path / "kv"
-    index = Index(path, IndexOptions())
-    count = 5000
-    index.put_batch(0, [0] * count, range(TS, TS + count), [0] * count, list(range(count)))
+    options = IndexOptions(write_buffer=1 << 16, compaction_table_size=1 << 20)
+    index = Index(path, options)
+    count = 20_000
+    for first in range(0, count, 1000):
+        numbers = range(first, first + 1000)
+        index.put_batch(2, [0] * 1000, [TS + i for i in numbers], [0] * 1000, [i << 20 for i in numbers])
+    fids = np.zeros(500, np.int64)
+    index.put_arrays(3, fids + 1, fids, np.arange(500) + TS + count, np.arange(500) * 77)
+    index.save_handled(Pointer(2, 5), TS + 9, {7: 3})
     index.close()
-    index = Index(path, IndexOptions())  # the log becomes a table
+    index = Index(path, options)  # the journal becomes a table
+    index.delete_through(TS + 4999, threading.Event())
     index.save_gc_ts(7)
     index.close()
-    current = (path / "CURRENT").read_text()
-    assert current.startswith("MANIFEST-")
-    assert current.endswith("\n")
-    manifest = b"".join(_log_records((path / current.strip()).read_bytes()))
-    assert b"\x01\x1aleveldb.BytewiseComparator" in manifest
-    tables = list(path.glob("*.ldb"))
-    assert tables
-    for table in tables:
-        data = table.read_bytes()
-        assert data[-8:] == bytes.fromhex("57fb808b247547db")
-        footer = data[-48:]
-        _, pos = _uvarint(footer, 0)
-        _, pos = _uvarint(footer, pos)
-        offset, pos = _uvarint(footer, pos)
-        size, pos = _uvarint(footer, pos)
-        assert data[offset + size] in (0, 1)  # the index block's compression
-    [journal] = path.glob("*.log")
-    batches = _log_records(journal.read_bytes())
-    # u64 sequence, u32 count, then: 1 (put), key, value
-    assert batches[-1][8:] == struct.pack("<I", 1) + b"\x01\x0c!binlog!gcts\x08" + struct.pack("<Q", 7)
+    found = read_database(path)
+    assert found.comparator == "leveldb.BytewiseComparator"
+    assert len(found.tables) > 1
+    assert len(set(found.tables.values())) > 1  # compacted, too
+    assert set(found.blocks) <= {0, 1}
+    assert found.entries == raw(path)
+    pointers = {TS + i: (2, i << 20) for i in range(5000, count)} | {TS + count + i: (3, 77 * i) for i in range(500)}
+    assert found.entries == {
+        b"ts:" + struct.pack(">Q", ts): struct.pack("<Iq", *place) for ts, place in pointers.items()
+    } | {
+        b"!binlog!headPointer": struct.pack("<Iq", 3, 499 * 77),
+        b"!binlog!handlePointer": struct.pack("<Iq", 2, 5),
+        b"!binlog!maxCommitTS": struct.pack("<Q", TS + 9),
+        b"!binlog!gcts": struct.pack("<Q", 7),
+        b"!sluice!longTransactions": struct.pack("<QQ", 7, 3),
+    }
 
 
-def _uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-        shift += 7
-
-
-def _log_records(data: bytes) -> list[bytes]:
-    """LevelDB's log format: u32 masked CRC-32C, u16 length, u8 kind (1 full, 2 first, 3 middle, 4 last)."""
-    records, parts, pos = [], [], 0
-    while pos + 7 <= len(data):
-        if pos % 32768 > 32768 - 7:
-            pos += 32768 - pos % 32768
-            continue
-        length, kind = struct.unpack_from("<HB", data, pos + 4)
-        if kind == 0:
-            break
-        parts.append(data[pos + 7 : pos + 7 + length])
-        if kind in (1, 4):
-            records.append(b"".join(parts))
-            parts = []
-        pos += 7 + length
-    return records
+@pytest.mark.parametrize("name", ["types", "ddl", "orphans", "shop"])
+def test_a_real_pumps_database_is_what_leveldb_makes_of_it(name: str, tmp_path: Path) -> None:
+    path = restore(name, tmp_path) / "kv"
+    written = read_database(path)
+    assert written.comparator == "leveldb.BytewiseComparator"
+    index = Index(path, IndexOptions())
+    index.close()
+    assert raw(path) == written.entries
+    assert read_database(path).entries == written.entries  # now in LevelDB's own files
 
 
 @pytest.mark.parametrize("what", ["CURRENT", "MANIFEST"])
