@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from etl._left_out import without_unreadable
 from etl._spark_frame import TaskFrame
 from etl._spark_job import WorkerError, collect
 from etl._spark_worker import settle
@@ -33,6 +34,7 @@ _TASK_SCHEMA = pa.schema(
         pa.field("host", pa.string()),
         pa.field("range_lo", pa.int64()),
         pa.field("range_hi", pa.int64()),
+        pa.field("skips", pa.string()),
     ]
 )
 _STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
@@ -59,6 +61,8 @@ class JobResult:
     skipped: Mapping[str, int]
     worker_ms: Mapping[str, float]
     """Of the range that took longest: read, explode, write."""
+    left_out: tuple[Mapping[str, Any], ...] = ()
+    """Transactions that were to be skipped and can't be read: {commit_ts, start_ts, why}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str)
     reading = exploding = 0.0
     exploder = Exploder(task["host"])
     batches = read_range(task["host"], cluster_id, task["range_lo"], task["range_hi"])
+    skips = json.loads(task["skips"])
+    left_out: list[dict[str, Any]] = []
 
     def changes() -> Iterator[pa.RecordBatch]:
         nonlocal reading, exploding
@@ -99,6 +105,8 @@ def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str)
             reading += arrived - mark
             if batch is None:
                 return
+            batch, unreadable = without_unreadable(batch, task["host"], skips)
+            left_out.extend(unreadable)
             exploded = exploder.explode(batch)
             del batch  # a batch may hold a whole large transaction: one at a time
             mark = arrived
@@ -113,7 +121,8 @@ def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str)
     whole = time.perf_counter() - started
     return {
         "part": part.to_dict() if part else None,
-        "transactions": totals.transactions,
+        "transactions": totals.transactions + len(left_out),
+        "left_out": left_out,
         "ddls": [ddl.to_dict() for ddl in totals.ddls],
         "tables": {str(i): [t.rows, t.first_commit_ts, t.last_commit_ts] for i, t in totals.tables.items()},
         "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
@@ -139,8 +148,9 @@ class LandingJob:
         with contextlib.suppress(Exception):
             self.run(Plan(ts, ts, ts, ranges, 0, 0, False), "warm", timeout_s)
 
-    def run(self, plan: Plan, token: str, timeout_s: float) -> JobResult:
-        """Land the plan's ranges; the parts are durable on return. `token` must not have been used before.
+    def run(self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = ()) -> JobResult:
+        """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions at `skips`
+        are left out if they can't be read.
 
         Raises BinlogDecodeError, WorkerError, and Spark's errors; a job that takes longer than `timeout_s` is interrupted.
         """
@@ -149,7 +159,7 @@ class LandingJob:
         tasks = [
             {
                 "n": n, "token": token, "lo": plan.lo, "hi": plan.hi,
-                "host": wanted.host, "range_lo": wanted.lo, "range_hi": wanted.hi,
+                "host": wanted.host, "range_lo": wanted.lo, "range_hi": wanted.hi, "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
             }
             for n, wanted in enumerate(plan.ranges)
         ]  # fmt: skip
@@ -188,4 +198,5 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
         tables=tables,
         skipped=skipped,
         worker_ms=worker_ms,
+        left_out=tuple({entry["commit_ts"]: entry for item in stats for entry in item.get("left_out", ())}.values()),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +72,10 @@ class LandingSchema:
         return self._history.schema_version
 
     def resolve(
-        self, ddls: Sequence[DdlRecord], spans: Mapping[int, TableSpan], wait: Callable[[float], bool]
+        self, ddls: Sequence[DdlRecord], spans: Mapping[int, TableSpan], wait: Callable[[float], bool], skips: Collection[int] = ()
     ) -> WindowSchema:
-        """Move on over the window's DDL and describe it.
+        """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a transaction at
+        `skips`, which won't be applied; later ones are found when they are.
 
         `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to stop.
         Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
@@ -105,10 +106,13 @@ class LandingSchema:
         for table_id, span in spans.items():
             if table_id in before or table_id in truncated or born.get(table_id, span.first_commit_ts) < span.first_commit_ts:
                 continue
+            if span.first_commit_ts in skips:
+                continue
             raise UnknownTableError(
                 f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL job up "
                 f"to schema version {self._history.schema_version} has made; if TiKV's DDL history is incomplete, start "
-                "with an empty relay log from a checkpoint after these commits"
+                "with an empty relay log from a checkpoint after these commits; if they aren't wanted, leave the transaction out: "
+                f"`sluice txn skip {span.first_commit_ts}`"
             )
         return WindowSchema(
             tables={str(i): before[i].to_json() for i in sorted(wanted) if i in before},

@@ -132,7 +132,7 @@ class Exploder:
     def _check_order(self, transactions: _Transactions) -> None:
         before = np.concatenate(([self._last_commit_ts], transactions.commits[:-1]))
         for i in np.flatnonzero(transactions.commits <= before)[:1].tolist():
-            raise self._error(transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken")
+            raise self._error(transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken", False)
         self._last_commit_ts = int(transactions.commits[-1])
 
     def _scan(self, transactions: _Transactions, begins: Ints, ends: Ints, owners: Ints, run_tag: int = -1) -> Fields:
@@ -241,10 +241,11 @@ class Exploder:
                 known.rows += int(rows[i])
                 known.last_commit_ts = last
 
-    def _error(self, transactions: _Transactions, i: int, what: str) -> BinlogDecodeError:
+    def _error(self, transactions: _Transactions, i: int, what: str, skippable: bool = True) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
-        return BinlogDecodeError(f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}")
+        way_out = f". Way out: `sluice txn skip {commit_ts}` leaves the transaction out" if skippable else ""
+        return BinlogDecodeError(f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}{way_out}")
 
 
 class _Transactions:

@@ -31,7 +31,7 @@ from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError,
 from etl.registration import DrainerEntry, default_node_id
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
-from relay import Claim, RelayLog, Window, WindowConflictError
+from relay import SKIP, Claim, RelayLog, Window, WindowConflictError
 from upstream import (
     EtcdClient,
     EtcdError,
@@ -142,6 +142,8 @@ class _Loop:
         self._jobs_run = 0
         self._paused = False
         self._control_read = 0.0
+        self._decisions_due = 0.0
+        self._skipped: frozenset[int] = frozenset()
         self.summary = LandSummary()
         self._progress = Progress()
 
@@ -235,8 +237,17 @@ class _Loop:
             self._jobs_run += 1
             token = f"{self._claim.token}.{self._jobs_run}"
             began = time.perf_counter()
-            result = self._threads.submit(self._job.run, plan, token, _JOB_TIMEOUT_S)
+            result = self._threads.submit(self._job.run, plan, token, _JOB_TIMEOUT_S, self._skips())
             self._running.append(_Running(plan, stages, began, result))
+
+    def _skips(self) -> frozenset[int]:
+        """Transactions that don't go downstream anyway; read now and then."""
+        now = time.monotonic()
+        if now >= self._decisions_due:
+            self._decisions_due = now + _CONTROL_INTERVAL_S
+            decided = self._relay.decisions.list(self._lo or 0)
+            self._skipped = self._settings.ignored_ts | {decision.commit_ts for decision in decided if decision.action == SKIP}
+        return self._skipped
 
     def _abandon(self) -> None:
         """Stop the jobs that are under way. What they have written no record will name."""
@@ -249,7 +260,7 @@ class _Loop:
     def _commit(self, plan: Plan, result: JobResult, stages: dict[str, float]) -> None:
         assert self._schema is not None and self._claim is not None
         began = time.perf_counter()
-        schema = self._schema.resolve(result.ddls, result.tables, self._wait_or_stop)
+        schema = self._schema.resolve(result.ddls, result.tables, self._wait_or_stop, self._skips())
         stages["resolve"] = _ms_since(began)
         stages |= result.worker_ms
         stages["spark"] = stages["job"] - sum(result.worker_ms.values())
@@ -268,11 +279,14 @@ class _Loop:
             ddls=schema.ddls,
             truncated_tables=schema.truncated_tables,
             timings_ms={name: round(ms, 2) for name, ms in stages.items()},
+            skipped=result.left_out,
         )
         began = time.perf_counter()
         self._claim.check()
         self._relay.commit(window)
         stages["commit"] = _ms_since(began)
+        for entry in result.left_out:
+            log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
         self._lo = plan.hi
         if self._entry is not None:
             self._entry.landed(plan.hi)
