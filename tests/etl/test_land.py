@@ -253,3 +253,19 @@ def test_landing_is_a_paused_drainer_in_the_registry_that_tells_how_far_it_is(se
     after = registry.get_drainer(node_id)
     etcd.close()
     assert after.max_commit_ts == second.hi > first.hi and after.update_ts > before.update_ts
+
+
+def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings, expected, mariadb):
+    rows, table, totals = expected
+    at = totals.ddls[len(totals.ddls) // 2].commit_ts
+    with mariadb.connect() as connection, connection.cursor() as cursor, PDClient(settings.upstream.pd_urls) as pd:
+        cursor.execute("CREATE DATABASE tidb_binlog")
+        cursor.execute("CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+        left = f'{{"consistent":false,"commitTS":{at},"ts-map":{{"primary-ts":1,"secondary-ts":1}},"schema-version":1}}'
+        cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (%s, %s)", (pd.cluster_id, left))
+    settings = dataclasses.replace(settings, downstream=mariadb.downstream)
+    run_land(settings, until_ts=until(expected), run_seconds=120)
+    relay = RelayLog.open(settings.relay.url)
+    windows = list(relay.windows(0))
+    assert windows[0].lo == at
+    assert relay.read(windows).to_pylist() == [change for change in table.to_pylist() if change["commit_ts"] > at]
