@@ -100,7 +100,7 @@ def _frame(table: Table) -> tuple[bytes, bytes]:
         column_info=[
             pb.secondary.ColumnInfo(
                 name=column.name, mysql_type=type_name(column), is_primary_key=bool(column.flag & FLAG_PRIMARY_KEY),
-                flen=column.flen, decimal=column.decimal,
+                flen=_int32(column.flen), decimal=_int32(column.decimal),
             )
             for column in columns
         ],
@@ -114,6 +114,11 @@ def _frame(table: Table) -> tuple[bytes, bytes]:
         if (index.unique or index.primary) and index.state == STATE_PUBLIC and shown.issuperset(names):
             tail.unique_keys.add(name=index.name, column_names=names)
     return head.SerializeToString(), tail.SerializeToString()
+
+
+def _int32(length: int) -> int:
+    """As the original narrows it: LONGTEXT's 4294967295 becomes -1."""
+    return (length + 2**31) % 2**32 - 2**31
 
 
 def _mutations(changes: Changes) -> pa.LargeBinaryArray:
