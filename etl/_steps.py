@@ -56,16 +56,22 @@ class Step:
 
 
 def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
-    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step."""
+    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step. What came before an exception of `steps`
+    is handed on before it: all that can go downstream does."""
     waiting: list[Step] = []
     size = first = 0
-    for step in steps:
-        if waiting and size + len(step.payload) > _BATCH_BYTES:
+    try:
+        for step in steps:
+            if waiting and size + len(step.payload) > _BATCH_BYTES:
+                yield _batch(waiting, first)
+                first += len(waiting)
+                waiting, size = [], 0
+            waiting.append(step)
+            size += len(step.payload)
+    except Exception:
+        if waiting:
             yield _batch(waiting, first)
-            first += len(waiting)
-            waiting, size = [], 0
-        waiting.append(step)
-        size += len(step.payload)
+        raise
     if waiting:
         yield _batch(waiting, first)
 

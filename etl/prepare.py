@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etl._ddl_scope import Scoped, scope_ddl
+from etl._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl._steps import STEP_SCHEMA, Step, to_batches
 from etl._table_changes import ChangeError
 from etl.ddl import TRUNCATE_TABLE, skip_reason
@@ -91,7 +91,12 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
         done = int(window["after_ts"])
         for ddl in window["ddls"]:
             commit_ts = int(ddl["commit_ts"])
-            scoped = state.scope(ddl, ignored=commit_ts in options.ignored_ts)
+            try:
+                scoped = state.scope(ddl, ignored=commit_ts in options.ignored_ts or commit_ts <= int(window["after_ts"]))
+            except ScopeError:
+                segment.add(_between(changes, done, commit_ts))
+                yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
+                raise
             if scoped is None:
                 state.apply(ddl)
                 continue

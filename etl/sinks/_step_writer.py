@@ -90,6 +90,8 @@ class StepWriter:
         return self._mismatch(step, str(error), "")
 
     def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
+        if step.detail.get("source"):
+            keys += f"{'; ' if keys else ''}{step.full_name} merges {step.detail['source']} with other tables: has one of them the same key?"
         return ApplyError(
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
             f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
