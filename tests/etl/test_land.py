@@ -23,7 +23,7 @@ from etl.land import UnknownTableError, WrongClusterError, run_land
 from etl.registration import default_node_id
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
-from relay import ClaimLostError, Control, RelayLog, Window
+from relay import SKIP, ClaimLostError, Control, Decision, RelayLog, Window
 from upstream import EtcdClient, PDClient, PumpClient, Registry, pb
 
 RECORDING = RECORDINGS / "ddl"
@@ -226,8 +226,14 @@ def write(settings, make_payload):
 
 def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
     lo, _, commit_ts = write(settings, lambda start_ts: prewrite(start_ts, mutation(987654, (INSERT, b"\x08\x02"))))
-    with pytest.raises(UnknownTableError, match=f"commit_ts {commit_ts} on are of table id 987654"):
+    with pytest.raises(UnknownTableError, match=f"commit_ts {commit_ts} on are of table id 987654.*`sluice txn skip {commit_ts}`"):
         run_land(settings, start_ts=lo, run_seconds=60)
+    relay = RelayLog.open(settings.relay.url)
+    relay.decisions.add(Decision(commit_ts, SKIP))
+    run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
+    windows = list(relay.windows(lo))
+    assert set(relay.read(windows)["commit_ts"].to_pylist()) == {commit_ts}  # landed all the same: applying leaves it out
+    assert not [window for window in windows if window.skipped]
 
 
 def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
@@ -238,8 +244,16 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
         return garbled.SerializeToString()
 
     lo, start_ts, commit_ts = write(settings, payload)
-    with pytest.raises(BinlogDecodeError, match=rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts {start_ts}"):
+    with pytest.raises(
+        BinlogDecodeError, match=rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts {start_ts}.*`sluice txn skip {commit_ts}`"
+    ):
         run_land(settings, start_ts=lo, run_seconds=60)
+    relay = RelayLog.open(settings.relay.url)
+    assert relay.last() is None or relay.last().hi < commit_ts
+    relay.decisions.add(Decision(commit_ts, SKIP))
+    run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
+    assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [(commit_ts, start_ts)]
+    assert relay.last().hi >= commit_ts
 
 
 def test_landing_is_a_paused_drainer_in_the_registry_that_tells_how_far_it_is(settings, expected, upstream):
