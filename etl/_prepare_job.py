@@ -11,15 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from etl import spark_session
+from etl._spark_frame import TaskFrame
 from etl._spark_job import stream
 from etl._spark_worker import settle
 from etl.prepare import STEP_SCHEMA, PrepareOptions, prepare
 from etl.settings import Settings
 
 _TIMEOUT_S = 600.0
-_COLUMNS = (
-    "step int, kind string, schema string, `table` string, detail string, rows bigint, changes bigint, commit_ts bigint, payload binary"
-)
+_TASKS = pa.schema([("windows", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,7 @@ class SparkPreparer:
         self._options = options
         self._timeout_s = timeout_s
         self._spark: Any = None
+        self._frame: TaskFrame | None = None
 
     def warm_up(self) -> None:
         """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for seconds.
@@ -55,10 +55,10 @@ class SparkPreparer:
     def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
         """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises WorkerError and Spark's
         errors."""
-        if self._spark is None:
+        if self._frame is None:
             self._spark = spark_session.connect(self._settings, "apply")
-        task = pa.table({"windows": pa.array([json.dumps(list(windows))], pa.string())})
-        frame = self._spark.createDataFrame(task).mapInArrow(PrepareWindows(self._settings.relay.url, self._options), _COLUMNS)
+            self._frame = TaskFrame(self._spark, PrepareWindows(self._settings.relay.url, self._options), _TASKS, STEP_SCHEMA)
+        frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
         for batch in stream(self._spark, frame, self._timeout_s):
             yield batch.cast(STEP_SCHEMA)
 
@@ -66,4 +66,4 @@ class SparkPreparer:
         """Drop the connection; the next use connects anew."""
         if self._spark is not None:
             spark_session.close(self._spark)
-        self._spark = None
+        self._spark = self._frame = None
