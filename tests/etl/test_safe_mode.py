@@ -77,9 +77,10 @@ class Torn:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 40), st.integers(0, 20), st.integers(1, 30), st.sampled_from([1, 20, 100_000]))
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 40), st.integers(0, 20), st.integers(1, 30), st.sampled_from([1, 20, 100_000]),
+       st.sampled_from(["atomic", "parallel"]))
 def test_a_torn_downstream_ends_like_the_model(
-    mariadb: MariaDBServer, seed: int, before: int, beyond: int, after: int, size: int, max_rows: int
+    mariadb: MariaDBServer, seed: int, before: int, beyond: int, after: int, size: int, max_rows: int, mode: str
 ) -> None:
     torn = Torn(seed, before, beyond, after)
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
@@ -90,7 +91,7 @@ def test_a_torn_downstream_ends_like_the_model(
         if last is None:
             return
         leave_checkpoint(connection, torn.checkpoint, sluice={"safe-until": torn.ahead})
-        config = Settings(Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows))
+        config = Settings(Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows, mode=mode))
         run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
         for name in KEYED:
             assert rows_of(connection, name) == torn.history.expected(name), name
