@@ -46,7 +46,12 @@ def to_arrow(column: Column, buffer: Buffer, cells: Cells | None, count: int, ba
         return constant(missing_value(column), array_type, count)
     if cells.present is not None:
         cells.null = ~cells.present if cells.null is None else cells.null | ~cells.present
-    array = _KERNELS[kind](column, buffer, cells, bad)
+    if cells.null is None:
+        array = _KERNELS[kind](column, buffer, cells, bad)
+    else:  # where there is no value, the kernel has seen whatever follows
+        own = np.zeros(count, np.bool_)
+        array = _KERNELS[kind](column, buffer, cells, own)
+        bad |= own & ~cells.null
     if cells.present is not None and (default := missing_value(column)) is not None:
         array = pc.if_else(pa.array(cells.present), array, constant(default, array_type, count))
     return array
@@ -213,7 +218,7 @@ def _decimals(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Arr
     count = len(cells.start)
     prefix = (buffer.words[cells.start] & np.uint64(0xFFFF)).astype(np.int64)
     there = None if cells.null is None else ~cells.null
-    distinct = np.unique(prefix if there is None else prefix[there])
+    distinct = np.flatnonzero(np.bincount(prefix if there is None else prefix[there]))
     if len(distinct) == 1 and there is None:
         return _decimals_alike(buffer, cells.start, int(distinct[0]), bad, None)
     order = np.full(count, -1, np.int64)

@@ -167,7 +167,7 @@ class Cursor:
         return done & ~self.bad
 
     def _take(self, flag: Words, body: Ints, flags: tuple[int, ...], present: Mask | None) -> Cells:
-        kinds = [int(flag[0])] if len(flag) and (flag == flag[0]).all() else [int(f) for f in np.unique(flag)]
+        kinds = [int(flag[0])] if len(flag) and (flag == flag[0]).all() else np.flatnonzero(np.bincount(flag.view(np.int64))).tolist()
         if len(kinds) == 1 and kinds[0] in flags:
             start, length, value, bad = self._measure(kinds[0], body)
             null = None
