@@ -136,8 +136,8 @@ class MySQLSession:
             connection = _Connection(
                 host=settings.host, port=settings.port, user=settings.user, password=settings.password(),
                 unix_socket=self._unix_socket, charset="utf8mb4", autocommit=False, local_infile=True,
-                connect_timeout=settings.connect_timeout_s, read_timeout=settings.read_timeout_s,
-                write_timeout=settings.read_timeout_s, ssl=settings.ssl_context(),
+                connect_timeout=settings.connect_timeout_s, read_timeout=settings.connect_timeout_s,  # for the handshake
+                write_timeout=settings.connect_timeout_s, ssl=settings.ssl_context(),
             )  # fmt: skip
         except (pymysql.err.MySQLError, OSError) as error:
             if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
@@ -158,6 +158,7 @@ class MySQLSession:
         self.query("COMMIT")
         packet = self.query("SELECT @@max_allowed_packet")[0][0]
         connection.max_allowed_packet = int(packet)
+        connection._read_timeout = connection._write_timeout = settings.read_timeout_s
         connection.commit()
 
     def close(self) -> None:

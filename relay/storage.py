@@ -104,6 +104,8 @@ def open_storage(url: str) -> Storage:
         filesystem, root = pyarrow.fs.FileSystem.from_uri(url)
     except Exception as error:
         raise RelayError(f"relay URL {url}: {error}; use file:///dir, or what pyarrow.fs understands") from error
+    from relay._remote_storage import RemoteStorage
+
     return RemoteStorage(filesystem, root, url)
 
 
@@ -233,96 +235,6 @@ class _LocalSink:
                 self._target.unlink(missing_ok=True)
         if durable:
             _sync_directory(self._target.parent)
-
-
-class RemoteStorage:
-    """An object store or distributed file system behind pyarrow.fs."""
-
-    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str, url: str) -> None:
-        self.url = url
-        self._filesystem = filesystem
-        self._root = root.rstrip("/")
-
-    def new_file(self, path: str) -> Sink:
-        if self._exists(path):
-            raise FileExistsError(path)
-        return _RemoteSink(self._filesystem, self._at(path, parents=True))
-
-    def create(self, path: str, data: bytes) -> None:
-        if self._exists(path):
-            raise FileExistsError(path)
-        self.replace(path, data)
-        if self.read(path) != data:
-            raise FileExistsError(path)
-
-    def replace(self, path: str, data: bytes) -> None:
-        with self._filesystem.open_output_stream(self._at(path, parents=True)) as stream:
-            stream.write(data)
-
-    def read(self, path: str) -> bytes:
-        with self._filesystem.open_input_stream(self._at(path)) as stream:
-            return bytes(stream.read())
-
-    def open(self, path: str) -> pyarrow.NativeFile:
-        return self._filesystem.open_input_file(self._at(path))
-
-    def names(self, path: str) -> list[str]:
-        return sorted(info.base_name for info in self._infos(path))
-
-    def entries(self, path: str) -> list[Entry]:
-        found = [
-            Entry(info.base_name, info.size, info.mtime.timestamp() if info.mtime else 0.0)
-            for info in self._infos(path)
-            if info.is_file
-        ]
-        return sorted(found, key=lambda entry: entry.name)
-
-    def remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._filesystem.delete_file(self._at(path))
-
-    def remove_empty_directory(self, path: str) -> None:
-        if not self._infos(path):
-            with contextlib.suppress(OSError):
-                self._filesystem.delete_dir(self._at(path))
-
-    def sweep(self, path: str, older_than_s: float) -> int:
-        return 0  # uploads are published whole; the store drops abandoned ones by its own rules
-
-    def _at(self, path: str, parents: bool = False) -> str:
-        full = f"{self._root}/{path}"
-        if parents:
-            self._filesystem.create_dir(full.rsplit("/", 1)[0], recursive=True)
-        return full
-
-    def _exists(self, path: str) -> bool:
-        return self._filesystem.get_file_info(self._at(path)).type != pyarrow.fs.FileType.NotFound
-
-    def _infos(self, path: str) -> list[pyarrow.fs.FileInfo]:
-        selector = pyarrow.fs.FileSelector(self._at(path), allow_not_found=True)
-        return [info for info in self._filesystem.get_file_info(selector) if not info.base_name.startswith(".")]
-
-
-class _RemoteSink:
-    def __init__(self, filesystem: pyarrow.fs.FileSystem, path: str) -> None:
-        self._filesystem = filesystem
-        self._path = path
-        self._stream = filesystem.open_output_stream(path)
-
-    def write(self, data: bytes | memoryview) -> int:
-        self._stream.write(data)
-        return len(data)
-
-    def __enter__(self) -> Sink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stream.close()
-        if error is not None:
-            with contextlib.suppress(OSError):
-                self._filesystem.delete_file(self._path)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> int:

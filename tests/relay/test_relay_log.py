@@ -19,7 +19,8 @@ from relay import (
     WindowConflictError,
     hour_of,
 )
-from relay.storage import RemoteStorage, open_storage
+from relay._remote_storage import RemoteStorage
+from relay.storage import open_storage
 
 
 @pytest.fixture(params=["local", "remote"])
