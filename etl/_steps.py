@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -87,10 +88,17 @@ def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
             pa.array([s.rows for s in steps], pa.int64()),
             pa.array([s.changes for s in steps], pa.int64()),
             pa.array([s.commit_ts for s in steps], pa.int64()),
-            pa.array([memoryview(s.payload) for s in steps], pa.binary()),
+            _payloads(steps),
         ],
         schema=STEP_SCHEMA,
     )
+
+
+def _payloads(steps: list[Step]) -> pa.BinaryArray:
+    # Not pa.array over memoryviews: that keeps every buffer it was given for ever (pyarrow 26).
+    offsets = list(itertools.accumulate((len(s.payload) for s in steps), initial=0))
+    data = b"".join(memoryview(s.payload) for s in steps)
+    return pa.BinaryArray.from_buffers(pa.binary(), len(steps), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)])
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:

@@ -24,7 +24,7 @@ from upstream.schema import STATE_PUBLIC, Column, Table
 ROW_ID = "_tidb_rowid"
 _KEYS_A_STATEMENT = 1000
 _STATEMENT_BYTES = 1 << 20
-_PORTION_ROWS = 100_000
+_PORTION_ROWS = 65_536
 _PORTION_BYTES = 64 * 2**20
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -191,24 +191,19 @@ class TableChanges:
             yield from self._load_steps(rows, replaces)
 
     def _load_steps(self, rows: np.ndarray, replaces: bool = False, **detail: object) -> Iterator[Step]:
-        if len(rows) == 0:
-            return
-        started = time.perf_counter()
-        index = pa.array(rows)
-        columns = {column.name: self.new[column.name].take(index) for column in self.table.writable_columns}
-        self._timings.format += time.perf_counter() - started
-        chunks = format_load(self.table, columns, len(rows))
-        while True:
+        keys = [column.name for column in self._locating_columns()]
+        for first in range(0, len(rows), _PORTION_ROWS):
             started = time.perf_counter()
-            chunk = next(chunks, None)
-            self._timings.format += time.perf_counter() - started
-            if chunk is None:
-                break
-            keys = [column.name for column in self._locating_columns()]
-            replaced = chunk.rows if replaces else 0
-            if chunk.warnings:
-                detail = {**detail, "warnings": chunk.warnings}
-            yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail)
+            index = pa.array(rows[first : first + _PORTION_ROWS])
+            columns = {column.name: self.new[column.name].take(index) for column in self.table.writable_columns}
+            chunks = format_load(self.table, columns, len(index))
+            while (chunk := next(chunks, None)) is not None:
+                self._timings.format += time.perf_counter() - started
+                replaced = chunk.rows if replaces else 0
+                if chunk.warnings:
+                    detail = {**detail, "warnings": chunk.warnings}
+                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail)
+                started = time.perf_counter()
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
         detail["first_ts"] = self.first_ts

@@ -112,6 +112,7 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
             done = max(done, commit_ts)
             state.apply(ddl)
         segment.add(_between(changes, done, int(window["hi"])))
+    changes = None  # what the collector has taken is enough
     if windows:
         yield from segment.flush(int(windows[-1]["hi"]), int(windows[-1]["schema_version"]), last=True)
 

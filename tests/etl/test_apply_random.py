@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pymysql
 import pytest
@@ -48,10 +49,14 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 
 @MODES
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4), st.sampled_from([1, 20, 100_000]))
+@given(
+    st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]),
+)  # fmt: skip
 def test_any_history_in_any_windows_ends_like_the_model(
-    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int
+    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int
 ) -> None:
+    """`portion`: so many rows are decoded at a time."""
     history = History(seed)
     history.grow(count)
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
@@ -60,7 +65,8 @@ def test_any_history_in_any_windows_ends_like_the_model(
         if last is None:
             return
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
-        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        with mock.patch("etl._table_changes._PORTION_ROWS", portion):
+            run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
         for name in TABLES:
             assert rows_of(connection, name) == history.expected(name), name
 
