@@ -158,7 +158,8 @@ class MySQLSession:
         self.query("COMMIT")
         packet = self.query("SELECT @@max_allowed_packet")[0][0]
         connection.max_allowed_packet = int(packet)
-        connection._read_timeout = connection._write_timeout = settings.read_timeout_s
+        sockets: Any = connection
+        sockets._read_timeout = sockets._write_timeout = settings.read_timeout_s
         connection.commit()
 
     def close(self) -> None:
