@@ -19,6 +19,7 @@ _COMMANDS = {
     "txn": "Skip one transaction.",
     "decisions": "What was decided about transactions and DDL.",
     "relay": "Look into the relay log.",
+    "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "pump": "Run a pump, in the place of TiDB's.",
     "bench": "Measure throughput and lag on this machine.",

@@ -185,9 +185,14 @@ def _checked(where: str, rule: Mapping[str, Any], key: str, take: Callable[[str,
     return [take(f"{where} {key}[{n}]", value) for n, value in enumerate(values, 1)]
 
 
+def is_event(text: str) -> bool:
+    """Whether the event filter knows an event by this name."""
+    return " ".join(text.lower().split()) in _EVENTS
+
+
 def _event(where: str, text: str) -> str:
     event = " ".join(text.lower().split())
-    if event not in _EVENTS:
+    if not is_event(text):
         raise RuleError(f"{where} = {text!r}: no such event; there are {', '.join(_EVENTS)}. For anything finer use ignore-sql")
     return event
 

@@ -9,6 +9,7 @@ environment, a file or an Airflow connection.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 import ssl
@@ -18,12 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from etl.drainer_settings import DrainerSettingsError, drainer_password, read_drainer
 from etl.filters import Filter
 from etl.routes import Routes
 from etl.rule_settings import RuleError, parse_filter, parse_routes
 from etl.sink_settings import File, Kafka
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
+log = logging.getLogger("sluice")
 
 
 MODES = ("atomic", "parallel")
@@ -101,6 +104,8 @@ class Downstream:
     """File whose first line is the password."""
     password_connection: str = ""
     """Airflow connection whose password is used."""
+    password_drainer_config: str = ""
+    """drainer.toml whose password is used."""
     ssl_ca: str = ""
     """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS."""
     ssl_cert: str = ""
@@ -151,6 +156,11 @@ class Downstream:
                 return Connection.get(self.password_connection).password or ""
             except Exception as error:  # Airflow's own: not found, or no way to ask for it
                 raise SettingsError(f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}") from None
+        if self.password_drainer_config:
+            try:
+                return drainer_password(self.password_drainer_config)
+            except DrainerSettingsError as error:
+                raise SettingsError(f"[downstream] password-drainer-config: {error}") from None
         return ""
 
 
@@ -197,7 +207,27 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
         document = tomllib.loads(text)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{name}: {error}") from None
-    return parse_settings(document, name)
+    return parse_settings(_with_drainer(name, document), name)
+
+
+def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:
+    """The document, with what the drainer.toml it names says beside it."""
+    path = document.pop("drainer-config", None)
+    if path is None:
+        return document
+    if not isinstance(path, str) or not path:
+        raise SettingsError(f"{name}: drainer-config = {path!r}: a path expected")
+    try:
+        drainer = read_drainer(Path(name).parent / path)
+    except DrainerSettingsError as error:
+        raise SettingsError(f"{name}: drainer-config: {error}") from None
+    for warning in drainer.warnings:
+        log.warning("%s", warning)
+    merged: dict[str, object] = dict(drainer.document)
+    for section, raw in document.items():
+        there = drainer.document.get(section)
+        merged[section] = there | raw if isinstance(there, dict) and isinstance(raw, dict) else raw
+    return merged
 
 
 def parse_settings(document: Mapping[str, object], name: str = "settings") -> Settings:
