@@ -58,7 +58,7 @@ class Indexer:
         self._capacity, self._save_interval = capacity, save_interval_s
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._queue: deque[Batch | int] = deque()
+        self._queue: deque[Batch | int | threading.Event] = deque()
         self._queued = 0
         self._end = value_log.end
         self._behind: Pointer | None = begin if begin < self._end else None
@@ -110,6 +110,14 @@ class Indexer:
                 self._late_marks.append(ts)
             else:
                 self._queue.append(ts)
+                self._work.notify()
+
+    def fence(self, passed: threading.Event) -> None:
+        """Sets `passed` once everything offered so far is in the index and has been pushed to the sorter; never, if records
+        are being read back from the value log."""
+        with self._lock:
+            if self._behind is None:
+                self._queue.append(passed)
                 self._work.notify()
 
     # -- asked from anywhere
@@ -185,12 +193,12 @@ class Indexer:
                 self._idle = True
                 if not self._work.wait(self._save_interval):
                     break
-            taken: list[Batch | int] = []
+            taken: list[Batch | int | threading.Event] = []
             count = 0
             while self._queue and count < _GROUP:
                 item = self._queue.popleft()
                 taken.append(item)
-                if not isinstance(item, int):
+                if isinstance(item, Batch):
                     count += len(item.offsets)
             chase = not taken and self._behind is not None and not self._stop
             self._idle = not taken and not chase
@@ -205,14 +213,17 @@ class Indexer:
         self._save()
         return True
 
-    def _take(self, items: list[Batch | int]) -> None:
+    def _take(self, items: list[Batch | int | threading.Event]) -> None:
         """Joins neighbours of one segment, so that the index is written in large batches."""
         group: list[Batch] = []
         for item in items:
-            if isinstance(item, int):
+            if not isinstance(item, Batch):
                 self._apply(group)
                 group = []
-                self._sorter.mark(item)
+                if isinstance(item, int):
+                    self._sorter.mark(item)
+                else:
+                    item.set()
             else:
                 if group and group[0].fid != item.fid:
                     self._apply(group)

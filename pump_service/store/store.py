@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _LATE_COMMIT_SLACK = LONG_TRANSACTION
 """Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
 _MAX_BARRIER_AHEAD_MS = 86_400_000
+_FENCE_S = 5.0
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
 """A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than the
 writes do."""
@@ -292,9 +293,15 @@ class Store:
         """Purges what was committed at or before `ts`, in the calling thread (seconds to minutes).
 
         Nothing happens if `ts` is not above the last one or not below max_commit_ts. Open Prewrites hold it back.
-        Segments and index entries are kept 600 s longer, and as long as a later commit needs them. Returns gcTS as it is now.
+        Segments and index entries are kept 600 s longer, and as long as a later commit needs them. While the index is behind
+        what has been written, nothing is known of open Prewrites and nothing happens. Returns gcTS as it is now.
         """
         with self._gc_lock:
+            indexed = threading.Event()
+            self._writer.fence(indexed)
+            if not indexed.wait(_FENCE_S):
+                log.warning("nothing is purged this time: the index is behind the value log")
+                return self._gc_ts
             oldest = self._sorter.smallest_open()
             if oldest:
                 ts = min(ts, oldest)

@@ -38,6 +38,7 @@ class _Submission(NamedTuple):
     done: Done | None
     mark: int
     began: float
+    fence: threading.Event | None = None
 
 
 class Writer:
@@ -93,6 +94,16 @@ class Writer:
                     self._work.notify()
                 return
         self._indexer.mark(ts)
+
+    def fence(self, passed: threading.Event) -> None:
+        """As the indexer's, for everything submitted so far."""
+        with self._lock:
+            if self.failure is None and not self._closing:
+                self._queue.append(_Submission((), 0, None, 0, 0.0, passed))
+                if self._waiting:
+                    self._work.notify()
+                return
+        self._indexer.fence(passed)
 
     def _refusal(self) -> StoreFailedError | StoreClosedError | None:
         if self.failure is not None:
@@ -155,6 +166,7 @@ class Writer:
             if took >= self._slow_write:
                 log.warning("writing %d records (%d bytes) to the value log took %.1f s", len(records), size, took)
         mark = max((s.mark for s in taken), default=0)
+        fences = [s.fence for s in taken if s.fence is not None]
         for submission in taken:
             if submission.done is not None:
                 _call(submission.done, None)
@@ -164,6 +176,8 @@ class Writer:
             self._indexer.offer(batches, self._log.end)
         if mark:
             self._indexer.mark(mark)
+        for fence in fences:
+            self._indexer.fence(fence)
         self._log.rotate_if_full()
 
     def _refuse(self, error: DiskFullError, taken: list[_Submission]) -> None:
@@ -176,6 +190,8 @@ class Writer:
         for submission in taken:
             if submission.done is not None:
                 _call(submission.done, refusal)
+            elif submission.fence is not None:
+                self._indexer.fence(submission.fence)
             elif submission.mark:
                 self._indexer.mark(submission.mark)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import shutil
 import struct
 import tarfile
 import threading
@@ -169,3 +171,14 @@ def vlog_records(data_dir: Path) -> list[Record]:
             records.append(Record(binlog.tp, binlog.start_ts, binlog.commit_ts, payload))
             pos += 16 + size
     return records
+
+
+def copy_live(source: Path, target: Path) -> None:
+    """Copies a database in use: again, if LevelDB has replaced files meanwhile."""
+    while True:
+        before = sorted(source.iterdir())
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(source, target)
+            if sorted(source.iterdir()) == before:
+                return
+        shutil.rmtree(target, ignore_errors=True)

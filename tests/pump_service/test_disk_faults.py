@@ -17,6 +17,7 @@ from storekit import (
     BASE,
     OPTIONS,
     commit,
+    copy_live,
     eventually,
     paired,
     prewrite,
@@ -232,7 +233,7 @@ def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> 
         put(begin + 1, 997)
         begin += 997
     # As after kill -9: a copy of the files as they are now.
-    shutil.copytree(path / "kv", path.parent / "copy")
+    copy_live(path / "kv", path.parent / "copy")
     copy = Index(path.parent / "copy", options)
     keys, _, _ = copy.range(0, 1 << 62, 1 << 30)
     assert keys.tolist() == list(range(1, begin + 1))
