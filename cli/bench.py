@@ -132,6 +132,36 @@ def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, as_
     return 1 if any(each["errors"] for each in results) else 0
 
 
+@command.command("soak")
+@click.option("--mode", type=click.Choice(["atomic", "parallel"]), default="atomic", show_default=True, help="How changes are applied.")
+@click.option("--kills", type=int, default=50, show_default=True, help="How often something is killed.")
+@click.option("--interval", type=float, default=6.0, show_default=True, help="Seconds between two kills, on average.")
+@click.option("--seed", type=int, default=1, show_default=True, help="For the choice of what is killed when.")
+@_JSON
+@click.pass_context
+def soak_command(ctx: click.Context, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:
+    """Kill -9 at random in a long replay, with a reader that sums the bank's accounts."""
+    from bench.soak import check, measure
+
+    with stop_signals_raise():
+        result = measure(_stack(ctx, f'\n[apply]\nmode = "{mode}"\n'), mode, kills, interval, seed, _reporter(as_json))
+    wrong = check(result)
+    if as_json:
+        return _print_json(asdict(result) | {"wrong": wrong}, len(wrong))
+    click.echo()
+    _print_table(
+        {
+            "mode": f"{mode}, seed {seed}, {result.seconds:.0f} s",
+            "kills": ", ".join(f"{count} {name}" for name, count in sorted(result.kills.items())),
+            "sums seen": ", ".join(f"{total} ({count} times)" for total, count in sorted(result.sums.items())),
+            "compared": f"{result.tables} tables, {result.rows_compared:,} rows, {len(result.differences)} differences",
+        }
+    )
+    for line in wrong:
+        click.echo(f"wrong: {line}")
+    return 1 if wrong else 0
+
+
 def _stack(ctx: click.Context, settings: str = "") -> Stack:
     home: str | None = ctx.obj
     return Stack((Path(home) if home else default_home()) / "bench", settings=settings)

@@ -1,0 +1,168 @@
+"""A long replay in which something is killed every few seconds: kill -9 of tasks, Spark's workers, Spark, Airflow, pumps, downstream.
+
+The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever died of the stack is
+started again, as an operator's supervisor would; tasks are Airflow's business. Meanwhile a reader sums the accounts of the bank
+downstream: transfers keep the sum, so in mode `atomic` every read must find the same one. In the end the downstream is
+compared with the recording's last snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from embedded import Stack, replay
+from embedded.compare import compare
+from embedded.control import AirflowClient
+from embedded.launch import connect
+from embedded.recording import Recording
+from embedded.run import fresh_stack, wait_pipeline
+from embedded.state import StackError
+from embedded.view import View
+
+RECORDING = Path(__file__).resolve().parents[1] / "tests" / "recordings" / "shop"
+VICTIMS = {
+    "task": 8, "spark-worker": 6, "spark": 2, "mariadb": 4, "pump-1": 2, "pump-2": 2, "airflow-scheduler": 1, "airflow-worker": 2,
+}  # fmt: skip
+"""What is killed, and how often in proportion."""
+_SUM = "SELECT SUM(balance) FROM bank.account"
+_PATIENCE_S = 300.0
+
+
+@dataclass(slots=True)
+class SoakResult:
+    """`sums`: how often the reader saw which sum of all accounts, once they were loaded."""
+
+    mode: str
+    seed: int
+    kills: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    sums: dict[str, int] = field(default_factory=dict)
+    checkpoint_went_back: int = 0
+    tables: int = 0
+    rows_compared: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+class _Reader(threading.Thread):
+    """Sums the accounts again and again, and watches that the checkpoint never goes back."""
+
+    def __init__(self, port: int, loaded_ts: int, view: View) -> None:
+        super().__init__(name="bank-reader", daemon=True)
+        self._port = port
+        self._loaded_ts = loaded_ts
+        self._checkpoints = view.checkpoint
+        self._over = threading.Event()
+        self.sums: Counter[str] = Counter()
+        self.went_back = 0
+
+    def run(self) -> None:
+        last = 0
+        while not self._over.wait(0.02):
+            with contextlib.suppress(Exception), contextlib.closing(connect(self._port)) as database, database.cursor() as cursor:
+                while not self._over.wait(0.02):
+                    checkpoint = self._checkpoints.read() or 0
+                    if 0 < checkpoint < last:
+                        self.went_back += 1
+                    last = checkpoint or last
+                    if checkpoint >= self._loaded_ts:
+                        cursor.execute("COMMIT")
+                        cursor.execute(_SUM)
+                        (found,) = cursor.fetchone() or (None,)
+                        self.sums[str(found)] += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(30)
+
+
+def measure(stack: Stack, mode: str, kills: int, interval_s: float, seed: int, report: Callable[[str], None]) -> SoakResult:
+    """Kill `kills` times, about `interval_s` apart. Raises StackError when something doesn't come back."""
+    recording = Recording(RECORDING)
+    labels = sorted(recording.labels, key=lambda label: label.ts)
+    result = SoakResult(mode, seed)
+    rng = random.Random(seed)
+    recorded_s = (labels[-1].ts - labels[0].ts >> 18) / 1000
+    speed = max(0.01, min(1.0, recorded_s / (kills * interval_s * 1.3)))
+    with fresh_stack(stack, RECORDING, report):
+        site = stack.site()
+        airflow = AirflowClient(stack.home, site.ports["airflow"])
+        wait_pipeline(stack, airflow)
+        view = View(site)
+        reader = _Reader(site.ports["mariadb"], labels[0].ts, View(site))
+        reader.start()
+        began = time.monotonic()
+        try:
+            replay.send(stack, labels[-1].name, f"{speed:.3f}", "range")
+            report(f"replaying at {speed:.3f} times the recorded speed")
+            done = 0
+            while done < kills:
+                time.sleep(rng.uniform(0.3, 1.7) * interval_s)
+                victim = rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+                if not _kill(stack, victim, rng):
+                    continue
+                done += 1
+                result.kills[victim] = result.kills.get(victim, 0) + 1
+                progress = view.progress()
+                report(f"kill {done}/{kills}: {victim}; landed {progress.landed}, applied {progress.applied}, received {progress.received}")
+                _revive(stack)
+            report("no more kills: waiting for the rest")
+            last = labels[-1]
+            replay.wait_applied(stack, view, last.ts, lambda progress: None, report, replay.Patience(60, _PATIENCE_S), lambda: _revive(stack))
+            result.seconds = time.monotonic() - began
+        finally:
+            reader.stop()
+            view.close()
+        result.sums, result.checkpoint_went_back = dict(reader.sums), reader.went_back
+        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+            found = compare(RECORDING / "snapshots" / labels[-1].name, database)
+        result.tables, result.rows_compared, result.differences = found.tables, found.rows, list(found.differences)
+    return result
+
+
+def _revive(stack: Stack) -> None:
+    for name in stack.dead():
+        stack.up([name])
+
+
+def _kill(stack: Stack, victim: str, rng: random.Random) -> bool:
+    """kill -9 one process of that kind; False if there is none just now."""
+    started = stack.state().parts
+    try:
+        if victim == "task":
+            found = [task for worker in _children(started["airflow-scheduler"].process.pid) for task in worker.children()]
+        elif victim == "airflow-worker":
+            found = _children(started["airflow-scheduler"].process.pid)
+        elif victim == "spark-worker":
+            found = [p for p in psutil.Process(started["spark"].process.pid).children(recursive=True) if "python" in p.name()]
+        else:
+            found = [psutil.Process(started[victim].process.pid)]
+        chosen = rng.choice(found)
+        chosen.kill()
+    except (KeyError, IndexError, psutil.Error):
+        return False
+    return True
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def check(result: SoakResult) -> list[str]:
+    """What went wrong, in words; [] if nothing did."""
+    wrong = [f"{len(result.differences)} differences, the first: {result.differences[0]}"] if result.differences else []
+    if result.checkpoint_went_back:
+        wrong.append(f"the checkpoint went back {result.checkpoint_went_back} times")
+    if result.mode == "atomic" and len(result.sums) > 1:
+        wrong.append(f"readers saw {len(result.sums)} different sums: {result.sums}")
+    if not result.sums:
+        raise StackError("the reader never saw the bank's accounts: nothing was checked")
+    return wrong
