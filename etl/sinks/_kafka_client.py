@@ -58,9 +58,10 @@ class KafkaClient:
     def producer(self) -> Producer:
         """A producer that has shut out every earlier one of the same cluster and topic, whose transactions are settled then.
         Raises as `told` says."""
+        common = self._common()
         try:
             producer = Producer({
-                **self._common(),
+                **common,
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
                 "delivery.timeout.ms": self._options.timeout_s * 2000,

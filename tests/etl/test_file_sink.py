@@ -218,10 +218,9 @@ _WRITER = textwrap.dedent("""
     from etl.sink_settings import File
     url, folder, hi = sys.argv[1], sys.argv[2], int(sys.argv[3])
     options = File(dir=folder, max_file_bytes=400_000, compression="gzip")
-    settings = Settings(Upstream("unused"), Relay(url), Downstream(type="file"), apply=Apply(max_rows=700), file=options)
+    settings = Settings(Upstream("unused"), Relay(url), Downstream(type="file"), apply=Apply(max_rows=2000), file=options)
     prepare = local_preparer(settings)
-    print("ready", flush=True)
-    run_apply(settings, until_ts=hi, run_seconds=60, prepare=prepare)
+    run_apply(settings, until_ts=hi, run_seconds=60, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
     print("done", flush=True)
 """)
 
@@ -231,21 +230,25 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, tmp_
     assert last is not None
     generator = random.Random(20261121)
     kills = 0
+    finished = False
     for attempt in range(10):
         process = subprocess.Popen([sys.executable, "-c", _WRITER, shop.url, str(tmp_path), str(last.hi)], stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            if attempt < 3:
-                time.sleep(generator.uniform(0, 0.5))
-                process.send_signal(signal.SIGKILL)
-            if process.stdout.readline() == "done\n":
+            batches = generator.randrange(12) if attempt < 3 else None
+            for number, line in enumerate(process.stdout):
+                if line == "done\n":
+                    finished = True
+                elif number == batches:
+                    time.sleep(generator.uniform(0, 0.02))
+                    process.send_signal(signal.SIGKILL)
+            if finished:
                 break
             kills += 1
         finally:
             process.kill()
             process.wait(timeout=30)
-    assert kills
+    assert finished and kills
     assert written(tmp_path) == original
 
 
