@@ -4,7 +4,8 @@ default durability.
 The whole recording is sent to the pumps while the pipeline is paused; then it is landed, in windows of at most 1,000
 transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
 Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for warming
-up, is left out. At the end the downstream is compared with the recording's last snapshot.
+up, is left out. The recording's traffic can be repeated, to see how the rate and memory go with the size of the backlog: each
+repetition ends in the same rows. At the end the downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from bench import backlog
+from bench.memory import Peak
 from embedded import Stack, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
-from embedded.launch import connect
+from embedded.launch import LOOPBACK, PUMP_NAMES, Site, connect
 from embedded.recording import Recording
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from embedded.view import CheckpointTrace, View
 from relay import Control, RelayLog
+from upstream import PDClient
 
 RECORDING = Path(__file__).resolve().parent / "recordings" / "sysbench"
 SETTINGS = "\n[window]\nmax-transactions = 1000\n"
@@ -47,11 +53,14 @@ class ApplyResult:
     """From the first landed window to the last."""
     land_changes: int = 0
     land_stages_ms: dict[str, float] = field(default_factory=dict)
+    rss_mib: dict[str, int] = field(default_factory=dict)
+    """The most that the largest process of a kind took, while applying."""
     differences: int = 0
 
 
-def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> ApplyResult:
-    """Run the benchmark in a stack of its own. Raises StackError or RecordingError."""
+def measure(stack: Stack, directory: Path, repetitions: int, report: Callable[[str], None]) -> ApplyResult:
+    """Run the benchmark in a stack of its own; the recording's traffic is there once, and `repetitions` times more at fresh
+    timestamps. Raises StackError or RecordingError."""
     recording = Recording(directory)
     label, target = replay.target(recording, None)
     result = ApplyResult(recording=recording.name)
@@ -64,11 +73,14 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
         control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, label, "max", "range")
         _wait(lambda: replay.is_sent(control), stack, "sent")
+        if repetitions:
+            report(f"writing its traffic {repetitions} times more")
+            target = _repeat(site, directory, repetitions)
         report("sent; landing")
         relay.set_control(Control(apply_paused=True))
         view = View(site)
         trace = CheckpointTrace(site.ports["mariadb"], interval_s=0.01)
-        with contextlib.closing(view):
+        with contextlib.closing(view), Peak(lambda: _rss(stack)) as peak:
             _wait(lambda: _landed(view, target), stack, "landed")
             time.sleep(1)
             report("landed; applying")
@@ -76,11 +88,30 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
             relay.set_control(Control())
             _wait(lambda: (view.progress().checkpoint or 0) >= target, stack, "applied")
         trace.stop()
+        result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}
         _rate(result, relay, trace.moves(), target)
         _stages(result, stack)
         with contextlib.closing(connect(site.ports["mariadb"])) as database:
             result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
     return result
+
+
+def _repeat(site: Site, directory: Path, repetitions: int) -> int:
+    """The last commit_ts."""
+    _, values = backlog.load(directory)
+    url = f"http://{LOOPBACK}:{site.ports['cluster']}"
+    pumps = [f"{LOOPBACK}:{site.ports[name]}" for name in PUMP_NAMES]
+    with PDClient(url) as pd, contextlib.closing(backlog.Timestamps(url, pd.cluster_id)) as timestamps:
+        changes = repetitions * sum(changes for _, changes in values)
+        _, last = backlog.write(pumps, timestamps, pd.cluster_id, values, changes)
+    return last
+
+
+def _rss(stack: Stack) -> dict[str, int]:
+    parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
+    found = {"JVM": [parts["spark"]], "spark-worker": parts["spark"].children(recursive=True), "pump": [parts[name] for name in PUMP_NAMES]}
+    found["task"] = [task for worker in parts["airflow-scheduler"].children() for task in worker.children()]
+    return {name: max((each.memory_info().rss for each in processes), default=0) for name, processes in found.items()}
 
 
 def _landed(view: View, target: int) -> bool:

@@ -1,6 +1,6 @@
 """A backlog of any size in the pumps: a recording's transactions again and again, at fresh timestamps.
 
-Only for benchmarks of landing: the changes are real, but the same ones each time. Written over the lane's own client side,
+Only for benchmarks: the changes are real, but the same ones each time; applied, every repetition ends in the same rows. Written over the lane's own client side,
 Prewrites first, then their Commits with timestamps that PD gave after the pump had acknowledged the Prewrites.
 """
 
@@ -49,16 +49,16 @@ class Timestamps:
 
 
 def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
-    """(prewrite_value, row changes) of the recording's transactions that committed after `after_ts`."""
-    kept = {start for start, found in recording.transactions().items() if found.commit_ts > after_ts}
+    """(prewrite_value, row changes) of the recording's transactions that committed after `after_ts`, in the order of their commits."""
+    commits = {start: found.commit_ts for start, found in recording.transactions().items() if found.commit_ts > after_ts}
     found = []
     for record in recording.records():
-        if record.tp == 0 and record.start_ts in kept and len(record.payload) < _MAX_PAYLOAD:
+        if record.tp == 0 and record.start_ts in commits and len(record.payload) < _MAX_PAYLOAD:
             binlog = pb.binlog.Binlog.FromString(record.payload)
             if not binlog.ddl_job_id:
                 value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
-                found.append((binlog.prewrite_value, sum(len(mutation.sequence) for mutation in value.mutations)))
-    return found
+                found.append((commits[record.start_ts], binlog.prewrite_value, sum(len(mutation.sequence) for mutation in value.mutations)))
+    return [(value, changes) for _, value, changes in sorted(found)]
 
 
 def write(pumps: Sequence[str], timestamps: Timestamps, cluster_id: int, wanted: Sequence[tuple[bytes, int]], changes: int) -> tuple[int, int]:

@@ -2,13 +2,13 @@
 
 etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is sent and landed first in small windows, which
 warms all of it up: a JVM that has run a dozen jobs needs three times the CPU time of one that has run a hundred. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.land` in this process with the default
-limits, once for each size. The first window of each is left out. CPU time is that of every process between the
-first window and the last, memory the largest resident set seen while the backlog was landed.
+limits, once for each size. Measured is from when the first window was committed until the last but one was: at both times
+the job of the one after it is under way. CPU time is that of every process in between, memory the largest resident set
+seen while the backlog was landed.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from bench import backlog
+from bench.memory import Peak
 from embedded import LOOPBACK, Stack, replay
 from embedded.control import ClusterControl
 from embedded.state import StackError
@@ -24,7 +25,7 @@ from etl.land import LandedWindow, run_land
 from etl.settings import Settings, load_settings
 from upstream import PDClient
 
-SIZES = (100_000, 1_000_000)
+SIZES = (200_000, 1_000_000)
 _PARTS = ("etcd", "cluster", "pump-1", "pump-2", "spark")
 _WARM_UP_TRANSACTIONS = 100
 _PATIENCE_S = 600.0
@@ -85,23 +86,23 @@ def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callabl
 
 def _land(settings: Settings, until_ts: int, processes: _Processes) -> LandResult:
     result = LandResult()
-    marks: list[tuple[float, dict[str, float]]] = []
+    marks: list[tuple[float, dict[str, float], LandedWindow]] = []
 
     def landed(window: LandedWindow) -> None:
         if window.changes:
-            marks.append((time.perf_counter(), processes.cpu()))
-            if len(marks) > 1:
-                result.windows += 1
-                result.changes += window.changes
-                result.bytes += window.bytes
-                for stage, ms in window.stages_ms.items():
-                    result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + ms, 1)
+            marks.append((time.perf_counter(), processes.cpu(), window))
 
     with processes.peak() as peak:
         run_land(settings, until_ts=until_ts, run_seconds=_PATIENCE_S, on_window=landed)
     if len(marks) < 3:
         raise StackError(f"{len(marks)} windows are too few to measure: land a larger backlog")
-    (began, before), (ended, after) = marks[0], marks[-1]
+    (began, before, _), (ended, after, _) = marks[0], marks[-2]
+    for _, _, window in marks[1:-1]:
+        result.windows += 1
+        result.changes += window.changes
+        result.bytes += window.bytes
+        for stage, ms in window.stages_ms.items():
+            result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + ms, 1)
     result.seconds = round(ended - began, 3)
     result.rows_per_s = round(result.changes / (ended - began))
     result.cpu_us = {name: round((after[name] - before[name]) * 1e6 / result.changes, 2) for name in after}
@@ -136,35 +137,9 @@ class _Processes:
             "pump": max(pump.memory_info().rss for pump in self._pumps),
         }
 
-    def peak(self) -> _Peak:
+    def peak(self) -> Peak:
         """A context that gives the largest `rss` inside of it."""
-        return _Peak(self.rss)
+        return Peak(self.rss)
 
     def _workers(self) -> list[psutil.Process]:
         return [child for child in self._spark.children(recursive=True) if child.is_running()]
-
-
-class _Peak:
-    def __init__(self, rss: Callable[[], dict[str, int]]) -> None:
-        self._rss = rss
-        self._most: dict[str, int] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
-
-    def __enter__(self) -> dict[str, int]:
-        self._thread.start()
-        return self._most
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while True:
-            try:
-                for name, size in self._rss().items():
-                    self._most[name] = max(self._most.get(name, 0), size)
-            except psutil.NoSuchProcess:  # a worker came to its end while it was looked at
-                pass
-            if self._over.wait(0.1):
-                return

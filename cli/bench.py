@@ -25,14 +25,17 @@ def command() -> None:
 
 @command.command("apply")
 @click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="What to apply [the recording `sysbench`].")
+@click.option("--mode", type=click.Choice(["atomic", "parallel"]), default="atomic", show_default=True, help="How changes are applied.")
+@click.option("--repeat", type=click.IntRange(0), default=0, show_default=True, help="The recording's traffic so many times more.")
 @_JSON
 @click.pass_context
-def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> int:
+def apply_command(ctx: click.Context, directory: Path | None, mode: str, repeat: int, as_json: bool) -> int:
     """Row changes/s of applying a landed backlog."""
     from bench.apply import RECORDING, SETTINGS, measure
 
     with stop_signals_raise():
-        result = measure(_stack(ctx, SETTINGS), (directory or RECORDING).absolute(), _reporter(as_json))
+        stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
+        result = measure(stack, (directory or RECORDING).absolute(), repeat, _reporter(as_json))
     found = asdict(result) | {"stages": result.stages_ms}
     if as_json:
         return _print_json(found, result.differences)
@@ -42,6 +45,7 @@ def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> 
             "recording": result.recording,
             "apply": f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s, {result.batches} batches, first left out)",
             "net rows": f"{result.net_rows:,}",
+            "memory": ", ".join(f"{name} {size} MiB" for name, size in result.rss_mib.items()),
             "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, first window left out)",
             "differences": str(result.differences),
         }
@@ -54,7 +58,7 @@ def apply_command(ctx: click.Context, directory: Path | None, as_json: bool) -> 
 
 @command.command("land")
 @click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Whose changes to land again and again [the recording `sysbench`].")
-@click.option("--changes", "sizes", type=click.IntRange(min=1), multiple=True, help="Row changes of a backlog, may be repeated [100,000 and 1,000,000].")
+@click.option("--changes", "sizes", type=click.IntRange(min=1), multiple=True, help="Row changes of a backlog, may be repeated [200,000 and 1,000,000].")
 @_JSON
 @click.pass_context
 def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
@@ -67,7 +71,7 @@ def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, .
     if as_json:
         return _print_json({"backlogs": [asdict(result) for result in results]}, 0)
     for result in results:
-        click.echo(f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows} windows, the first left out)")
+        click.echo(f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows} windows, the first and the last left out)")
         for title, found in (("CPU, us a row change", result.cpu_us), ("memory at most, MiB", result.rss_mib)):
             click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
         _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
