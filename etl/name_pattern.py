@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 
 _POSIX = {
     "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "xdigit": "0-9a-fA-F", "word": r"\w",
@@ -55,7 +56,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     else:
         expression, shift = f"^{_python(_anchored(pattern))}\\Z", -1
     try:
-        return re.compile(expression, re.IGNORECASE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # "[[": a bracket in a class, as Go has it
+            return re.compile(expression, re.IGNORECASE)
     except re.error as error:
         raise PatternError(f"{error.msg} at position {(error.pos or 0) + shift}") from None
 

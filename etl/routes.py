@@ -26,13 +26,14 @@ class Route:
         """Whether the rule is about this table."""
         return matches(self.schema, schema) and (not self.table or matches(self.table, table))
 
-    def may_hit(self, schema: str, table: str) -> bool:
-        """Whether the rule can give some table this name."""
-        if self.target_schema.lower() != schema.lower():
-            return False
-        if self.target_table:
-            return self.target_table.lower() == table.lower()
-        return not self.table or matches(self.table, table)
+    def names(self, schema: str, table: str) -> bool:
+        """Whether this is the table that the rule names as its target."""
+        return (self.target_schema.lower(), self.target_table.lower()) == (schema.lower(), table.lower())
+
+    def may_bring(self, schema: str, table: str) -> bool:
+        """Whether the rule can bring a table here that keeps its name."""
+        here = not self.target_table and self.target_schema.lower() == schema.lower()
+        return here and (not self.table or matches(self.table, table))
 
     @property
     def is_merging(self) -> bool:
@@ -65,19 +66,21 @@ class Routes:
     rules: tuple[Route, ...] = ()
 
     def target(self, schema: str, table: str) -> Target:
-        """Where a table arrives. Raises RouteError for one that has no rule and the name of another one's target."""
+        """Where a table arrives. Raises RouteError for one that keeps its name, and meets another there that a rule gives that name."""
         rule = self._rule(schema, table)
+        target = (rule.target_schema, rule.target_table or table) if rule else (schema, table)
+        naming = [other for other in self.rules if other.names(*target)]
+        bringing = [other for other in self.rules if other.may_bring(*target)]
+        taken = naming if rule else naming + bringing
+        if taken and not (rule and rule.target_table):
+            raise RouteError(
+                f"{schema}.{table} keeps its name and goes to {'.'.join(target)}, which is also where {taken[0].text} takes other tables. To merge "
+                f"them give it a rule of its own ([[route]] schema-pattern = '{schema}', table-pattern = '{table}', target-schema = '{target[0]}', "
+                f"target-table = '{target[1]}'), to keep them apart another target, to leave it out [filter] ignore-table"
+            )
         if rule is None:
-            taken = next((other for other in self.rules if other.may_hit(schema, table)), None)
-            if taken is not None:
-                raise RouteError(
-                    f"{schema}.{table} keeps its name, which is also where {taken.text} takes other tables. To merge them give it a rule of its "
-                    f"own ([[route]] schema-pattern = '{schema}', table-pattern = '{table}', target-schema = '{schema}', target-table = "
-                    f"'{table}'), to keep them apart another target, to leave it out [filter] ignore-table"
-                )
             return Target(schema, table)
-        target = rule.target_schema, rule.target_table or table
-        feeding = [other for other in self.rules if other.may_hit(*target)]
+        feeding = naming if rule.target_table else bringing
         merged = len(feeding) > 1 or rule.is_merging
         return Target(*target, rule, ", ".join(other.text for other in feeding) if merged else "")
 
