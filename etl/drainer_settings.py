@@ -26,8 +26,8 @@ _ALWAYS = "every window goes through the relay log of [relay]"
 _PLANNED = "it is settled anew for each window"
 _SAME_PLACE = "the checkpoint is written by the session that writes the rows"
 _TOP: dict[str, str | tuple[str, str]] = {
-    "pd-urls": ("upstream", "pd-urls"), "node-id": ("upstream", "node-id"), "initial-commit-ts": ("upstream", "initial-commit-ts"),
-    "addr": _NO_PORT, "advertise-addr": _NO_PORT, "metrics-addr": _NO_PORT, "metrics-interval": _NO_PORT,
+    "pd-urls": ("upstream", "pd-urls"), "initial-commit-ts": ("upstream", "initial-commit-ts"),
+    "node-id": "the pipeline has an entry of its own in the registry, see [upstream] node-id", "addr": _NO_PORT, "advertise-addr": _NO_PORT, "metrics-addr": _NO_PORT, "metrics-interval": _NO_PORT,
     "data-dir": "what is durable is in the relay log and in the downstream", "log-level": _LOGS, "log-file": _LOGS, "log-rotate": _LOGS,
     "detect-interval": "pumps are listed " + _PLANNED.removeprefix("it is settled "), "compressor": "pumps send windows as Arrow, uncompressed",
     "synced-check-time": "`sluice status` tells the lag", "cache-binlog-count": "memory is bounded by bytes, see [window] and [apply]",
