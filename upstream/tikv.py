@@ -164,14 +164,15 @@ class TiKVClient:
         `limit` pairs travel at a time; each such step has the whole time-out.
         """
         key = start
+        backoff = self._backoff()
         while not end or key < end:
-            backoff = self._backoff()
             region = self._locate("KvScan", key, backoff)
             stop = min((bound for bound in (end, region.end_key) if bound), default=b"")
             request = pb.tikv.ScanRequest(start_key=key, end_key=stop, limit=limit, version=ts)
             response = self._scan_step(key, region, request, backoff)
             if response is None:
                 continue
+            backoff = self._backoff()  # the next step's; all attempts at one step share theirs
             last = key
             for pair in response.pairs:
                 last = pair.key
