@@ -165,12 +165,16 @@ def test_dropping_a_database_drops_what_was_replicated_and_nothing_else(mariadb:
     assert any("stays" in warning for warning in summary.warnings)
 
 
-def test_changes_and_statements_that_the_event_filter_names_stay_away(mariadb: MariaDBServer, tmp_path: Path) -> None:
+MODES = pytest.mark.parametrize("mode", [{"mode": "atomic"}, {"mode": "parallel", "worker-count": 3}], ids=["atomic", "parallel"])
+
+
+@MODES
+def test_changes_and_statements_that_the_event_filter_names_stay_away(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
     rules = {
         "binlog-filter-rule": {"keep": {"ignore-event": ["delete", "Truncate Table"], "ignore-sql": ["add column `secret`"]}},
         "table-migrate-rule": [{"source": {"schema": "d", "table": "log_*"}, "binlog-filter-rule": ["keep"]}],
     }
-    story = Told(mariadb, tmp_path, filters=rules)
+    story = Told(mariadb, tmp_path, filters=rules, apply=mode)
     log_1 = story.create(table(10, "log_1", "id int", "v int", primary="id"), "CREATE TABLE `log_1` (`id` INT PRIMARY KEY, `v` INT)")
     other = story.create(table(11, "other", "id int", primary="id"), "CREATE TABLE `other` (`id` INT PRIMARY KEY)")
     heap = story.create(table(12, "log_heap", "v int"), "CREATE TABLE `log_heap` (`v` INT)")
@@ -206,8 +210,9 @@ def sharded(story: Told, *columns: str) -> list[Table]:
     return made
 
 
-def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_others(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    story = Told(mariadb, tmp_path, route=MERGE)
+@MODES
+def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_others(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+    story = Told(mariadb, tmp_path, route=MERGE, apply=mode)
     a, b = sharded(story, "id int", "v int")
     story.insert(a, {"id": 1, "v": 10})
     story.insert(b, {"id": 2, "v": 20})
@@ -233,8 +238,9 @@ def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_oth
     assert "shard_1" in databases(mariadb)
 
 
-def test_a_row_that_moves_between_merged_tables_is_no_conflict(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    story = Told(mariadb, tmp_path, route=MERGE)
+@MODES
+def test_a_row_that_moves_between_merged_tables_is_no_conflict(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+    story = Told(mariadb, tmp_path, route=MERGE, apply=mode)
     a, b = sharded(story, "id int", "v int")
     story.insert(a, {"id": 1, "v": 10})
     story.delete(a, {"id": 1, "v": 10})
@@ -298,3 +304,37 @@ def test_a_view_reads_the_tables_where_routes_take_them(mariadb: MariaDBServer, 
     story.statement(24, "DROP VIEW `v`", 11)
     story.apply()
     assert tables(story, "x") == []
+
+
+def test_a_crash_between_making_the_database_a_route_needs_and_the_table_leaves_nothing_out(mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etl.mysql import MySQLSession
+
+    story = Told(mariadb, tmp_path, route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "t"}])
+    t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
+    story.insert(t, {"id": 1})
+    execute = MySQLSession.execute
+
+    def dying(session: MySQLSession, statement: str | bytes) -> int:
+        if "CREATE TABLE `x`" in str(statement):
+            raise KeyboardInterrupt
+        return execute(session, statement)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MySQLSession, "execute", dying)
+        with pytest.raises(KeyboardInterrupt):
+            story.apply()
+    assert "x" in databases(mariadb)
+    story.apply()
+    assert story.ask("SELECT * FROM x.t") == [(1,)]
+
+
+def test_filters_and_routes_travel_to_sparks_workers() -> None:
+    from pyspark import cloudpickle
+
+    from etl.apply import prepare_options
+
+    rules = {"filter": {"ignore-table": [{"db-name": "a", "tbl-name": "~b"}], "ignore-txn-commit-ts": [7]}, "route": MERGE}
+    options = prepare_options(settings_for(type("Server", (), {"port": 3306})(), "file:///r", rules))  # type: ignore[arg-type]
+    assert cloudpickle.loads(cloudpickle.dumps(options)) == options
+    assert options.ignored_ts == {7}
+    assert options.routes.rules
