@@ -172,11 +172,11 @@ class TiKVClient:
             response = self._scan_step(key, region, request, backoff)
             if response is None:
                 continue
-            backoff = self._backoff()  # the next step's; all attempts at one step share theirs
             last = key
             for pair in response.pairs:
                 last = pair.key
                 yield pair.key, pair.value
+            backoff = self._backoff()  # all attempts at one step share one; what the caller does meanwhile doesn't count
             if len(response.pairs) >= limit:
                 key = last + b"\x00"
             elif not region.end_key:
