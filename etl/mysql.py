@@ -134,7 +134,7 @@ class MySQLSession:
         settings = self._settings
         try:
             connection = _Connection(
-                host=settings.host, port=settings.port, user=settings.user, password=settings.password(),
+                host=settings.host, port=settings.port, user=settings.user, password=settings.password().encode(),
                 unix_socket=self._unix_socket, charset="utf8mb4", autocommit=False, local_infile=True,
                 connect_timeout=settings.connect_timeout_s, read_timeout=settings.connect_timeout_s,  # for the handshake
                 write_timeout=settings.connect_timeout_s, ssl=settings.ssl_context(),

@@ -146,9 +146,10 @@ class Downstream:
                 ) from None
         if self.password_file:
             try:
-                return Path(self.password_file).read_text().splitlines()[0]
-            except (OSError, IndexError) as error:
-                raise SettingsError(f"[downstream] password-file {self.password_file}: {error}") from None
+                return Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
+            except (OSError, IndexError, UnicodeDecodeError) as error:
+                said = error.strerror if isinstance(error, OSError) else "it holds no line" if isinstance(error, IndexError) else "it is not UTF-8"
+                raise SettingsError(f"[downstream] password-file {self.password_file}: {said}") from None
         if self.password_connection:
             from airflow.sdk import Connection
 
