@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upstream.codec.binary_json import decode_json
 from upstream.codec.column_value import missing_value, set_text
 from upstream.codec.decimal import DIGITS_TO_BYTES, group_digits
 from upstream.codec.duration import MAX_HOURS
 from upstream.codec.errors import CodecError
+from upstream.codec.json_columns import json_texts
 from upstream.codec.lockstep import Buffer, Bytes, Cells, Ints, Mask, Words
 from upstream.schema import Column
 
@@ -301,24 +301,18 @@ def _sets(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
 
 
 def _jsons(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
-    """Documents are decoded one by one, equal ones once."""
-    view, known = memoryview(buffer.bytes.data), dict[bytes, str]()
-    texts: list[str | None] = []
-    nulls = np.zeros(len(cells.start), np.bool_) if cells.null is None else cells.null
-    ends = (cells.start + cells.length).tolist()
-    for i, (start, end, null) in enumerate(zip(cells.start.tolist(), ends, nulls.tolist(), strict=True)):
-        if null:
-            texts.append(None)
-            continue
-        raw = bytes(view[start:end])
-        text = known.get(raw)
-        if text is None:
-            try:
-                text = known[raw] = decode_json(raw)[0]
-            except CodecError:
-                bad[i] = True
-        texts.append(text)
-    return pa.array(texts, pa.large_string())
+    there = None if cells.null is None else np.flatnonzero(~cells.null)
+    start, end = cells.start, cells.start + cells.length
+    if there is None:
+        data, offsets = json_texts(buffer, start, end, bad)
+    else:
+        wrong = np.zeros(len(there), np.bool_)
+        data, found = json_texts(buffer, start[there], end[there], wrong)
+        bad[there] |= wrong
+        size = np.zeros(len(start), np.int64)
+        size[there] = np.diff(found)
+        offsets = np.concatenate((found[:1], found[0] + np.cumsum(size)))
+    return pa.LargeStringArray.from_buffers(len(start), pa.py_buffer(offsets), data, _validity(cells.null), -1, 0)
 
 
 _KERNELS: dict[str, Callable[[Column, Buffer, Cells, Mask], pa.Array]] = {
