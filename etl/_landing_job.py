@@ -24,6 +24,7 @@ from etl.explode import BinlogDecodeError, DdlRecord, Exploder
 from etl.planner import Plan
 from etl.source import PumpRange, read_range
 from relay import Part, RelayLog
+from upstream import TLS
 
 _TASK_SCHEMA = pa.schema(
     [
@@ -72,6 +73,7 @@ class LandRanges:
 
     relay_url: str
     cluster_id: int
+    tls: TLS | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -82,17 +84,17 @@ class LandRanges:
         for batch in batches:
             for task in batch.to_pylist():
                 # With the attempt's number: a repeated task never meets the file of the one before.
-                stats = _land(relay, self.cluster_id, task, f"{task['token']}.{context.taskAttemptId()}")
+                stats = _land(relay, self, task, f"{task['token']}.{context.taskAttemptId()}")
                 yield pa.record_batch([pa.array([json.dumps(stats)])], schema=_STATS_SCHEMA)
         settle()
 
 
-def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str) -> dict[str, Any]:
+def _land(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str) -> dict[str, Any]:
     """Read a range, explode it, write its part."""
     started = time.perf_counter()
     reading = exploding = 0.0
     exploder = Exploder(task["host"])
-    batches = read_range(task["host"], cluster_id, task["range_lo"], task["range_hi"])
+    batches = read_range(task["host"], job.cluster_id, task["range_lo"], task["range_hi"], job.tls)
     skips = json.loads(task["skips"])
     left_out: list[dict[str, Any]] = []
 
@@ -137,9 +139,9 @@ def _land(relay: RelayLog, cluster_id: int, task: Mapping[str, Any], token: str)
 class LandingJob:
     """Runs landing jobs in a Spark Connect session. Threads may run jobs at once."""
 
-    def __init__(self, spark: Any, relay_url: str, cluster_id: int) -> None:
+    def __init__(self, spark: Any, relay_url: str, cluster_id: int, tls: TLS | None = None) -> None:
         self._spark = spark
-        self._frame = TaskFrame(spark, LandRanges(relay_url, cluster_id), _TASK_SCHEMA, _STATS_SCHEMA)
+        self._frame = TaskFrame(spark, LandRanges(relay_url, cluster_id, tls), _TASK_SCHEMA, _STATS_SCHEMA)
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
         """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is

@@ -156,8 +156,13 @@ class _Reader:
 
     def _security(self) -> None:
         security = self._table(self._raw, "security", "security")
-        reason = "sluice.toml has no key for TLS to PD, TiKV and the pumps"
-        self._keys("security", security, dict.fromkeys(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn"), reason), set())
+        for key, value in security.items():
+            if key in ("ssl-ca", "ssl-cert", "ssl-key"):
+                self._set("upstream", key, value)
+            elif key == "cert-allowed-cn":
+                self._warn("[security] cert-allowed-cn has no meaning for Sluice: nobody connects to the pipeline")
+            else:
+                raise self._error(f"unknown key [security] {key}")
 
     def _to(self, kind: str, to: Document) -> None:
         self._keys("syncer.to", to, _TO, {

@@ -125,9 +125,10 @@ class _Loop:
         self._start_ts = start_ts
         self._on_window = on_window
         self._relay = RelayLog.open(settings.relay.url)
-        self._pd = PDClient(settings.upstream.pd_urls)
-        self._tikv = TiKVClient(self._pd)
-        self._etcd = EtcdClient(settings.upstream.pd_urls)
+        self._tls = settings.upstream.tls()
+        self._pd = PDClient(settings.upstream.pd_urls, tls=self._tls)
+        self._tikv = TiKVClient(self._pd, tls=self._tls)
+        self._etcd = EtcdClient(settings.upstream.pd_urls, tls=self._tls)
         self._threads = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="landing-job")
         self._running: deque[_Running] = deque()
         self._planner: Planner | None = None
@@ -369,7 +370,7 @@ class _Loop:
 
     def _connect(self) -> None:
         self._spark = spark_session.connect(self._settings, "land", timeout_s=10)
-        self._job = LandingJob(self._spark, self._relay.url, self._pd.cluster_id)
+        self._job = LandingJob(self._spark, self._relay.url, self._pd.cluster_id, self._tls)
         if self._jobs_run == 0 and self._lo is not None:
             hosts = [pump.host for pump in Registry(self._etcd).pumps() if pump.state != "offline"]
             self._job.warm_up(hosts, self._lo, _WARM_UP_S)
@@ -377,7 +378,7 @@ class _Loop:
     def _need_planner(self) -> Planner:
         if self._planner is None:
             registry = Registry(self._etcd)
-            self._planner = Planner(self._pd.cluster_id, self._settings.window, self._pd.tso, registry.pumps)
+            self._planner = Planner(self._pd.cluster_id, self._settings.window, self._pd.tso, registry.pumps, self._tls)
         return self._planner
 
     def _holding(self) -> str:

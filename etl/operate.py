@@ -262,7 +262,7 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     from upstream import EtcdClient, EtcdError, Registry, RegistryError
 
     try:
-        with EtcdClient(settings.upstream.pd_urls, timeout_s=3.0) as etcd:
+        with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=3.0) as etcd:
             pumps = Registry(etcd).pumps()
     except (EtcdError, RegistryError) as error:
         errors["upstream"] = str(error)

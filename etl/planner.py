@@ -25,7 +25,7 @@ from etl.source import PumpRange
 
 if TYPE_CHECKING:
     from etl.settings import Window as WindowSettings
-    from upstream import NodeStatus, PumpReader, WindowBounds
+    from upstream import TLS, NodeStatus, PumpReader, WindowBounds
     from upstream.pulled_window import Follower
 
 _BARRIER_WAIT_MS = 100
@@ -74,8 +74,10 @@ class Planner:
         limits: WindowSettings,
         tso: Callable[[], int],
         pumps: Callable[[], Sequence[NodeStatus]],
+        tls: TLS | None = None,
     ) -> None:
-        """`tso` gives fresh timestamps, `pumps` lists the registry."""
+        """`tso` gives fresh timestamps, `pumps` lists the registry; `tls` is for the connections to pumps."""
+        self._tls = tls
         self._cluster_id = cluster_id
         self._limits = limits
         self._tso = tso
@@ -183,7 +185,7 @@ class Planner:
 
         reader = self._readers.get(pump.host)
         if reader is None:
-            reader = self._readers[pump.host] = PumpReader(pump.host, self._cluster_id, timeout_s=_BOUNDS_TIMEOUT_S)
+            reader = self._readers[pump.host] = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
         try:
             return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
         except PumpReadError:
@@ -215,7 +217,7 @@ class Planner:
         from upstream import PumpReader, PumpReadError
         from upstream.pulled_window import Follower
 
-        reader = PumpReader(pump.host, self._cluster_id, timeout_s=_BOUNDS_TIMEOUT_S)
+        reader = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
         try:
             follower = Follower(reader, lo, self._limits.max_transactions, self._limits.max_bytes)
         except PumpReadError:

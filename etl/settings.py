@@ -18,12 +18,16 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etl.drainer_settings import DrainerSettingsError, drainer_password, read_drainer
 from etl.filters import Filter
 from etl.routes import Routes
 from etl.rule_settings import RuleError, parse_filter, parse_routes
 from etl.sink_settings import File, Kafka
+
+if TYPE_CHECKING:
+    from upstream import TLS
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 log = logging.getLogger("sluice")
@@ -46,8 +50,23 @@ class Upstream:
     """PD's client URLs, comma separated; etcd is served there too."""
     initial_commit_ts: int = -1
     """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now."""
+    ssl_ca: str = ""
+    """File with the certificates of the authorities behind PD's, TiKV's and the pumps' certificates; without it nothing uses TLS."""
+    ssl_cert: str = ""
+    """File with the certificate that this client shows, if they want one."""
+    ssl_key: str = ""
     node_id: str = ""
     """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
+
+    def tls(self) -> TLS | None:
+        """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on Spark's workers
+        too they must be under these paths. Raises SettingsError."""
+        from upstream import TLS
+
+        try:
+            return TLS.from_settings(self.ssl_ca, self.ssl_cert, self.ssl_key)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"[upstream] ssl-ca, ssl-cert, ssl-key: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from upstream import PumpReader
+    from upstream import TLS, PumpReader
 
 _READ_TIMEOUT_S = 30.0
 
 # Python workers are used again for later windows; so are their connections.
-_readers: dict[tuple[str, int], PumpReader] = {}
+_readers: dict[tuple[str, int, tuple[int, ...]], PumpReader] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PumpRange:
     hi: int
 
 
-def read_range(host: str, cluster_id: int, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None) -> Iterator[pa.RecordBatch]:
     """The commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
 
     A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time, because one
@@ -37,10 +37,10 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int) -> Iterator[pa.Reco
     """
     from upstream import PumpReader, PumpReadError
 
-    key = (host, cluster_id)
+    key = (host, cluster_id, tls.stamp() if tls is not None else ())  # new certificates, a new connection
     reader = _readers.get(key)
     if reader is None:
-        reader = _readers[key] = PumpReader(host, cluster_id, timeout_s=_READ_TIMEOUT_S)
+        reader = _readers[key] = PumpReader(host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S)
     last = lo
     try:
         for batch in _read(reader, lo, hi):

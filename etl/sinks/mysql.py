@@ -95,7 +95,7 @@ class MySQLSink:
         """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp taken now."""
         if self._upstream is None:
             raise ApplyError(f"the checkpoint on {self.address} was left inconsistent; going on from there needs PD, and none is set")
-        with PDClient(self._upstream.pd_urls) as pd:
+        with PDClient(self._upstream.pd_urls, tls=self._upstream.tls()) as pd:
             return pd.tso()
 
     def run(self, steps: Iterable[Step]) -> Written:

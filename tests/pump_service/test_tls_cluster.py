@@ -12,7 +12,10 @@ import pytest
 from authority import Authority
 from pumpkit import CLUSTER, PD, Client, Site, binlog, free_port
 
-from upstream import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, pb
+from etl.planner import Planner
+from etl.settings import SettingsError, Upstream, Window
+from etl.source import read_range
+from upstream import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, Registry, pb
 
 
 class _Pki:
@@ -101,6 +104,17 @@ def _write(pd, tls):
     return commit
 
 
+def _planned_and_read(upstream, after_ts):
+    """Commits after `after_ts` as landing finds them, with the TLS of its settings."""
+    tls = upstream.tls()
+    with PDClient(upstream.pd_urls, tls=tls) as pd, EtcdClient(upstream.pd_urls, tls=tls) as etcd:
+        planner = Planner(CLUSTER, Window(), pd.tso, Registry(etcd).pumps, tls)
+        plan = planner.plan(after_ts)
+        planner.close()
+    batches = [batch for part in plan.ranges for batch in read_range(part.host, CLUSTER, part.lo, part.hi, tls)]
+    return [ts for batch in batches for ts in batch.column("commit_ts").to_pylist()]
+
+
 def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp_path):
     pki = _Pki(tmp_path / "pki")
     site.pd.stop()
@@ -115,6 +129,7 @@ def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp
         _until(lambda: reader.bounds(commit - 1, commit, 1000).hi >= commit)
         batches = list(reader.read(commit - 1, commit))
     assert [batch.column("commit_ts").to_pylist() for batch in batches] == [[commit]]
+    assert _planned_and_read(Upstream(site.pd.url, ssl_ca=str(pipeline.ca), ssl_cert=str(pipeline.cert), ssl_key=str(pipeline.key)), commit - 1) == [commit]
     with grpc.secure_channel(pump.address, pki.tls("nobody").credentials()) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary("/binlog.Pump/WriteBinlog")(b"", timeout=3)
     Client(f"unix:{local}").transaction(site.pd, b"names are asked for on the port only")
@@ -166,3 +181,11 @@ def test_tls_settings_that_don_t_go_together_are_refused(tmp_path):
         TLS.from_settings("", str(pki.pump), str(pki.pump_key))
     with pytest.raises(FileNotFoundError, match="nothing\\.pem"):
         TLS.from_settings(str(tmp_path / "nothing.pem"))
+
+
+def test_settings_name_certificate_files_that_are_missing_or_half_given(tmp_path):
+    with pytest.raises(SettingsError, match="nowhere"):
+        Upstream("pd", ssl_ca="/nowhere.pem").tls()
+    with pytest.raises(SettingsError, match="go together"):
+        Upstream("pd", ssl_ca="/nowhere.pem", ssl_cert="x").tls()
+    assert Upstream("pd").tls() is None
