@@ -63,6 +63,7 @@ class Indexer:
         self._end = value_log.end
         self._behind: Pointer | None = begin if begin < self._end else None
         self._late_marks: list[int] = []
+        self._marks_in_hand: list[int] = []  # taken and not yet pushed
         self._stop = False
         self._stopping = threading.Event()
         self._applied = begin  # the last record that is in the index
@@ -182,7 +183,8 @@ class Indexer:
         with self._lock:
             self._behind = min(self._applied, self._index.head_pointer())
             self._caught_up.clear()
-            self._late_marks += [item for item in self._queue if isinstance(item, int)]
+            self._late_marks += self._marks_in_hand + [item for item in self._queue if isinstance(item, int)]
+            self._marks_in_hand = []
             self._queue.clear()
             self._queued = 0
             self._replay = True
@@ -200,6 +202,7 @@ class Indexer:
                 taken.append(item)
                 if isinstance(item, Batch):
                     count += len(item.offsets)
+            self._marks_in_hand = [item for item in taken if isinstance(item, int)]
             chase = not taken and self._behind is not None and not self._stop
             self._idle = not taken and not chase
             if not taken and self._stop:
@@ -257,6 +260,7 @@ class Indexer:
             with self._lock:
                 end = self._end
                 marks, self._late_marks = self._late_marks, []
+                self._marks_in_hand = marks
                 final = self._log.distance(position, end) <= _NEAR
                 if final:
                     self._behind = None

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -288,6 +289,30 @@ def test_an_unexpected_error_does_not_end_indexing(store: Store, monkeypatch: py
     assert window(store) == paired(transactions(200))
     assert store.stats().index_errors == 1
     eventually(store.all_matched)
+
+
+def test_a_barrier_does_not_wait_in_vain_for_an_index_that_failed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
+    put = store._index.put_batch
+    waiting = threading.Event()
+
+    def fails_once_a_mark_is_behind(*columns: object) -> None:
+        if not waiting.is_set():
+            waiting.set()
+            eventually(lambda: any(isinstance(item, int) for item in store._indexer._queue))
+            return put(*columns)  # type: ignore[arg-type]
+        monkeypatch.setattr(store._index, "put_batch", put)
+        raise OSError("no")
+
+    monkeypatch.setattr(store._index, "put_batch", fails_once_a_mark_is_behind)
+    write(store, *transactions(5))
+    assert waiting.wait(5)
+    write(store, *transactions(5, 5))  # taken together with the mark, and then it fails
+    assert settle(store, BASE + 5000, timeout=10) == BASE + 5000
+    assert store.stats().index_errors == 1
+    assert window(store) == paired(transactions(10))
 
 
 def test_garbage_collection_on_an_index_that_cannot_be_written_is_tried_again(
