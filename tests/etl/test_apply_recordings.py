@@ -13,7 +13,7 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
 
-def replay(server: MariaDBServer, folder: Path, name: str, label: str, transactions: int, apply: Apply) -> ApplySummary:
+def replay(server: MariaDBServer, folder: Path, name: str, label: str, transactions: int, apply: Apply | None = None) -> ApplySummary:
     """Apply a recording up to a snapshot."""
     import json
 
@@ -22,13 +22,14 @@ def replay(server: MariaDBServer, folder: Path, name: str, label: str, transacti
     relay = land(RECORDINGS / name, url, transactions, through=ts)
     last = relay.last()
     assert last is not None
-    settings = Settings(Upstream("unused"), Relay(url), server.downstream, apply=apply)
+    settings = Settings(Upstream("unused"), Relay(url), server.downstream, apply=apply or Apply())
     return run_apply(settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings))
 
 
 @pytest.mark.parametrize(("label", "transactions", "max_rows"), [("b_mid", 97, 500), ("e_end", 1000, 20_000)])
-def test_bank_and_shop_under_concurrent_writers(mariadb: MariaDBServer, tmp_path: Path, label: str, transactions: int, max_rows: int) -> None:
-    summary = replay(mariadb, tmp_path, "shop", label, transactions, max_rows)
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_bank_and_shop_under_concurrent_writers(mariadb: MariaDBServer, tmp_path: Path, label: str, transactions: int, max_rows: int, mode: str) -> None:
+    summary = replay(mariadb, tmp_path, "shop", label, transactions, Apply(mode=mode, max_rows=max_rows))
     assert summary.batches > 1
     assert differences(RECORDINGS / "shop", label, mariadb) == []
 
