@@ -189,7 +189,9 @@ class DdlExecutor:
             return dropped
 
     def _lenient(self, text: str, error: DownstreamError) -> list[str]:
-        self._session.query("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_BACKSLASH_ESCAPES'")
+        self._session.query(
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@SESSION.sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+        )
         self._session.execute(text)
         return [f"values that don't fit were converted: {error.message}"]
 

@@ -250,3 +250,27 @@ def test_hints_about_how_to_alter_are_left_out(story: Story) -> None:
     assert story.apply().warnings == []
     assert story.rows("t") == [(1, 2**40)]
 
+
+
+CONVERSIONS = [
+    ("datetime(6)", "datetime", "2020-01-02 03:04:05.600000", "2020-01-02 03:04:06"), ("time(3)", "time", "10:00:00.600", "10:00:01"),
+    ("datetime(3)", "time", "2020-01-02 13:04:05.700", "13:04:06"), ("datetime", "date", "2020-01-02 13:04:05", "2020-01-02"),
+    ("decimal(10,3)", "int", "-2.500", "-3"), ("double", "int", 2.5, "2"), ("float", "double", 0.10000000149011612, "0.10000000149011612"),
+    ("float", "decimal(20,10)", 0.10000000149011612, "0.1000000015"), ("varchar(20)", "decimal(10,2)", "1.239", "1.24"),
+    ("enum('a','b')", "enum('b','a','c')", "b", "b"), ("time", "int", "-10:11:12", "-101112"), ("json", "varchar(50)", '{"a": 1}', '{"a": 1}'),
+    ("char(5)", "binary(5)", "a", "a\0\0\0\0"), ("varchar(9)", "set('x','y')", "y,x", "x,y"), ("year(4)", "int", 0, "0"),
+]  # fmt: skip
+
+
+def test_changes_of_type_leave_what_they_leave_upstream(story: Story, mariadb: MariaDBServer) -> None:
+    for number, (old, new, value, _) in enumerate(CONVERSIONS, 10):
+        name = f"t{number}"
+        before = story.create(table(number, name, "id int", f"c {old}", primary="id"), f"CREATE TABLE `{name}` (`id` INT PRIMARY KEY,`c` {old})")
+        story.insert(before, {"id": 1, "c": value})
+        after = replace(before, columns=(before.columns[0], replace(column(5, f"c {new}"), offset=1)))
+        story.statement(12, f"ALTER TABLE `{name}` MODIFY COLUMN `c` {new}", after)
+    story.apply()
+    with mariadb.connect(conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
+        for number, (old, new, _, want) in enumerate(CONVERSIONS, 10):
+            cursor.execute(f"SELECT c FROM d.t{number}")
+            assert cursor.fetchall() == ((want.encode(),),), f"{old} to {new}"
