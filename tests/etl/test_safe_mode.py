@@ -122,7 +122,7 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(maria
     asked = []
 
     class PD:
-        def __init__(self, urls):
+        def __init__(self, urls, tls=None):
             asked.append(urls)
 
         def __enter__(self):
