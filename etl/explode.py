@@ -46,6 +46,7 @@ _OBSOLETE = (0x20, 0x22, 0x2A)  # deleted_ids, the same packed, deleted_pks
 # counts as a kind that no mutation has rows of.
 _KIND = np.array([0, 1, 3, 3, 2], dtype=np.uint8)
 _UNKNOWN = 5
+_OBSOLETE_KIND = np.uint8(2)
 
 _FAKE_DDL = b"select setval"
 _EMIT_BYTES = 8 * 2**20
@@ -348,10 +349,12 @@ def _sequences(data: Bytes, fields: Fields) -> tuple[Bytes, npt.NDArray[np.int32
 
 
 def _packed(data: Bytes) -> Bytes:
-    """The values of a packed field of enums, _UNKNOWN for those of more than one byte."""
+    """The values of a packed field of enums, _UNKNOWN for those of more than one byte; one that breaks off ends in an obsolete
+    kind, which no sequence agrees with."""
     last = data < 0x80
-    single = last & np.concatenate(([True], last[:-1]))
-    return np.where(single, data, _UNKNOWN).astype(np.uint8)[last]
+    single = last & np.concatenate(([True], last[:-1]))[: len(last)]
+    values = np.where(single, data, _UNKNOWN).astype(np.uint8)[last]
+    return values if not len(data) or last[-1] else np.append(values, _OBSOLETE_KIND)
 
 
 def _values(fields: Fields, tag: int, count: int) -> Ints:

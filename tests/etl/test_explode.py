@@ -136,6 +136,10 @@ GARBLED = [
     (prewrite(1, pb.binlog.TableMutation(table_id=3, deleted_ids=[4], sequence=[])), "deletions by key"),
     (prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], inserted_rows=[b"a"])), "table id 3: 1 inserted.*says 0 inserted"),
     (
+        pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x09\x08\x03\x12\x01a\x3a\x02\x00\x80").SerializeToString(),
+        "table id 3.*1 inserted.*sequence of 2 known entries",
+    ),
+    (
         pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x07\x08\x03\x12\x01a\x38\x09").SerializeToString(),
         "table id 3.*0 known entries",
     ),

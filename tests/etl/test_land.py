@@ -214,6 +214,38 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
         run_land(settings, run_seconds=30)
 
 
+def test_landing_is_a_paused_drainer_in_the_registry_that_tells_how_far_it_is(settings, expected, upstream):
+    etcd = EtcdClient(settings.upstream.pd_urls)
+    registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
+    middle = expected[0][len(expected[0]) // 2][0]
+    first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
+    before = registry.get_drainer(node_id)
+    assert (before.state, before.max_commit_ts) == ("paused", first.hi)
+    second = run_land(settings, until_ts=until(expected), run_seconds=120)
+    after = registry.get_drainer(node_id)
+    etcd.close()
+    assert after.max_commit_ts == second.hi > first.hi and after.update_ts > before.update_ts
+
+
+def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings, expected, mariadb):
+    _, table, totals = expected
+    at = totals.ddls[len(totals.ddls) // 2].commit_ts
+    with mariadb.connect() as connection, connection.cursor() as cursor, PDClient(settings.upstream.pd_urls) as pd:
+        cursor.execute("CREATE DATABASE tidb_binlog")
+        cursor.execute("CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+        left = f'{{"consistent":false,"commitTS":{at},"ts-map":{{"primary-ts":1,"secondary-ts":1}},"schema-version":1}}'
+        cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (%s, %s)", (pd.cluster_id, left))
+    settings = dataclasses.replace(settings, downstream=mariadb.downstream)
+    run_land(settings, until_ts=until(expected), run_seconds=120)
+    relay = RelayLog.open(settings.relay.url)
+    windows = list(relay.windows(0))
+    assert windows[0].lo == at
+    assert relay.read(windows).to_pylist() == [change for change in table.to_pylist() if change["commit_ts"] > at]
+
+
+# From here on the pumps hold what no landing gets past.
+
+
 def write(settings, make_payload):
     """Write a transaction to the pumps as TiDB would: (a timestamp before it, its start_ts, its commit_ts)."""
     with PDClient(settings.upstream.pd_urls) as pd, PumpClient(settings.upstream.pd_urls) as client:
@@ -254,32 +286,3 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
     run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
     assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [(commit_ts, start_ts)]
     assert relay.last().hi >= commit_ts
-
-
-def test_landing_is_a_paused_drainer_in_the_registry_that_tells_how_far_it_is(settings, expected, upstream):
-    etcd = EtcdClient(settings.upstream.pd_urls)
-    registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
-    middle = expected[0][len(expected[0]) // 2][0]
-    first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
-    before = registry.get_drainer(node_id)
-    assert (before.state, before.max_commit_ts) == ("paused", first.hi)
-    second = run_land(settings, until_ts=until(expected), run_seconds=120)
-    after = registry.get_drainer(node_id)
-    etcd.close()
-    assert after.max_commit_ts == second.hi > first.hi and after.update_ts > before.update_ts
-
-
-def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings, expected, mariadb):
-    rows, table, totals = expected
-    at = totals.ddls[len(totals.ddls) // 2].commit_ts
-    with mariadb.connect() as connection, connection.cursor() as cursor, PDClient(settings.upstream.pd_urls) as pd:
-        cursor.execute("CREATE DATABASE tidb_binlog")
-        cursor.execute("CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
-        left = f'{{"consistent":false,"commitTS":{at},"ts-map":{{"primary-ts":1,"secondary-ts":1}},"schema-version":1}}'
-        cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (%s, %s)", (pd.cluster_id, left))
-    settings = dataclasses.replace(settings, downstream=mariadb.downstream)
-    run_land(settings, until_ts=until(expected), run_seconds=120)
-    relay = RelayLog.open(settings.relay.url)
-    windows = list(relay.windows(0))
-    assert windows[0].lo == at
-    assert relay.read(windows).to_pylist() == [change for change in table.to_pylist() if change["commit_ts"] > at]
