@@ -122,7 +122,12 @@ SWAP = ddl_step(
     47, "RENAME TABLE `t` TO `x`, `u` TO `t`, `x` TO `u`", "t", {"9": described(9, "u", "id"), "8": described(8, "t", "id")},
 )  # fmt: skip
 DROP = ddl_step(4, "DROP TABLE `t`, `u`", "t", {"9": None}, {"9": described(9, "t", "id")})
+TRUNCATE = ddl_step(11, "TRUNCATE TABLE `t`", "t", {"9": None, "10": described(10, "t", "id")}, {"9": described(9, "t", "id")})
+DROP_DATABASE = ddl_step(2, "DROP DATABASE `d`", "", {"9": None, "8": None}, {"9": described(9, "t", "id"), "8": described(8, "u", "id")})
 CASES = {
+    "truncate table": (TRUNCATE, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [] and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)]),
+    "drop database, a table": (DROP_DATABASE, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
+    "drop database, itself": (DROP_DATABASE, "DROP DATABASE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
     "add column": (ADD, "ADD COLUMN", lambda s: [c for (c,) in s.query("SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND TABLE_NAME='t'")] == ["id", "c"]),
     "rename that swaps equal tables": (SWAP, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [(2,)] and s.query("SELECT * FROM d.u") == [(1,)]),
     "drop table": (DROP, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM d") == [("u",)] and s.query("SELECT * FROM d.u") == [(2,)]),
