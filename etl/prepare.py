@@ -17,6 +17,7 @@ from etl._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl._steps import STEP_SCHEMA, Step, to_batches
 from etl._table_changes import ChangeError
 from etl.ddl import TRUNCATE_TABLE, skip_reason
+from etl.decided import REPLACED_BY
 from etl.filters import Filter, is_internal_table
 from etl.routes import RouteError, Routes
 from etl.shapes import Segment, Timings, find_shape
@@ -152,6 +153,8 @@ class _Schemas:
         `ignored`: it won't be executed, so nothing about it can be wrong. Raises ScopeError."""
         if ignored:
             return Scoped(None, True)
+        if REPLACED_BY in ddl:  # the operator knows better than filters and routes
+            return Scoped({**ddl, "before": {}}, True)
         ids = ((ddl.get("effect") or {}).get("tables") or {}).keys()
         before = {int(i): self._tables[int(i)] for i in ids if int(i) in self._tables}
         scoped = scope_ddl(ddl, before, self._filters, self._routes)
