@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etl._ddl_alter import alternative, drop_foreign_keys
+from etl._ddl_floats import becomes_text, spell
 from etl._ddl_generate import create_table, table_options, widened
 from etl._ddl_merged import done_by_another, structure_differences
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
@@ -135,8 +136,11 @@ class DdlExecutor:
     def settle(self, ddl: Mapping[str, Any]) -> list[str]:
         """Make sure the result is what the upstream has, after a crash in the middle of `execute`. Raises as `execute`."""
         with self._errors(ddl):
-            again = self._special[int(ddl["type"])] if int(ddl["type"]) in _REPEATABLE else None
-            return (again(ddl) if again else []) + self._settle(ddl)
+            warnings: list[str] = []
+            if int(ddl["type"]) in _REPEATABLE or becomes_text(ddl):
+                with ddl_session(self._session, ddl):
+                    warnings = self._special.get(int(ddl["type"]), self._statement)(ddl)
+            return warnings + self._settle(ddl)
 
     def _settle(self, ddl: Mapping[str, Any]) -> list[str]:
         with ddl_session(self._session, {}):
@@ -158,6 +162,7 @@ class DdlExecutor:
         self._use(ddl)
         text = adapt(_normal_text(ddl), self._session.is_mariadb, target=_target(ddl))
         kind = int(ddl["type"])
+        spell(self._session, ddl)
         try:
             return self._execute(text, ddl)
         except DownstreamError as error:

@@ -124,13 +124,19 @@ SWAP = ddl_step(
 DROP = ddl_step(4, "DROP TABLE `t`, `u`", "t", {"9": None}, {"9": described(9, "t", "id")})
 TRUNCATE = ddl_step(11, "TRUNCATE TABLE `t`", "t", {"9": None, "10": described(10, "t", "id")}, {"9": described(9, "t", "id")})
 DROP_DATABASE = ddl_step(2, "DROP DATABASE `d`", "", {"9": None, "8": None}, {"9": described(9, "t", "id"), "8": described(8, "u", "id")})
+FLOATS = (Column(1, "id", 0, 3, 3), Column(2, "f", 1, 4), Column(3, "f", 1, 15, 0, 20, "utf8mb4", "utf8mb4_bin"))
+SPELL = ddl_step(
+    12, "ALTER TABLE `v` MODIFY COLUMN `f` VARCHAR(20)", "v", {"7": Table(7, 1, "d", "v", (FLOATS[0], FLOATS[2]), pk_is_handle=True).to_json()},
+    {"7": Table(7, 1, "d", "v", FLOATS[:2], pk_is_handle=True).to_json()},
+)  # fmt: skip
 CASES = {
+    **{f"floats to text, {part}": (SPELL, part, lambda s: s.query("SELECT f FROM d.v") == [("16777216",)]) for part in ("DOUBLE", "400", "VARCHAR(20)")},
     "truncate table": (TRUNCATE, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [] and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)]),
     "drop database, a table": (DROP_DATABASE, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
     "drop database, itself": (DROP_DATABASE, "DROP DATABASE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
     "add column": (ADD, "ADD COLUMN", lambda s: [c for (c,) in s.query("SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND TABLE_NAME='t'")] == ["id", "c"]),
     "rename that swaps equal tables": (SWAP, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [(2,)] and s.query("SELECT * FROM d.u") == [(1,)]),
-    "drop table": (DROP, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM d") == [("u",)] and s.query("SELECT * FROM d.u") == [(2,)]),
+    "drop table": (DROP, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM d") == [("u",), ("v",)] and s.query("SELECT * FROM d.u") == [(2,)]),
 }  # fmt: skip
 
 
@@ -139,6 +145,7 @@ CASES = {
 def test_a_statement_runs_exactly_once_whenever_the_process_dies(mariadb: MariaDBServer, session: MySQLSession, name: str, after: bool) -> None:
     step, verb, holds = CASES[name]
     for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "CREATE TABLE d.u (id int PRIMARY KEY)",
+                      "CREATE TABLE d.v (id int PRIMARY KEY, f float)", "INSERT INTO d.v VALUES (1, 16777216)",
                       "INSERT INTO d.t VALUES (1)", "INSERT INTO d.u VALUES (2)", "COMMIT"):  # fmt: skip
         session.query(statement)
     dying = CrashingSink(mariadb.downstream, lambda text: verb in text, after)
