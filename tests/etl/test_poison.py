@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from etl._spark_job import WorkerError
 from etl.apply import ApplyError, local_preparer, run_apply
 from etl.settings import Relay, Settings, Upstream
 from relay import INSERT, SKIP, Decision
@@ -169,6 +171,21 @@ def test_a_row_that_does_not_fit_its_schema_is_named_and_skipping_it_goes_on(sto
     skip(story, at)
     story.apply()
     assert ids(story) == EVERYTHING
+
+
+def test_a_row_that_a_spark_worker_could_not_decode_is_named_too(story: Story) -> None:
+    at = traffic(story, lambda: story.changes((ITEM, INSERT, b"\x03\x80\xff\xff")))
+    settings = Settings(Upstream("unused"), Relay(story._url), story.server.downstream)
+    here = local_preparer(settings)
+
+    def there(windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from here(windows)
+        except ValueError as error:
+            raise WorkerError(type(error).__name__, str(error)) from None
+
+    with pytest.raises(ApplyError, match=f"table d.item.*at commit_ts {at} .*`sluice txn skip {at}`"):
+        run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=there)
 
 
 def test_changes_that_contradict_each_other_are_named(story: Story) -> None:
