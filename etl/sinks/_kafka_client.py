@@ -131,6 +131,8 @@ class KafkaClient:
     def told(self, error: BaseException, doing: str) -> Exception:
         """What to raise for an error of the client: CheckpointMovedError when another process has taken over, ApplyError when
         trying again can't help, KafkaUnavailableError otherwise."""
+        if isinstance(error, KafkaUnavailableError):
+            return KafkaUnavailableError(f"{self.address}, {doing}: {error}{self._last_trouble}")
         kafka = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
         text = f"{self.address}, {doing}: {kafka.str() if kafka else error}"
         if kafka is None:
@@ -166,6 +168,21 @@ class KafkaClient:
     def forget_trouble(self) -> None:
         """What went wrong is over."""
         self._last_trouble = ""
+
+
+def reason(producer: Producer, error: BaseException) -> BaseException:
+    """What is behind an error that only says that something is wrong: a message thrown away, or, when the producer is broken for good
+    while the client calls back, a SystemError of Python's. A broken producer names the reason at the next call."""
+    code = error.args[0].code() if isinstance(error, KafkaException) else None
+    if code not in (None, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE, KafkaError._FATAL):
+        return error
+    try:
+        producer.abort_transaction(1)
+    except KafkaException as found:
+        return found
+    except SystemError:
+        pass
+    return error if code is not None else KafkaUnavailableError(str(error))
 
 
 def abandon(producer: Producer) -> None:

@@ -23,7 +23,7 @@ from etl.settings import Settings
 from etl.shapes.kafka_binlog import ddl_message
 from etl.sink_settings import Kafka
 from etl.sinks._binlog_ddl import recorded
-from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon
+from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon, reason
 from etl.sinks.sink import ApplyError, Written
 
 
@@ -141,8 +141,8 @@ class KafkaSink:
                         raise KafkaUnavailableError(f"{self.address}, {doing}: nothing was taken for {self._options.timeout_s} s") from None
                     producer.poll(0.05)
             producer.poll(0)
-        except KafkaException as error:
-            raise self._client.told(error, doing) from error
+        except (KafkaException, SystemError) as error:
+            raise self._client.told(reason(producer, error), doing) from error
         self._check_refused(doing)
 
     def _commit(self, step: Step) -> None:
@@ -155,23 +155,22 @@ class KafkaSink:
                 if left:
                     raise KafkaUnavailableError(f"{self.address}, {doing}: {left} messages were not taken in {self._options.timeout_s} s")
                 producer.commit_transaction(self._options.timeout_s)
-            except KafkaException as error:
+            except (KafkaException, SystemError) as error:
                 self._check_refused(doing)
-                raise self._client.told(error, doing) from error
+                raise self._client.told(reason(producer, error), doing) from error
             self._in_transaction = False
         self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
         self._savepoint.save(self._checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset))
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            if self._refused is None or self._refused.code() in (KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE):
-                self._refused = error
+            self._refused = self._refused or error
         else:
             self._offset = max(self._offset, int(message.offset() or 0))
 
     def _check_refused(self, doing: str) -> None:
         if self._refused is not None:
-            raise self._client.told(KafkaException(self._refused), doing)
+            raise self._client.told(reason(self._connected(), KafkaException(self._refused)), doing)
 
     def _connected(self) -> Producer:
         if self._producer is None:

