@@ -1,5 +1,5 @@
 """A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the index and durable writes,
-and one live reader that follows all the while, as a landing pipeline would."""
+and one live reader that follows all the while: a Drainer that pulls, or a landing pipeline that reads windows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from bench.pull_reader import PullReader
 from bench.pump_load import run_case
 from embedded import LOOPBACK, Stack
 from upstream import PDClient, PumpReader
@@ -17,8 +18,8 @@ from upstream import PDClient, PumpReader
 _PARTS = ("etcd", "cluster", "pump-1")
 
 
-def measure(stack: Stack, cases: Sequence[str], seconds: float, report: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Run `cases` (callers x payload bytes) over 4 connections; one dict a case. Raises StackError, RuntimeError."""
+def measure(stack: Stack, cases: Sequence[str], seconds: float, reads: str, report: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Run `cases` (callers x payload bytes) over 4 connections, with a reader that `reads` "pull" or "window"; one dict a case. Raises StackError, RuntimeError."""
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1")
     results = []
@@ -28,9 +29,10 @@ def measure(stack: Stack, cases: Sequence[str], seconds: float, report: Callable
         address = f"{LOOPBACK}:{site.ports['pump-1']}"
         pd = PDClient(f"http://{LOOPBACK}:{site.ports['cluster']}")
         process = psutil.Process(stack.state().parts["pump-1"].process.pid)
-        with _Reader(address, pd.cluster_id) as reader:
+        pulls = PullReader(LOOPBACK, site.ports["pump-1"], pd.cluster_id, 0) if reads == "pull" else _WindowReader(address, pd.cluster_id)
+        with pulls as reader:
             for case in cases:
-                before, read_before = process.cpu_times(), reader.transactions
+                before, read_before = process.cpu_times(), reader.messages
                 result = run_case(address, pd.cluster_id, case, seconds, connections=4, processes=2)
                 after = process.cpu_times()
                 pump_cpu = (after.user + after.system - before.user - before.system) / result.seconds
@@ -39,26 +41,29 @@ def measure(stack: Stack, cases: Sequence[str], seconds: float, report: Callable
                     | {
                         "pump_cpu": round(pump_cpu, 2),
                         "pump_rss_mib": round(process.memory_info().rss / 2**20),
-                        "read_meanwhile": reader.transactions - read_before,
+                        "reader": reads,
+                        "read_meanwhile": reader.messages - read_before,
                         "limit": "load generator" if result.load_cpu > 0.9 and pump_cpu < 0.9 else "pump and machine",
                     }
                 )
+            if isinstance(reader, PullReader) and not reader.alive:
+                raise RuntimeError("the reader's stream ended in the middle of the benchmark")
         pd.close()
     finally:
         stack.down()
     return results
 
 
-class _Reader:
+class _WindowReader:
     """Follows the pump window by window from a thread, and counts."""
 
     def __init__(self, address: str, cluster_id: int) -> None:
-        self.transactions = 0
+        self.messages = 0
         self._reader = PumpReader(address, cluster_id)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="window-reader", daemon=True)
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> _WindowReader:
         self._thread.start()
         return self
 
@@ -72,5 +77,5 @@ class _Reader:
         while not self._over.wait(0.05):
             bounds = self._reader.bounds(lo, 0, max_transactions=5_000)
             if bounds.hi > lo:
-                self.transactions += sum(batch.num_rows for batch in self._reader.read(lo, bounds.hi))
+                self.messages += sum(batch.num_rows for batch in self._reader.read(lo, bounds.hi))
                 lo = bounds.hi

@@ -111,9 +111,10 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
 @command.command("pump")
 @click.option("--case", "cases", multiple=True, metavar="CALLERSxBYTES", help="Case to run, may be repeated [the usual five].")
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="Length of a case.")
+@click.option("--reader", "reads", type=click.Choice(["pull", "window"]), default="pull", show_default=True, help="What follows meanwhile: a Drainer, or landing.")
 @_JSON
 @click.pass_context
-def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, as_json: bool) -> int:
+def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, reads: str, as_json: bool) -> int:
     """Records/s of WriteBinlog, durable, with a reader that follows."""
     from bench.pump import measure
     from bench.pump_load import CASES
@@ -122,7 +123,7 @@ def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, as_
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):
             raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
     with stop_signals_raise():
-        results = measure(_stack(ctx), cases or CASES, seconds, _reporter(as_json))
+        results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json))
     if as_json:
         return _print_json({"cases": results}, 0)
     click.echo(f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9}  limit")
