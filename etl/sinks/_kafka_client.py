@@ -69,10 +69,15 @@ class KafkaClient:
                 "enable.idempotence": True,
                 "acks": "all",
             })  # fmt: skip
-            producer.init_transactions(self._options.timeout_s)
-            return producer
         except (KafkaException, ValueError) as error:
             raise self.told(error, "connecting") from error
+        try:
+            producer.init_transactions(self._options.timeout_s)
+        except KafkaException as error:
+            with contextlib.suppress(KafkaException, SystemError):
+                producer.poll(0)  # for what the client noted meanwhile
+            raise self.told(error, "connecting") from error
+        return producer
 
     def tail(self) -> Tail:
         """Where the partition ends, as of its last committed message. Raises as `told` says."""
