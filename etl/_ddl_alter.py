@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from etl._ddl_generate import column_definition, index_definition, partition_change, partition_clause, widened
+from etl._ddl_generate import column_definition, index_definition, partition_change, partition_clause
 from etl._ddl_session import tables_of
 from etl._ddl_state import actual_columns
 from etl._sql_text import quote_name, quote_table
@@ -15,9 +15,11 @@ from upstream.schema import STATE_PUBLIC, Table
 _TRUNCATE_PARTITION = 23
 
 
-def alternative(session: MySQLSession, ddl: Mapping[str, Any], too_long: bool = False) -> tuple[list[str] | None, list[str]]:
+def alternative(
+    session: MySQLSession, ddl: Mapping[str, Any], form: Callable[[Table], Table] | None = None
+) -> tuple[list[str] | None, list[str]]:
     """(statements, warnings) that add, drop and define columns, indexes and partitions until the tables are as after the DDL, from
-    what they are. None: there is no such way. `too_long`: long columns that are in no index may become TEXT or BLOB."""
+    what they are. None: there is no such way. `form`: what to make of a table before, see `etl._ddl_generate`."""
     before = tables_of(ddl, "before")
     statements: list[str] = []
     warnings: list[str] = []
@@ -30,7 +32,7 @@ def alternative(session: MySQLSession, ddl: Mapping[str, Any], too_long: bool = 
             if old is None or bool(partition_clause(old)) != bool(partition_clause(table)):
                 return None, []
             change = partition_change(old, table, int(ddl["type"]) == _TRUNCATE_PARTITION)
-        clauses = [change] if change else _clauses(session, old, widened(table) if too_long else table, warnings)
+        clauses = [change] if change else _clauses(session, old, form(table) if form else table, warnings)
         if clauses is None:
             return None, []
         if clauses:

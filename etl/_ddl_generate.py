@@ -15,6 +15,7 @@ from upstream.schema import STATE_PUBLIC, Column, Index, Table
 _FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
 _INTEGER = {1: "TINYINT", 2: "SMALLINT", 3: "INT", 8: "BIGINT", 9: "MEDIUMINT"}
 _LONG = {0xF9: ("TINYTEXT", "TINYBLOB"), 0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"), 0xFB: ("LONGTEXT", "LONGBLOB"), 0xFC: ("TEXT", "BLOB")}
+_LONGEST_KEY = 768  # characters of utf8mb4 in 3072 bytes
 _WIDE_FROM = 64  # characters; shorter ones aren't worth turning into TEXT
 _PARTITION = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 
@@ -72,6 +73,19 @@ def widened(table: Table) -> Table:
     return replace(table, columns=tuple(widen(column) for column in table.columns))
 
 
+def plain(table: Table) -> Table:
+    """The table without what only matters to those who write by themselves: defaults that are expressions, AUTO_INCREMENT."""
+    return replace(
+        table,
+        columns=tuple(
+            replace(
+                column, default=None if column.default_is_expr else column.default, default_is_expr=False, flag=column.flag & ~_FLAG_AUTO_INCREMENT
+            )
+            for column in table.columns
+        ),
+    )  # fmt: skip
+
+
 def column_definition(column: Column, mariadb: bool) -> str:
     """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
     parts = [quote_name(column.name), column_type(column)]
@@ -123,8 +137,13 @@ def index_definition(table: Table, index: Index, mariadb: bool) -> tuple[str, st
     columns = [by_name.get(name) for name, _, _ in index.columns]
     if any(column is None or column.hidden for column in columns):
         return "", f"index {index.name} of {table.full_name} is on an expression: left out"
+    # A latin1 column has four times the bytes as utf8mb4, more than a key may have.
+    long = {c.name for c in columns if c and c.tp in (15, 0xFD) and c.charset == "latin1" and c.flen > _LONGEST_KEY}
+    if index.unique and any(name in long and length < 0 for name, _, length in index.columns):
+        return "", f"index {index.name} of {table.full_name} is longer than the downstream allows: left out"
+    lengths = [_LONGEST_KEY if name in long and not 0 < length <= _LONGEST_KEY else length for name, _, length in index.columns]
     keys = ", ".join(
-        f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for name, _, length in index.columns
+        f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for (name, _, _), length in zip(index.columns, lengths, strict=True)
     )
     if index.primary:
         if mariadb and any(column is not None and column.generated for column in columns):

@@ -13,7 +13,7 @@ from typing import Any
 
 from etl._ddl_alter import alternative, drop_foreign_keys
 from etl._ddl_floats import becomes_text, spell
-from etl._ddl_generate import create_table, table_options, widened
+from etl._ddl_generate import create_table, plain, table_options, widened
 from etl._ddl_merged import done_by_another, structure_differences
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
 from etl._ddl_session import UnknownZoneError, ddl_session, tables_of
@@ -172,9 +172,15 @@ class DdlExecutor:
                 return self._lenient(text, error)
             if kind in _DISPENSABLE and (_DISPENSABLE[kind] != "index" or error.code == _NO_SUCH_INDEX):
                 return [f"{_DISPENSABLE[kind]} left as it was: {error.message}"]
-            generated, warnings = alternative(self._session, ddl, too_long=error.code in _TOO_LONG)
+            generated, warnings = alternative(self._session, ddl, widened if error.code in _TOO_LONG else None)
             for statement in generated or ():
-                warnings += self._execute(statement, ddl)
+                try:
+                    warnings += self._execute(statement, ddl)
+                except DownstreamError as refused:
+                    if is_transient(refused):
+                        raise
+                    for simpler in alternative(self._session, ddl, plain)[0] or ():
+                        self._session.execute(simpler)
             if error.code in _ALREADY:
                 return [f"{error.message}: taken as done", *warnings]
             if generated is None:
@@ -194,9 +200,7 @@ class DdlExecutor:
             return dropped
 
     def _lenient(self, text: str, error: DownstreamError) -> list[str]:
-        self._session.query(
-            "SET SESSION sql_mode = REPLACE(REPLACE(@@SESSION.sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
-        )
+        self._session.query("SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')")
         self._session.execute(text)
         return [f"values that don't fit were converted: {error.message}"]
 
@@ -238,9 +242,9 @@ class DdlExecutor:
         if as_written and not table.temp_table_type:
             candidates.append((adapt(_normal_text(ddl), mariadb, table_options(table, mariadb), quote_table(table)), []))
         wide = widened(table)
-        candidates += [create_table(table, mariadb), create_table(wide, mariadb)]
+        candidates += [create_table(table, mariadb), create_table(wide, mariadb), create_table(plain(wide), mariadb)]
         if table.partition:
-            candidates.append(create_table(wide, mariadb, partitions=False))
+            candidates.append(create_table(plain(wide), mariadb, partitions=False))
         first: DownstreamError | None = None
         for statement, left_out in candidates:
             try:

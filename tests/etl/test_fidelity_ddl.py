@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from etl._ddl_generate import index_definition
 from etl.ddl import DdlError
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
@@ -276,3 +277,25 @@ def test_changes_of_type_leave_what_they_leave_upstream(story: Story, mariadb: M
         for number, (old, new, _, want) in enumerate(CONVERSIONS, 10):
             cursor.execute(f"SELECT c FROM d.t{number}")
             assert cursor.fetchall() == ((want.encode(),),), f"{old} to {new}"
+
+
+def test_defaults_that_the_server_lacks_do_not_matter_to_rows(story: Story) -> None:
+    own = column(2, "u varbinary(16)", default="UUID_TO_BIN(UUID())", default_is_expr=True)
+    old = story.create(table(10, "t", "id int", own, primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY,`u` VARBINARY(16) DEFAULT UUID_TO_BIN(UUID()))")
+    story.insert(old, {"id": 1, "u": b"\xff"})
+    new = wider(old, column(3, "n int", default="nextval(`d`.`nowhere`)", default_is_expr=True))
+    story.statement(5, "ALTER TABLE `t` ADD COLUMN `n` INT DEFAULT NEXTVAL(`nowhere`)", new)
+    story.insert(new, {"id": 2, "u": None, "n": 5})
+    story.apply()
+    assert story.rows("t") == [(1, b"\xff", None), (2, None, 5)]
+
+
+def test_latin1_columns_in_keys_that_utf8_makes_too_long(story: Story) -> None:
+    made = table(10, "t", "id int", "v varchar(3000) character set latin1", "w varchar(2000) character set latin1", primary="id", unique=("w",))
+    made = replace(made, indexes=(*made.indexes, Index(9, "k", (("v", 1, -1),))))
+    story.create(made, "CREATE TABLE `t` (`id` INT PRIMARY KEY,`v` VARCHAR(3000),`w` VARCHAR(2000),INDEX `k`(`v`),UNIQUE `u2`(`w`)) DEFAULT CHARACTER SET = LATIN1")
+    story.insert(made, {"id": 1, "v": "日" * 1000, "w": "é" * 2000})
+    story.apply()
+    assert index_definition(made, made.indexes[-1], mariadb=False) == ("KEY `k` (`v`(768))", "")
+    assert "left out" in index_definition(made, made.indexes[0], mariadb=False)[1]
+    assert story.rows("t", "v = REPEAT('日', 1000), w = REPEAT('é', 2000)") == [(1, 1)]
