@@ -26,7 +26,6 @@ from etl.binlog_file import (
     split_records,
 )
 from etl.checkpoint import Checkpoint, CheckpointMovedError
-from etl.filters import Filter
 from etl.savepoint import SavepointFile, sync_folder
 from etl.settings import Settings
 from etl.shapes.file_binlog import ddl_message
@@ -44,10 +43,9 @@ class FileSink:
 
     shape = "file_binlog"
 
-    def __init__(self, options: File, cluster_id: int, filters: Filter) -> None:
+    def __init__(self, options: File, cluster_id: int) -> None:
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes
-        self._filters = filters
         self._savepoint = savepoint_file(options, cluster_id)
         self._upkeep = Upkeep(self._folder, options.compression == "gzip", options.retention_days)
         self._upkeep_due = 0.0
@@ -60,7 +58,7 @@ class FileSink:
     @classmethod
     def open(cls, settings: Settings, cluster_id: int) -> Self:
         """The settings' folder; nothing is touched yet."""
-        return cls(settings.file, cluster_id, Filter())
+        return cls(settings.file, cluster_id)
 
     @property
     def address(self) -> str:
@@ -108,7 +106,7 @@ class FileSink:
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
                 case "ddl":
-                    ddl = recorded(step.detail, self._filters)
+                    ddl = recorded(step.detail)
                     if ddl is not None:
                         self._write(memoryview(encode_record(ddl_message(ddl))), False)
                         written.ddls += 1

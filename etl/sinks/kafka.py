@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from etl._steps import Step
 from etl.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
 from etl.checkpoint import Checkpoint
-from etl.filters import Filter
 from etl.savepoint import Savepoint, SavepointFile
 from etl.settings import Settings
 from etl.shapes.kafka_binlog import ddl_message
@@ -32,9 +31,8 @@ class KafkaSink:
 
     shape = "kafka_binlog"
 
-    def __init__(self, options: Kafka, cluster_id: int, filters: Filter) -> None:
+    def __init__(self, options: Kafka, cluster_id: int) -> None:
         self._options = options
-        self._filters = filters
         topic = options.topic or f"{cluster_id}_obinlog"
         self._client = KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
         self._savepoint = savepoint_file(options, cluster_id)
@@ -48,7 +46,7 @@ class KafkaSink:
     @classmethod
     def open(cls, settings: Settings, cluster_id: int) -> Self:
         """The settings' topic; nothing is connected yet."""
-        return cls(settings.kafka, cluster_id, Filter())
+        return cls(settings.kafka, cluster_id)
 
     @property
     def address(self) -> str:
@@ -90,7 +88,7 @@ class KafkaSink:
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
                 case "ddl":
-                    ddl = recorded(step.detail, self._filters)
+                    ddl = recorded(step.detail)
                     if ddl is not None:
                         self._send(ddl_message(ddl))
                         written.ddls += 1

@@ -21,7 +21,6 @@ from etl._steps import Step
 from etl.apply import local_preparer, run_apply
 from etl.binlog_file import FileName, commit_ts_of, encode_record, list_files, new_name, read_file
 from etl.checkpoint import CheckpointError, CheckpointMovedError
-from etl.filters import Filter
 from etl.savepoint import SavepointFile
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from etl.sink_settings import File
@@ -184,7 +183,7 @@ def test_every_transaction_is_there_once_after_crashes_and_lost_pages(tmp_path_f
     expected = [message(i + 1, size) for i, size in enumerate(sizes)]
     synced: dict[str, int] = {}
     for _ in range(8):
-        sink = FileSink(options, CLUSTER, Filter())
+        sink = FileSink(options, CLUSTER)
         crash = data.draw(st.none() | st.integers(0, 30))
         try:
             checkpoint = sink.recover()
@@ -204,7 +203,7 @@ def test_every_transaction_is_there_once_after_crashes_and_lost_pages(tmp_path_f
                 size = path.stat().st_size
                 os.truncate(path, data.draw(st.integers(min(size, synced.get(str(path), 0)), size)))
     else:
-        sink = FileSink(options, CLUSTER, Filter())
+        sink = FileSink(options, CLUSTER)
         checkpoint = sink.recover()
         sink.run(story(checkpoint.commit_ts if checkpoint else 0, sizes, batch))
         sink.close()
@@ -260,7 +259,7 @@ def test_a_record_cut_off_anywhere_is_written_again(tmp_path: Path) -> None:
         folder.mkdir()
         path = folder / new_name(0)
         path.write_bytes(whole + torn[:kept])
-        sink = FileSink(File(dir=str(folder)), CLUSTER, Filter())
+        sink = FileSink(File(dir=str(folder)), CLUSTER)
         checkpoint = sink.recover()
         assert checkpoint is not None
         assert checkpoint.commit_ts == 2
@@ -290,7 +289,7 @@ def test_a_drainers_compressed_file_is_taken_over(shop: RelayLog, tmp_path: Path
 def test_garbage_that_a_drainer_went_on_behind_is_reported_with_the_way_out(tmp_path: Path) -> None:
     good, garbage = encode_record(message(1, 9)), b"\x04\x05\x1b\x1c\x05\0\0\0"
     a_drainers_folder(tmp_path, 2, good + garbage + encode_record(message(2, 9)))
-    sink = FileSink(File(dir=str(tmp_path)), CLUSTER, Filter())
+    sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
     with pytest.raises(ApplyError, match=rf"record at byte {len(good)} .*behind it are whole ones.*truncate -s {len(good)}.*commitTS .* to 1,"):
         sink.recover()
     sink.close()
@@ -300,7 +299,7 @@ def test_garbage_that_a_drainer_went_on_behind_is_reported_with_the_way_out(tmp_
 def test_a_drainer_can_go_on_where_the_sink_stopped(tmp_path: Path) -> None:
     import tomllib
 
-    sink = FileSink(File(dir=str(tmp_path)), CLUSTER, Filter())
+    sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
     sink.recover()
     sink.run(story(0, [5, 5], 2))
     sink.close()
@@ -310,7 +309,7 @@ def test_a_drainer_can_go_on_where_the_sink_stopped(tmp_path: Path) -> None:
 
 def test_files_shorter_than_what_was_durable_are_an_error(tmp_path: Path) -> None:
     options = File(dir=str(tmp_path))
-    sink = FileSink(options, CLUSTER, Filter())
+    sink = FileSink(options, CLUSTER)
     sink.recover()
     sink.run(story(0, [5, 5], 2))
     sink.close()
@@ -325,7 +324,7 @@ def test_files_shorter_than_what_was_durable_are_an_error(tmp_path: Path) -> Non
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
-    first, second = (FileSink(File(dir=str(tmp_path)), CLUSTER, Filter()) for _ in range(2))
+    first, second = (FileSink(File(dir=str(tmp_path)), CLUSTER) for _ in range(2))
     first.recover()
     with pytest.raises(CheckpointMovedError, match="another process writes binlog files"):
         second.recover()
@@ -335,11 +334,11 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
 
 
 def test_two_clusters_cannot_share_a_folder(tmp_path: Path) -> None:
-    sink = FileSink(File(dir=str(tmp_path)), CLUSTER, Filter())
+    sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
     sink.recover()
     sink.run(story(0, [5], 1))
     sink.close()
-    other = FileSink(File(dir=str(tmp_path)), 8, Filter())
+    other = FileSink(File(dir=str(tmp_path)), 8)
     with pytest.raises(CheckpointError, match=r"belongs to cluster 7, the upstream is 8"):
         other.recover()
     other.close()
@@ -347,14 +346,14 @@ def test_two_clusters_cannot_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    sink = FileSink(File(dir=str(tmp_path / "taken")), CLUSTER, Filter())
+    sink = FileSink(File(dir=str(tmp_path / "taken")), CLUSTER)
     with pytest.raises(ApplyError, match=r"taken.*\[file\] dir must be a folder"):
         sink.recover()
 
 
 def test_the_checkpoint_moves_without_files_while_nothing_happens_upstream(tmp_path: Path) -> None:
     options = File(dir=str(tmp_path))
-    sink = FileSink(options, CLUSTER, Filter())
+    sink = FileSink(options, CLUSTER)
     assert sink.recover() is None
     sink.run([Step("commit", 500, detail={"schema_version": 3})])
     checkpoint = sink.recover()
@@ -375,7 +374,7 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
             "effect": effect, "before": {"5": table}, **more,
         })  # fmt: skip
 
-    sink = FileSink(File(dir=str(tmp_path)), CLUSTER, Filter())
+    sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
     sink.recover()
     sink.run([
         ddl(1, 16, "ALTER TABLE t SHARD_ROW_ID_BITS = 4"),

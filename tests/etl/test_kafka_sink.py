@@ -25,7 +25,6 @@ from etl._steps import Step
 from etl.apply import local_preparer, run_apply
 from etl.binlog_file import commit_ts_of, split_records
 from etl.checkpoint import CheckpointError, CheckpointMovedError
-from etl.filters import Filter
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
 from etl.savepoint import SavepointFile
 from etl.settings import Apply, Downstream, Relay, Settings, SettingsError, Upstream
@@ -113,7 +112,7 @@ def steps(*commit_ts: int, size: int = 5, through: int | None = None) -> list[St
 
 
 def sink_for(options: Kafka) -> KafkaSink:
-    return KafkaSink(options, CLUSTER, Filter())
+    return KafkaSink(options, CLUSTER)
 
 
 def test_every_transaction_is_one_message_in_commit_order(shop: RelayLog, options: Kafka) -> None:
@@ -317,7 +316,7 @@ def test_a_savepoint_of_another_cluster_is_refused(options: Kafka) -> None:
     sink.run(steps(10))
     sink.close()
     with pytest.raises(CheckpointError, match="belongs to cluster 7"):
-        KafkaSink(options, 8, Filter()).recover()
+        KafkaSink(options, 8).recover()
 
 
 def test_the_topic_has_the_originals_name_by_default(tmp_path: Path) -> None:
