@@ -51,7 +51,7 @@ def transaction_steps(transactions: Iterator[tuple[int, int, list[bytes | memory
         if len(start) + size > MAX_MESSAGE:
             raise ChangeError(
                 f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more than the {MAX_MESSAGE} that protobuf readers "
-                "take: name it in ignore-txn-commit-ts and copy its rows"
+                f"take: leave it out, `sluice txn skip {commit_ts}`, and copy its rows"
             )
         if waiting and len(waiting) + size > step_bytes:
             yield _step(last, waiting, rows, count)
