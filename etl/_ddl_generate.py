@@ -191,6 +191,11 @@ def partition_clause(table: Table) -> str:
     return f" PARTITION BY {kind}{' COLUMNS' if columns else ''} ({by}) ({definitions})"
 
 
+def bounds_depend_on_zone(table: Table) -> bool:
+    """Whether partition bounds in a statement are UNIX_TIMESTAMPs of the upstream session; the table's description has numbers."""
+    return "unix_timestamp" in str((table.partition or {}).get("expr") or "").lower()
+
+
 def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> str:
     """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's PartitionInfo)."""
     columns = info.get("columns") or ()

@@ -13,10 +13,11 @@ from typing import Any
 
 from etl._ddl_alter import alternative, drop_foreign_keys
 from etl._ddl_floats import becomes_text, spell
-from etl._ddl_generate import create_table, plain, table_options, widened
+from etl._ddl_generate import bounds_depend_on_zone, create_table, plain, table_options, widened
 from etl._ddl_merged import done_by_another, structure_differences
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
-from etl._ddl_session import UnknownZoneError, ddl_session, tables_of
+from etl._ddl_session import UnknownZoneError, ddl_session
+from etl._ddl_session import tables_of as _tables
 from etl._ddl_settle import UnsettledError, settle
 from etl._ddl_state import actual_columns, fingerprint
 from etl._ddl_text import adapt, charset_name, collation_name, exchanged_partition, normal_strings
@@ -32,7 +33,7 @@ CREATE_SCHEMA, DROP_SCHEMA, CREATE_TABLE, DROP_TABLE = 1, 2, 3, 4
 DROP_COLUMN, DROP_COLUMNS, TRUNCATE_TABLE, RENAME_TABLE = 6, 38, 11, 14
 CREATE_VIEW, DROP_VIEW, RECOVER_TABLE, ALTER_SCHEMA = 21, 24, 25, 26
 CREATE_SEQUENCE, ALTER_SEQUENCE, DROP_SEQUENCE = 34, 35, 36
-RENAME_INDEX, INDEX_VISIBILITY = 18, 41
+RENAME_INDEX, INDEX_VISIBILITY, ADD_PARTITION, REORGANIZE_PARTITION = 18, 41, 19, 64
 EXCHANGE_PARTITION, RENAME_TABLES, CREATE_TABLES, FLASHBACK_CLUSTER, RECOVER_SCHEMA = 42, 47, 60, 62, 63
 _MEANINGLESS = {
     16: "SHARD_ROW_ID_BITS", 29: "ADMIN REPAIR TABLE", 30: "TiFlash replicas", 39: "AUTO_ID_CACHE", 40: "AUTO_RANDOM_BASE", 58: "statistics options",
@@ -162,6 +163,8 @@ class DdlExecutor:
         self._use(ddl)
         text = adapt(_normal_text(ddl), self._session.is_mariadb, target=_target(ddl))
         kind = int(ddl["type"])
+        if kind in (ADD_PARTITION, REORGANIZE_PARTITION) and any(t and bounds_depend_on_zone(t) for t in _tables(ddl, "effect").values()):
+            text = next(iter(alternative(self._session, ddl)[0] or ()), text)
         spell(self._session, ddl)
         try:
             return self._execute(text, ddl)
@@ -232,8 +235,9 @@ class DdlExecutor:
     def _create(self, ddl: Mapping[str, Any]) -> list[str]:
         warnings: list[str] = []
         tables = [t for t in _tables(ddl, "effect").values() if t is not None]
+        written = len(tables) == 1 and int(ddl["type"]) == CREATE_TABLE
         for table in tables:
-            warnings += self._create_one(ddl, table, as_written=len(tables) == 1 and int(ddl["type"]) == CREATE_TABLE)
+            warnings += self._create_one(ddl, table, as_written=written and not bounds_depend_on_zone(table))
         return warnings
 
     def _create_one(self, ddl: Mapping[str, Any], table: Table, as_written: bool) -> list[str]:
@@ -384,9 +388,6 @@ class DdlExecutor:
         )
 
 
-_tables = tables_of
-
-
 def _normal_text(ddl: Mapping[str, Any]) -> str:
     """The statement with strings as TiDB's normal form has them. `as_typed`: the binlog has the user's own words."""
     text = str(ddl["query"])
@@ -395,5 +396,5 @@ def _normal_text(ddl: Mapping[str, Any]) -> str:
 
 def _target(ddl: Mapping[str, Any]) -> str:
     """The table a statement alters, as the downstream has it; "" if it isn't one."""
-    known = [t for t in tables_of(ddl, "before").values() if t] or [t for t in tables_of(ddl, "effect").values() if t]
+    known = [t for t in _tables(ddl, "before").values() if t] or [t for t in _tables(ddl, "effect").values() if t]
     return quote_table(known[0]) if len(known) == 1 else ""

@@ -299,3 +299,19 @@ def test_latin1_columns_in_keys_that_utf8_makes_too_long(story: Story) -> None:
     assert index_definition(made, made.indexes[-1], mariadb=False) == ("KEY `k` (`v`(768))", "")
     assert "left out" in index_definition(made, made.indexes[0], mariadb=False)[1]
     assert story.rows("t", "v = REPEAT('日', 1000), w = REPEAT('é', 2000)") == [(1, 1)]
+
+
+def test_bounds_of_timestamp_partitions_are_those_of_the_upstream_session(story: Story) -> None:
+    """Upstream session in +08:00: 2020-01-01 00:00:00 there is 2019-12-31 16:00:00 in UTC, 1577808000."""
+    bounds = [(21, "p0", "1577808000"), (22, "p1", "1577894400")]
+    old = table(10, "t", "id int", "ts timestamp", primary="id,ts", partition=partitioned(1, "unix_timestamp(`ts`)", bounds[0]))
+    story.create(
+        old, "CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP,PRIMARY KEY(`id`, `ts`)) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) "
+             "(PARTITION `p0` VALUES LESS THAN (UNIX_TIMESTAMP(_UTF8MB4'2020-01-01 00:00:00')))",
+    )  # fmt: skip
+    new = replace(old, partition=partitioned(1, "unix_timestamp(`ts`)", *bounds))
+    story.statement(19, "ALTER TABLE `t` ADD PARTITION (PARTITION `p1` VALUES LESS THAN (UNIX_TIMESTAMP(_UTF8MB4'2020-01-02 00:00:00')))", new)
+    story.insert(new, {"id": 1, "ts": "2019-12-31 15:59:59"}, {"id": 2, "ts": "2019-12-31 16:00:00"})
+    story.statement(20, "ALTER TABLE `t` DROP PARTITION `p0`", replace(old, partition=partitioned(1, "unix_timestamp(`ts`)", bounds[1])))
+    story.apply()
+    assert story.rows("t", "id") == [(2,)]
