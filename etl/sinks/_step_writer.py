@@ -15,8 +15,10 @@ _SHOWN = 3
 class StepWriter:
     """Writes through one session, in whatever transaction is open there."""
 
-    def __init__(self, session: MySQLSession) -> None:
+    def __init__(self, session: MySQLSession, afterwards: str = "Nothing of this batch was committed") -> None:
+        """`afterwards`: what an error says of the rest of the batch."""
         self._session = session
+        self._afterwards = afterwards
 
     def write(self, step: Step, safe: bool = False) -> None:
         """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there already.
@@ -94,7 +96,7 @@ class StepWriter:
             keys += f"{'; ' if keys else ''}{step.full_name} merges {step.detail['source']} with other tables: has one of them the same key?"
         return ApplyError(
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
-            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. Nothing of this batch was committed. Somebody else wrote to "
+            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. {self._afterwards}. Somebody else wrote to "
             f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
             f"or copy the table again, then start again. `sluice relay show {step.commit_ts} --rows --table {step.full_name}` shows the changes, "
             "`sluice txn skip COMMIT_TS` leaves one transaction out",

@@ -9,7 +9,6 @@ there. What only its values identify is in the checkpoint's own transaction, and
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import secrets
 import threading
@@ -20,7 +19,7 @@ from typing import Any
 from etl._steps import Step
 from etl.checkpoint import Checkpoint, CheckpointTable, Flight
 from etl.filters import Filter
-from etl.mysql import MySQLSession
+from etl.mysql import DownstreamError, MySQLSession
 from etl.settings import Settings
 from etl.shapes.groups import CHECKPOINT_SESSION
 from etl.sinks._step_writer import StepWriter
@@ -28,31 +27,33 @@ from etl.sinks.mysql import MySQLSink
 from etl.sinks.sink import Written
 
 _WAITING_BYTES = 32 * 2**20
+_COLLISIONS = frozenset({1020, 1205, 1213})  # record has changed, lock wait, deadlock
+_PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+_AFTERWARDS = "Others of the batch are committed, perhaps; the next attempt writes all of it again and makes its rows as they are upstream"
 _FLUSH = object()
 _END = object()
 
 
 class _Worker:
-    """A session with a thread. Its first error is kept; everything after it is dropped until it is closed."""
+    """A session with a thread. Every step is a transaction, so nobody waits long for its locks. The first error is kept; what comes
+    after it is dropped."""
 
     def __init__(self, session: MySQLSession, table: CheckpointTable, number: int) -> None:
         self._session = session
         self._table = table
-        self._writer = StepWriter(session)
+        self._writer = StepWriter(session, _AFTERWARDS)
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._flushed = threading.Event()
         self._error: BaseException | None = None
-        self._checkpoint: Checkpoint | None = None
-        self.send_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"sluice-worker-{number}", daemon=True)
         self._thread.start()
 
     def write(self, step: Step, checkpoint: Checkpoint, safe: bool) -> None:
-        """Have a step executed, in order. Raises the error of an earlier one."""
+        """Have a step executed and committed, in order. Raises the error of an earlier one."""
         self._put((step, checkpoint, safe))
 
     def begin_flush(self) -> None:
-        """Have everything committed."""
+        """Ask to be told when everything is committed."""
         self._flushed.clear()
         self._put(_FLUSH)
 
@@ -66,9 +67,6 @@ class _Worker:
         """Cut the connection: what is not committed is rolled back."""
         self._error = self._error or InterruptedError("closed")
         self._session.close()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._orders.get_nowait()
         self._orders.put(_END)
         self._thread.join(timeout=10)
 
@@ -79,34 +77,34 @@ class _Worker:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not _END:
+            if order is _FLUSH:
+                self._flushed.set()
+                continue
             try:
                 if self._error is None:
-                    self._execute(order)
+                    self._execute(*order)
             except BaseException as error:
                 self._error = self._error or error
                 self._session.close()  # rolls back, so that nobody waits for its locks
-            finally:
-                if order is _FLUSH:
-                    self._flushed.set()
 
-    def _execute(self, order: Any) -> None:
-        started = time.perf_counter()
-        if order is _FLUSH:
-            if self._checkpoint is not None:
-                self._table.lock(self._checkpoint)
-                self._session.commit()
-                self._checkpoint = None
-        else:
-            step, checkpoint, safe = order
-            if self._checkpoint is None:
-                if not self._session.is_connected:
-                    self._session.connect()
-                    # Gap locks of neighbours would only make sessions wait for one another.
-                    self._session.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    def _execute(self, step: Step, checkpoint: Checkpoint, safe: bool) -> None:
+        if not self._session.is_connected:
+            self._session.connect()
+            # Gap locks of neighbours would only make sessions wait for one another.
+            self._session.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        for pause_s in (*_PAUSES_S, None):
+            try:
                 self._session.begin()
-                self._checkpoint = checkpoint
-            self._writer.write(step, safe)
-        self.send_s += time.perf_counter() - started
+                self._writer.write(step, safe)
+                self._table.lock(checkpoint)
+                self._session.commit()
+                return
+            except DownstreamError as error:
+                # The server has rolled it back, or is told to: neighbours in an index may collide though no row is shared.
+                if error.code not in _COLLISIONS or pause_s is None:
+                    raise
+                self._session.rollback()
+                time.sleep(pause_s)
 
 
 class ParallelMySQLSink(MySQLSink):
@@ -148,14 +146,15 @@ class ParallelMySQLSink(MySQLSink):
                 self._flush(written)
             case "delete" | "load" if step.detail.get("worker", CHECKPOINT_SESSION) != CHECKPOINT_SESSION:
                 assert self._checkpoint is not None
-                # Never wait for a single worker: it may be waiting for a row that another one holds until it is flushed.
                 if self._waiting_bytes + len(step.payload) > _WAITING_BYTES:
                     self._flush(written)
                 self._waiting_bytes += len(step.payload)
                 self._worker(int(step.detail["worker"])).write(step, self._checkpoint, self._safe)
             case "delete" | "load":
                 self._begin(lock=False)  # the workers need the lock
-                self._write(step, written)
+                started = time.perf_counter()
+                self._writer.write(step, self._in_safe_mode)  # in no attempt before this one was it committed
+                written.send_s += time.perf_counter() - started
             case "commit":
                 self._flush(written)
                 super()._execute(step, written)

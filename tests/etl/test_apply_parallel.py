@@ -80,13 +80,12 @@ def test_who_was_taken_over_commits_nothing_any_more(mariadb: MariaDBServer, tmp
     fresh(mariadb).close()
     older = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
     older.recover()
-    begun = steps(url, relay)
-    assert {step.kind for step in begun} == {"flight", "load", "commit"}
-    older.run(begun[:-1])
+    flight, *rest, _ = steps(url, relay)
+    older.run([flight])
     newer = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
     newer.recover()
     with pytest.raises(CheckpointMovedError, match="another process"):
-        older.run([Step("flush", 0)])
+        older.run([*rest, Step("flush", 0)])
     with mariadb.connect() as connection:
         assert all(rows_of(connection, name) == [] for name in TABLES)
     older.close()

@@ -84,7 +84,7 @@ run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config)
 @MODES
 def test_a_process_killed_at_random_points_loses_and_repeats_nothing(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
     history = History(4)
-    history.grow(2500)
+    history.grow(2500 if mode == "atomic" else 500)
     connection = fresh(mariadb)
     url = f"file://{tmp_path}/relay"
     last = history.land(url, [5, 17, 3]).last()
@@ -152,6 +152,7 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer,
         assert rows_of(connection, name) == history.expected(name), name
 
 
+@MODES
 @pytest.mark.parametrize(
     ("table", "tamper", "text"),
     [
@@ -161,7 +162,7 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer,
     ],
 )
 def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_and_key(
-    mariadb: MariaDBServer, tmp_path: Path, table: str, tamper: str, text: str
+    mariadb: MariaDBServer, tmp_path: Path, mode: str, table: str, tamper: str, text: str
 ) -> None:
     history = History(11)
     history.grow(60)
@@ -170,7 +171,7 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
     relay = history.land(url, [60])
     middle = relay.last()
     assert middle is not None
-    config = settings_for(mariadb, url, 10_000)
+    config = settings_for(mariadb, url, 10_000, mode)
     run_apply(config, until_ts=middle.hi, run_seconds=30, prepare=local_preparer(config))
     connection.cursor().execute(tamper)
     kept = rows_of(connection, table)
@@ -190,10 +191,16 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
     land_after(later, url, middle.hi)
     final = relay.last()
     assert final is not None
-    with pytest.raises(ApplyError, match=text) as caught:
-        run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
-    assert "missing: " in str(caught.value)
-    assert "commit_ts" in str(caught.value)
+    keyed_parallel = mode == "parallel" and table != "heap"
+    for attempt in range(2):
+        if keyed_parallel and attempt == 1:  # the flight is written again: what is touched is then as upstream
+            run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
+            assert rows_of(connection, table) == []
+            return
+        with pytest.raises(ApplyError, match=text) as caught:
+            run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
+        assert "missing: " in str(caught.value)
+        assert "commit_ts" in str(caught.value)
     assert rows_of(connection, table) == kept, "nothing of the batch was committed"
     assert checkpoint(connection) == middle.hi
 
