@@ -68,7 +68,7 @@ def test_a_certificate_for_another_host_is_refused_unless_that_is_not_checked(se
 
 
 def test_a_server_without_tls_is_refused_when_tls_is_asked_for(mariadb: MariaDBServer, authority: Authority) -> None:
-    with pytest.raises(DownstreamError, match="(?i)ssl") as caught:
+    with pytest.raises(DownstreamError, match=r"(?i)ssl") as caught:
         session(replace(mariadb.downstream, ssl_ca=str(authority.path)))
     assert not is_transient(caught.value)
 
