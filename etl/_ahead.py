@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl._steps import Step, from_batches, to_batches
+from etl.checkpoint import Flight
 from etl.decided import put_into
 from etl.prepare import describe_window
 from etl.settings import Apply
@@ -114,12 +115,12 @@ class Batch:
 class Ahead:
     """A thread that has the windows after `after_ts` prepared. What it prepares waits in memory, bounded by bytes.
 
-    `first_hi`: where the first batch must end, whatever the limits and operators say, because it was begun before.
+    `flight`: what was begun before; the first batch must end where it does, whatever the limits and operators say.
     `safe_until`: batches that begin before this TSO are prepared for safe mode.
     """
 
     def __init__(
-        self, relay: RelayLog, prepare: Prepare, limits: Apply, after_ts: int, first_hi: int | None = None, safe_until: int = 0,
+        self, relay: RelayLog, prepare: Prepare, limits: Apply, after_ts: int, flight: Flight | None = None, safe_until: int = 0,
         until_ts: int | None = None,
     ) -> None:  # fmt: skip
         self._relay = relay
@@ -128,7 +129,8 @@ class Ahead:
         self._limits = limits
         self._after_ts = after_ts
         self._safe_until = safe_until
-        self._first_hi = first_hi
+        self._flight = flight
+        self._first_hi = flight.until if flight else None
         self._room = threading.Semaphore(1)
         self._queue = _Queue(_WAITING_BYTES)
         self._stopped = threading.Event()
@@ -189,7 +191,8 @@ class Ahead:
         batch.decisions = tuple(self._relay.decisions.list(batch.after_ts, batch.hi))
         if any(window.changes or window.ddls for window in windows):
             safe = batch.after_ts < self._safe_until
-            described = [describe_window(window, batch.after_ts, batch.hi, safe) for window in windows]
+            flight = self._flight if self._flight is not None and batch.after_ts < self._flight.until else None
+            described = [describe_window(window, batch.after_ts, batch.hi, safe, flight) for window in windows]
             yield from self._prepare(put_into(described, batch.decisions))
         else:
             yield from to_batches(iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})]))

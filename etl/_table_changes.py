@@ -44,25 +44,39 @@ class TableChanges:
 
     def __init__(
         self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings, safe: bool = False,
-        partial: bool = False, source: str = "",
+        partial: bool = False, source: str = "", taken_back: pa.Table | None = None,
     ) -> None:  # fmt: skip
-        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial` and `source`: see
-        Segment. Raises ChangeError and the row codec's errors."""
+        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`, `source` and
+        `taken_back`: see Segment. Raises ChangeError and the row codec's errors."""
         self.table = table
         self.source = source
-        self._partial = partial
-        self._safe = safe or (partial and self.is_locatable)
-        self.first_ts, self.last_ts = int(commit_ts[0]), int(commit_ts[-1])
+        self._partial = partial or taken_back is not None
+        self._safe = safe or (self._partial and self.is_locatable)
+        both = commit_ts if taken_back is None else np.sort(np.concatenate((commit_ts, taken_back["commit_ts"].to_numpy())))
+        self.first_ts, self.last_ts = int(both[0]), int(both[-1])
         self.changes = len(kinds)
         self._timings = timings
         if not self.is_locatable:
             self._kinds, self._rows, self._old_changes = kinds, rows, np.flatnonzero(kinds != INSERT)
         started = time.perf_counter()
         self.old, self.new = _decode(table, kinds, rows)
+        if taken_back is not None:
+            kinds = self._take_back(kinds, taken_back)
         decoded = time.perf_counter()
         self._reduce(kinds, commit_ts)
         timings.decode += decoded - started
         timings.reduce += time.perf_counter() - decoded
+
+    def _take_back(self, kinds: np.ndarray, changes: pa.Table) -> np.ndarray:
+        """Put the opposite of `changes`, the last one first, before all others: what nobody changed besides is as it was."""
+        undone = changes["kind"].to_numpy()[::-1]
+        new, old = _decode(self.table, undone[::-1], changes["row"].combine_chunks())
+        for images, opposite in ((self.old, old), (self.new, new)):
+            for name in [name for name in images if name in opposite]:
+                backwards = pa.array(np.arange(len(opposite[name]))[::-1])
+                images[name] = pa.concat_arrays([opposite[name].take(backwards).cast(images[name].type), images[name]])
+        swapped = np.select([undone == INSERT, undone == DELETE], [DELETE, INSERT], UPDATE).astype(kinds.dtype)
+        return np.concatenate((swapped, kinds))
 
     def _reduce(self, kinds: np.ndarray, commit_ts: np.ndarray) -> None:
         table, old, new = self.table, self.old, self.new
@@ -121,12 +135,7 @@ class TableChanges:
         return part
 
     def _locating_columns(self) -> list[Column]:
-        """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing."""
-        by_name = {column.name: column for column in self.table.stored_columns}
-        for key in self.table.unique_keys():
-            if key == self.table.primary_key or all(by_name[name].not_null for name in key):
-                return [by_name[name] for name in key]
-        return []
+        return locating_columns(self.table)
 
     def new_keys(self) -> list[bytes]:
         """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
@@ -219,11 +228,21 @@ class TableChanges:
         return ", ".join(f"{name}={images[name][at].as_py()!r}" for name in identity)
 
 
+def locating_columns(table: Table) -> list[Column]:
+    """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing."""
+    by_name = {column.name: column for column in table.stored_columns}
+    for key in table.unique_keys():
+        if key == table.primary_key or all(by_name[name].not_null for name in key):
+            return [by_name[name] for name in key]
+    return []
+
+
 def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> TableChanges:
     """The changes at some places of a segment, all of one table. Raises as TableChanges."""
     kinds, commit_ts = segment.column("kind", places), segment.column("commit_ts", places)
     partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
-    return TableChanges(table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source)
+    taken_back = segment.taken_back.get(table.id)
+    return TableChanges(table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back)
 
 
 def check_merged(tables: Sequence[TableChanges]) -> None:

@@ -129,7 +129,7 @@ def run_apply(
                     checkpoint = look_ahead(sink, checkpoint, relay, lambda: not stop.wait(_POLL_S) and not over(), settings)
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
-                flight = checkpoint.flight.until if checkpoint and checkpoint.flight else None
+                flight = checkpoint.flight if checkpoint else None
                 safe_until = checkpoint.safe_until if checkpoint else 0
                 ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
                 for batch in ahead.batches(over):

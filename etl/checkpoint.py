@@ -44,10 +44,12 @@ class PendingDdl:
 @dataclass(frozen=True, slots=True)
 class Flight:
     """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be downstream or
-    not. `token` names the process that writes them; a session that finds another one there must not commit."""
+    not. `token` names the process that writes them; a session that finds another one there must not commit. `left_out`: commit
+    timestamps of transactions that were ignored when it began, so that nothing of them is downstream."""
 
     until: int
     token: str
+    left_out: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Checkpoint:
                 consistent=bool(document.get("consistent", False)),
                 ts_map=document.get("ts-map") or {},
                 pending=PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None,
-                flight=Flight(int(flight["until"]), str(flight["token"])) if flight else None,
+                flight=Flight(int(flight["until"]), str(flight["token"]), tuple(map(int, flight.get("left-out") or ()))) if flight else None,
                 safe_until=int(sluice.get("safe-until") or 0),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -96,6 +98,8 @@ class Checkpoint:
             ours["ddl"] = {"job": self.pending.job_id, "commit-ts": self.pending.commit_ts, "fingerprint": self.pending.fingerprint}
         if self.flight is not None:
             ours["flight"] = {"until": self.flight.until, "token": self.flight.token}
+            if self.flight.left_out:
+                ours["flight"]["left-out"] = list(self.flight.left_out)
         if self.safe_until:
             ours["safe-until"] = self.safe_until
         if ours:
@@ -103,10 +107,12 @@ class Checkpoint:
         return json.dumps(document, separators=(",", ":"))
 
     def at(self, commit_ts: int, schema_version: int | None = None) -> Checkpoint:
-        """The checkpoint moved to `commit_ts`, with nothing pending; consistent unless a Drainer's changes may reach further."""
+        """The checkpoint moved to `commit_ts`, with nothing pending; consistent unless a flight or a Drainer's changes may reach
+        further."""
         version = self.schema_version if schema_version is None else schema_version
-        moved = replace(self, commit_ts=commit_ts, schema_version=version, pending=None, flight=None)
-        return moved if commit_ts < self.safe_until else replace(moved, consistent=True, safe_until=0)
+        flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
+        moved = replace(self, commit_ts=commit_ts, schema_version=version, pending=None, flight=flight)
+        return moved if flight is not None or commit_ts < self.safe_until else replace(moved, consistent=True, safe_until=0)
 
     @property
     def needs_safe_mode(self) -> bool:

@@ -5,24 +5,28 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from etl._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl._steps import STEP_SCHEMA, Step, to_batches
-from etl._table_changes import ChangeError
+from etl._table_changes import ChangeError, locating_columns
 from etl.ddl import TRUNCATE_TABLE, skip_reason
 from etl.decided import REPLACED_BY
 from etl.filters import Filter, is_internal_table
 from etl.routes import RouteError, Routes
 from etl.shapes import Segment, Timings, find_shape
-from relay import Window, read_parts
+from relay import PART_SCHEMA, Window, read_parts
 from upstream.schema import Table
+
+if TYPE_CHECKING:
+    from etl.checkpoint import Flight
 
 __all__ = ["STEP_SCHEMA", "ChangeError", "PrepareOptions", "describe_window", "prepare", "prepare_steps"]
 
@@ -45,10 +49,12 @@ class PrepareOptions:
     """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same."""
 
 
-def describe_window(window: Window, after_ts: int | None = None, until_ts: int | None = None, safe: bool = False) -> dict[str, Any]:
+def describe_window(
+    window: Window, after_ts: int | None = None, until_ts: int | None = None, safe: bool = False, flight: Flight | None = None
+) -> dict[str, Any]:
     """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a window
     that a checkpoint lies in); `until_ts`: leave out what was committed after it. `safe`: safe mode, for this window and those
-    prepared with it."""
+    prepared with it. `flight`: which may have written some of it already."""
     hi = window.hi if until_ts is None else min(window.hi, until_ts)
     later = [int(ddl["schema_version"]) for ddl in window.ddls if int(ddl["commit_ts"]) > hi]
     return {
@@ -61,6 +67,7 @@ def describe_window(window: Window, after_ts: int | None = None, until_ts: int |
         "tables": dict(window.tables),
         "ddls": [dict(ddl) for ddl in window.ddls if int(ddl["commit_ts"]) <= hi],
         "truncated_tables": list(window.truncated_tables),
+        "flight": {"until": flight.until, "left_out": list(flight.left_out)} if flight else None,
     }
 
 
@@ -83,7 +90,7 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
     state = _Schemas(options)
     timings = Timings()
     safe = any(window.get("safe") for window in windows)
-    segment = _Collector(state, options, timings, int(windows[0]["after_ts"]) if windows else 0, safe)
+    segment = _Collector(state, options, timings, int(windows[0]["after_ts"]) if windows else 0, safe, _written_of(ignored, windows))
     for window in windows:
         started = time.perf_counter()
         changes = read_parts(relay_url, window["parts"]).slice(0, window.get("rows"))
@@ -116,6 +123,12 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
     changes = None  # what the collector has taken is enough
     if windows:
         yield from segment.flush(int(windows[-1]["hi"]), int(windows[-1]["schema_version"]), last=True)
+
+
+def _written_of(ignored: frozenset[int], windows: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Which of these transactions a flight that was broken off may have written, as they weren't ignored then."""
+    flight = windows[0].get("flight") if windows else None
+    return frozenset(ts for ts in ignored if ts <= flight["until"]) - frozenset(flight["left_out"]) if flight else frozenset()
 
 
 def _between(changes: pa.Table, after: int, through: int) -> pa.Table:
@@ -200,7 +213,10 @@ class _Schemas:
 class _Collector:
     """Gathers the changes between two barriers, from one or more windows."""
 
-    def __init__(self, schemas: _Schemas, options: PrepareOptions, timings: Timings, after_ts: int, safe: bool) -> None:
+    def __init__(
+        self, schemas: _Schemas, options: PrepareOptions, timings: Timings, after_ts: int, safe: bool, written: frozenset[int] = frozenset()
+    ) -> None:
+        """`written`: those of the ignored transactions that may be downstream in part, to be taken back."""
         self._schemas = schemas
         # In safe mode one session does it all, whatever the sink has.
         self._shape = find_shape("net" if safe else options.shape)
@@ -210,7 +226,10 @@ class _Collector:
         self._timings = timings
         self._after_ts = after_ts
         self._ignored = np.array(sorted(options.ignored_ts), np.int64)
+        self._written = np.array(sorted(written), np.int64)
         self._pieces: list[pa.Table] = []
+        self._taken_back: list[pa.Table] = []
+        self._left_out: list[int] = []
         self._warnings: list[str] = []
 
     def add(self, changes: pa.Table) -> None:
@@ -228,15 +247,19 @@ class _Collector:
         ignored = np.isin(commit_ts, self._ignored)
         for ts, rows in zip(*np.unique(commit_ts[ignored], return_counts=True), strict=True):
             self.warn(f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes")
+            self._left_out.append(int(ts))
+        written = np.isin(commit_ts, self._written)
+        if written.any():
+            self._taken_back.append(changes.filter(pa.array(written)))
         return changes.filter(pa.array(~ignored)) if ignored.any() else changes
 
     def flush(self, commit_ts: int, schema_version: int, last: bool) -> Iterator[Step]:
         """The shape's steps of what was added, then a commit; without changes a commit only at the end."""
         after_ts, self._after_ts = self._after_ts, commit_ts + 1  # a barrier lies between two segments
-        if not self._pieces and not last:
+        if not self._pieces and not self._taken_back and not last:
             return
         changes = rows = 0
-        if self._pieces:
+        if self._pieces or self._taken_back:
             segment = self._segment(after_ts, commit_ts)
             changes = sum(len(places) for _, places in segment.tables)
             for step in self._shape(segment, self._timings, self._workers):
@@ -250,16 +273,17 @@ class _Collector:
 
     def _segment(self, after: int, through: int) -> Segment:
         started = time.perf_counter()
-        table = pa.concat_tables(self._pieces).combine_chunks()
+        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
         self._pieces = []
+        taken_back = self._by_table_taken_back()
         ids, commit_ts = table["table_id"].to_numpy(), table["commit_ts"].to_numpy()
         order = np.argsort(ids, kind="stable")
         sorted_ids = ids[order]
-        starts = np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1]))
+        edges = np.append(np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1])[: len(order)]), len(order))
         tables = []
         partial: set[int] = set()
         sources: dict[int, str] = {}
-        for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
+        for start, end in itertools.pairwise(edges):
             places = order[start:end]
             found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[places[0]]))
             if found is None:
@@ -270,7 +294,26 @@ class _Collector:
                 places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]
             if found[1]:
                 sources[found[0].id] = found[1]
-            if len(places):
+            if len(places) or found[0].id in taken_back:
                 tables.append((found[0], places))
+        known = {found.id for found, _ in tables}
+        tables += [(self._schemas.find(i, through)[0], np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[index]
+        left_out, self._left_out = tuple(self._left_out), []
         self._timings.decode += time.perf_counter() - started
-        return Segment(table, tuple(tables), after, through, self._safe, self._time_zone, frozenset(partial), sources)
+        return Segment(table, tuple(tables), after, through, self._safe, self._time_zone, frozenset(partial), sources, left_out, taken_back)
+
+    def _by_table_taken_back(self) -> dict[int, pa.Table]:
+        """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see `etl.shapes.groups`, so it was
+        never written."""
+        pieces, self._taken_back = self._taken_back, []
+        if not pieces:
+            return {}
+        changes = pa.concat_tables(pieces)
+        ids = changes["table_id"].to_numpy()
+        found = {}
+        for table_id in np.unique(ids).tolist():
+            own = changes.filter(pa.array(ids == table_id))
+            table = self._schemas.find(table_id, int(own["commit_ts"][0].as_py()))
+            if table is not None and not table[1] and locating_columns(table[0]) and not self._schemas.ignored_kinds(table_id):
+                found[table_id] = own
+        return found

@@ -1,12 +1,13 @@
 """Net effects of groups without conflict, for workers that write side by side; flush steps between rounds.
 
-    flight {"after_ts"}               everything after after_ts and up to the segment's end is in flight from here on
+    flight {"after_ts", "left_out"}   everything after after_ts and up to the segment's end is in flight from here on
     delete, load {"worker": n} …      in order within a worker; -1 is the session that also writes the checkpoint
     flush                             all workers commit what they have before any goes on
     delete, load …
 
 Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
-transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others.
+transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others, and those of which
+something is taken back.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # multiplying by it spreads neighbourin
 
 def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     """Steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
-    yield Step("flight", segment.through, detail={"after_ts": segment.after})
+    yield Step("flight", segment.through, detail={"after_ts": segment.after, "left_out": segment.left_out})
     dispatched = []
     alone = []
     for table, places in segment.tables:
         kinds = segment.column("kind", places)
         changes = changes_of(segment, table, places, timings)
-        if not changes.is_locatable or changes.source or table.id in segment.partial:
+        if not changes.is_locatable or changes.source or table.id in segment.partial or table.id in segment.taken_back:
             alone.append(changes)
             continue
         started = time.perf_counter()

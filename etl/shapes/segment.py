@@ -50,9 +50,15 @@ class Segment:
     """Ids of tables of whose changes the event filter leaves some kinds out: what is downstream isn't what was upstream before."""
     sources: Mapping[int, str] = field(default_factory=dict)
     """For tables that are merged downstream, by id: the upstream's name of each."""
+    left_out: tuple[int, ...] = ()
+    """Commit timestamps of the transactions inside that are ignored."""
+    taken_back: Mapping[int, pa.Table] = field(default_factory=dict)
+    """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
 
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
         """The encoded rows at these places."""
+        if not len(places):
+            return pa.array([], pa.large_binary())
         rows = self.changes["row"].chunk(0)
         return rows if len(places) == len(rows) else rows.take(pa.array(places))
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 from etl._ddl_ran import has_run
 from etl._sql_text import quote_name
 from etl._steps import Step
-from etl.checkpoint import Checkpoint, CheckpointTable, Flight, PendingDdl
+from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
 from etl.ddl import EXCHANGE_PARTITION, DdlError, DdlExecutor, skip_reason
 from etl.decided import REPLACED_BY
 from etl.filters import Filter
@@ -85,7 +85,7 @@ class MySQLSink:
                 found.commit_ts, found.flight.until, self.address,
             )  # fmt: skip
             self._begin()
-            self._save(replace(found, flight=Flight(found.flight.until, secrets.token_hex(8))))  # shuts out who began it
+            self._save(replace(found, flight=replace(found.flight, token=secrets.token_hex(8))))  # shuts out who began it
         if found is not None and found.needs_safe_mode and not found.safe_until:
             self._begin()
             self._save(replace(found, safe_until=self._fresh_ts()))

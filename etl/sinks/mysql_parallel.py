@@ -164,11 +164,17 @@ class ParallelMySQLSink(MySQLSink):
     def _take_off(self, step: Step) -> None:
         """Say in the checkpoint row what is in flight, before anything of it is written."""
         before = self._checkpoint or Checkpoint(int(step.detail["after_ts"]))
-        if before.flight is not None:  # begun by a process before, and ours since `recover`
+        left_out = tuple(int(ts) for ts in step.detail.get("left_out") or ())
+        flight = before.flight
+        if flight is None:
+            flight = Flight(step.commit_ts, secrets.token_hex(8), left_out)
+            self._flying = True
+        elif flight.until < step.commit_ts:  # begun by a process before, and ours since `recover`
+            flight = replace(flight, until=step.commit_ts, left_out=(*flight.left_out, *(ts for ts in left_out if ts > flight.until)))
+        else:
             return
         self._begin()
-        self._flying = True
-        self._save(replace(before, consistent=False, flight=Flight(step.commit_ts, secrets.token_hex(8))))
+        self._save(replace(before, consistent=False, flight=flight))
 
     def _flush(self, written: Written) -> None:
         started = time.perf_counter()

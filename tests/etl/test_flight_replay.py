@@ -1,0 +1,173 @@
+"""A flight that was broken off, and what may have changed before it is flown again: decisions, and how far windows reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl._steps import Step
+from etl.apply import local_preparer, run_apply
+from etl.checkpoint import Checkpoint, CheckpointTable, Flight
+from etl.mysql import MySQLSession
+from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.settings import Apply, Relay, Settings, Upstream
+from etl.sinks.mysql_parallel import ParallelMySQLSink
+from relay import DELETE, INSERT, SKIP, UPDATE, Decision
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, table
+from upstream.rows import encode_delete, encode_insert, encode_update
+
+ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
+
+
+def item(i: int, v: int = 0) -> dict[str, Any]:
+    return {"id": i, "name": f"n{i}", "v": v}
+
+
+@pytest.fixture
+def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
+    story = Story(mariadb, tmp_path)
+    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)")
+    story.insert(ITEM, *(item(i) for i in range(10)))
+    story.apply()
+    return story
+
+
+def settings_of(story: Story, mode: str) -> Settings:
+    return Settings(Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 3, 10_000))
+
+
+def windows_after(story: Story, after: int) -> list[Any]:
+    return [window for window in story._relay.windows(after) if window.hi > after]
+
+
+def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -> None:
+    """Everything after `after` in one flight, of which all is downstream but the checkpoint."""
+    sink = ParallelMySQLSink.open(settings_of(story, "parallel"), 7)
+    sink.recover()
+    described = [describe_window(window) for window in windows_after(story, after)]
+    steps = prepare_steps(story._url, described, PrepareOptions("groups", 3, ignored_ts=ignored))
+    sink.run([*(step for step in steps if step.kind != "commit"), Step("flush", 0)])
+    sink.close()
+
+
+def go_on(story: Story, mode: str) -> None:
+    settings = settings_of(story, mode)
+    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+
+
+def checkpoint_of(story: Story) -> Checkpoint:
+    session = MySQLSession(story.server.downstream)
+    session.connect()
+    found = CheckpointTable(session, 7).load()
+    session.close()
+    assert found is not None
+    return found
+
+
+def several(story: Story) -> int:
+    """A transaction that changes, moves, removes and makes rows; its commit_ts."""
+    story.changes(
+        (ITEM, UPDATE, encode_update(ITEM, item(1), item(1, 77))),
+        (ITEM, UPDATE, encode_update(ITEM, item(2), item(22, 77))),
+        (ITEM, DELETE, encode_delete(ITEM, item(3))),
+        (ITEM, INSERT, encode_insert(ITEM, item(33, 77))),
+        (ITEM, UPDATE, encode_update(ITEM, item(4), item(4, 77))),
+    )
+    return story._ts
+
+
+@pytest.mark.parametrize("mode", ["parallel", "atomic"])
+def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_whole(story: Story, mode: str) -> None:
+    """Parts of it may be downstream: leaving it out of the replay alone would leave them there."""
+    after = story._ts
+    story.update(ITEM, item(5), item(5, 1))
+    at = several(story)
+    story.update(ITEM, item(4, 77), item(4, 78))  # its row was changed again: that stands
+    story.insert(ITEM, item(50))
+    break_off(story, after)
+    assert (33, "n33", 77) in story.rows("item")
+    story._relay.decisions.add(Decision(at, SKIP, by="ann"))
+    go_on(story, mode)
+    changed = {4: 78, 5: 1}
+    assert story.rows("item") == sorted([(i, f"n{i}", changed.get(i, 0)) for i in [*range(10), 50]], key=repr)
+    assert checkpoint_of(story) == Checkpoint(story._ts, checkpoint_of(story).schema_version)
+
+
+@pytest.mark.parametrize("mode", ["parallel", "atomic"])
+def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(story: Story, mode: str) -> None:
+    after = story._ts
+    skipped = []
+    for old, new in ((0, 1), (1, 2), (2, 3)):
+        story.update(ITEM, item(1, old), item(1, new))
+        skipped.append(story._ts)
+    story.delete(ITEM, item(1, 3))
+    skipped.append(story._ts)
+    story.insert(ITEM, item(60))
+    skipped.append(story._ts)
+    story.update(ITEM, item(60), item(60, 6))
+    skipped.append(story._ts)
+    break_off(story, after)
+    for at in skipped:
+        story._relay.decisions.add(Decision(at, SKIP))
+    go_on(story, mode)
+    assert story.rows("item") == [(i, f"n{i}", 0) for i in range(10)]
+
+
+@pytest.mark.parametrize("mode", ["parallel", "atomic"])
+def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flown_again(story: Story, mode: str) -> None:
+    """It never was downstream, and its rows may be others there."""
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE d.item SET v = 99 WHERE id IN (1, 4)")
+        cursor.execute("INSERT INTO d.item VALUES (33, 'n33', 99)")
+    after = story._ts
+    story.update(ITEM, item(5), item(5, 1))
+    at = several(story)
+    story._relay.decisions.add(Decision(at, SKIP))
+    break_off(story, after, frozenset({at}))
+    go_on(story, mode)
+    values = {1: 99, 4: 99, 5: 1, 33: 99}
+    assert story.rows("item") == sorted([(i, f"n{i}", values.get(i, 0)) for i in [*range(10), 33]], key=repr)
+
+
+@pytest.mark.parametrize("mode", ["parallel", "atomic"])
+def test_a_flight_of_which_less_is_landed_now_stays_in_the_checkpoint_until_its_end(story: Story, mode: str) -> None:
+    """Windows may have been removed and be landed again, as an error message about a damaged one tells."""
+    after = story._ts
+    for i in range(60, 64):
+        story.insert(ITEM, item(i))
+    middle, until = story._ts - 20, story._ts
+    break_off(story, after)
+    settings = settings_of(story, mode)
+    prepare = local_preparer(settings)
+    hidden = {window.lo: (story._relay._storage._root / window.path) for window in windows_after(story, middle)}  # type: ignore[attr-defined]
+    for path in hidden.values():
+        path.rename(path.with_name("." + path.name))
+    run_apply(settings, until_ts=middle, run_seconds=30, prepare=prepare)
+    found = checkpoint_of(story)
+    assert (found.commit_ts, found.consistent) == (middle, False)
+    assert found.flight is not None and found.flight.until == until
+    for path in hidden.values():
+        path.with_name("." + path.name).rename(path)
+    story.insert(ITEM, item(70))
+    summary = run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=prepare)
+    assert summary.retries == 0
+    assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), *range(60, 64), 70]], key=repr)
+    assert checkpoint_of(story).consistent
+
+
+def test_a_batch_that_reaches_beyond_the_flight_makes_it_longer(story: Story) -> None:
+    sink = ParallelMySQLSink.open(settings_of(story, "parallel"), 7)
+    sink.recover()
+    after = checkpoint_of(story).commit_ts
+    sink.run([Step("flight", after + 10, detail={"after_ts": after})])
+    sink.recover()
+    sink.run([Step("flight", after + 30, detail={"after_ts": after})])
+    flight = checkpoint_of(story).flight
+    assert isinstance(flight, Flight) and flight.until == after + 30
+    assert sink._safe
+    sink.run([Step("flight", after + 20, detail={"after_ts": after})])
+    assert checkpoint_of(story).flight == flight
+    sink.close()
