@@ -209,9 +209,8 @@ class TableChanges:
             while (chunk := next(chunks, None)) is not None:
                 self._timings.format += time.perf_counter() - started
                 replaced = chunk.rows if replaces else 0
-                if chunk.warnings:
-                    detail = {**detail, "warnings": chunk.warnings}
-                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail)
+                expected = {"warnings": chunk.warnings} if chunk.warnings else {}
+                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail, **expected)
                 started = time.perf_counter()
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
