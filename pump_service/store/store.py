@@ -227,7 +227,9 @@ class Store:
         hi = min(hi, self.max_commit_ts)
         if hi <= lo:
             return Bounds(lo, 0, 0)
-        return self._reader.bounds(lo, hi, max_transactions, max_bytes)
+        found = self._reader.bounds(lo, hi, max_transactions, max_bytes)
+        self._check_purged(lo)  # else what was removed meanwhile isn't counted
+        return found
 
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
@@ -246,6 +248,7 @@ class Store:
             self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
             yield batch
             lo = batch.column(0)[-1].as_py()
+        self._check_purged(lo)
 
     def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
         """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows live
@@ -269,6 +272,7 @@ class Store:
                     count += 1
                     if stop.is_set():
                         return
+                self._check_purged(after_ts)
             except StoreClosedError:
                 return
             after_ts = through
