@@ -143,9 +143,10 @@ class CheckpointTable:
             )
         self._session.query("COMMIT")
 
-    def load(self) -> Checkpoint | None:
-        """The checkpoint, None when there is no row."""
-        return self._select("")
+    def load(self, settled: bool = False) -> Checkpoint | None:
+        """The checkpoint, None when there is no row. `settled`: wait for a transaction that is changing it, such as one whose
+        connection is gone while it is committed; the row is locked until the caller's transaction ends."""
+        return self._select(" FOR UPDATE" if settled else "")
 
     def lock(self, expected: Checkpoint | None) -> None:
         """Lock the row for this transaction; it must hold the commit timestamp and the flight of

@@ -77,7 +77,7 @@ class MySQLSink:
         self._in_transaction = self._locked = False
         self._session.connect()
         self._table.create()
-        self._checkpoint = found = self._table.load()
+        self._checkpoint = found = self._table.load(settled=True)
         self._session.query("COMMIT")
         if found is not None and found.flight is not None:
             log.warning(

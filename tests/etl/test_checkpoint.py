@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
+from etl._steps import Step
 from etl.checkpoint import Checkpoint, CheckpointError, CheckpointMovedError, CheckpointTable, PendingDdl
 from etl.mysql import MySQLSession
+from etl.settings import Apply, Relay, Settings, Upstream
+from etl.sinks import open_sink
 from tests.etl.mariadb_fixture import MariaDBServer
 
 DRAINER = '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
@@ -78,3 +82,27 @@ def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDB
     with pytest.raises(CheckpointMovedError, match="at 6, 5 expected"):
         mine.lock(Checkpoint(5))
     other.close()
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_commit_that_is_still_under_way_is_waited_for_when_its_connection_is_gone(mariadb: MariaDBServer, session: MySQLSession, mode: str) -> None:
+    """The server may be at it when the client has given up: going on from the row as it was would look like another process."""
+    settings = Settings(Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(mode, 2))
+    table = CheckpointTable(session, 7)
+    table.create()
+    session.begin()
+    table.save(Checkpoint(5), first=True)
+    session.commit()
+    session.begin()
+    table.lock(Checkpoint(5))
+    table.save(Checkpoint(6))
+    sink = open_sink(settings, 7)
+    found: list[Checkpoint | None] = []
+    thread = threading.Thread(target=lambda: found.append(sink.recover()))
+    thread.start()
+    thread.join(0.5)
+    session.commit()
+    thread.join(20)
+    assert found == [Checkpoint(6)]
+    sink.run([Step("commit", 8, detail={"schema_version": 0})])
+    sink.close()
