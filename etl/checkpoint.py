@@ -125,7 +125,7 @@ class CheckpointTable:
 
     def __init__(self, session: MySQLSession, cluster_id: int, schema: str = "tidb_binlog", table: str = "checkpoint") -> None:
         self._session = session
-        self._cluster_id = cluster_id
+        self.cluster_id = cluster_id
         self._schema = quote_name(schema)
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
         self._formatted = self._table.replace("%", "%%")  # in statements with arguments
@@ -156,7 +156,7 @@ class CheckpointTable:
         place = [(it.commit_ts, it.flight) if it else None for it in (found, expected)]
         if place[0] != place[1]:
             raise CheckpointMovedError(
-                f"the checkpoint of cluster {self._cluster_id} in {self._table} on {self._session.address} is at "
+                f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at "
                 f"{found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected: another process "
                 "replicates to the same downstream; stop one of the two"
             )
@@ -165,16 +165,16 @@ class CheckpointTable:
         """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one now."""
         try:
             if first:
-                self._session.query(f"INSERT INTO {self._formatted} VALUES (%s, %s)", (self._cluster_id, checkpoint.to_text()))
+                self._session.query(f"INSERT INTO {self._formatted} VALUES (%s, %s)", (self.cluster_id, checkpoint.to_text()))
             else:
                 self._session.query(
-                    f"UPDATE {self._formatted} SET checkPoint = %s WHERE clusterID = %s", (checkpoint.to_text(), self._cluster_id)
+                    f"UPDATE {self._formatted} SET checkPoint = %s WHERE clusterID = %s", (checkpoint.to_text(), self.cluster_id)
                 )
         except Exception as error:
             if first and getattr(error, "code", 0) == _DUPLICATE_KEY:
-                raise CheckpointMovedError(f"another process wrote the first checkpoint of cluster {self._cluster_id}") from error
+                raise CheckpointMovedError(f"another process wrote the first checkpoint of cluster {self.cluster_id}") from error
             raise
 
     def _select(self, suffix: str) -> Checkpoint | None:
-        rows = self._session.query(f"SELECT checkPoint FROM {self._formatted} WHERE clusterID = %s{suffix}", (self._cluster_id,))
-        return Checkpoint.parse(str(rows[0][0]), self._cluster_id) if rows else None
+        rows = self._session.query(f"SELECT checkPoint FROM {self._formatted} WHERE clusterID = %s{suffix}", (self.cluster_id,))
+        return Checkpoint.parse(str(rows[0][0]), self.cluster_id) if rows else None

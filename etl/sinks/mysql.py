@@ -34,6 +34,8 @@ from upstream import PDClient
 log = logging.getLogger("sluice.apply")
 
 _REPLACED = "replaced-"  # begins the marker of a DDL that an operator replaced
+_STILL_RUNNING_S = 60
+_LOCK_WAIT_TIMEOUT = 1205
 
 
 class MySQLSink:
@@ -193,6 +195,8 @@ class MySQLSink:
         ddl = step.detail
         after = (self._checkpoint or Checkpoint(0)).at(step.commit_ts)
         reason = skip_reason(ddl, self._filters)
+        if REPLACED_BY in ddl or reason is None:
+            self._run_alone()
         if REPLACED_BY in ddl:
             self._run_replaced(ddl, step.commit_ts)
             written.ddls += 1
@@ -219,7 +223,19 @@ class MySQLSink:
             self._session.query("COMMIT")
             self._begin()
         self._save(after)
+        if REPLACED_BY in ddl or reason is None:
+            self._session.query("DO RELEASE_LOCK(%s)", (self._alone,))
         written.ddl_s += time.perf_counter() - started
+
+    @property
+    def _alone(self) -> str:
+        return f"sluice-ddl-{self._table.cluster_id}"
+
+    def _run_alone(self) -> None:
+        """A statement whose client is gone, by a time-out or a crash, goes on running: nothing tells yet whether it has run, and it
+        must not meet itself. Its session holds this lock until it has ended. Raises DownstreamError, transient, until then."""
+        if self._session.query("SELECT GET_LOCK(%s, %s)", (self._alone, _STILL_RUNNING_S))[0][0] != 1:
+            raise DownstreamError(_LOCK_WAIT_TIMEOUT, f"{self.address}: a DDL statement of a session before is still running there")
 
     def _marked(self, ddl: Mapping[str, Any], commit_ts: int) -> bool:
         """Whether the statement has run already; if not, leaves the marker that tells so next time."""

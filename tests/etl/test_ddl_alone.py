@@ -1,0 +1,77 @@
+"""A DDL statement whose client is gone may still be running on the server: it is never begun a second time beside itself."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.checkpoint import CheckpointTable
+from etl.mysql import DownstreamError, MySQLSession, is_transient
+from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.settings import Relay, Settings, Upstream
+from etl.sinks import mysql as sink_module
+from etl.sinks.mysql import MySQLSink
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, table
+
+OLD = table(11, "item", "id int", "v int", primary="id")
+NEW = table(11, "item", "id int", "w int", primary="id")
+MODIFY_COLUMN = 12
+
+
+def test_a_statement_that_is_still_running_is_waited_for(mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(OLD, "CREATE TABLE `item` (`id` int primary key, `v` int)")
+    story.insert(OLD, {"id": 1, "v": 1})
+    story.apply()
+    after = story._ts
+    story.statement(MODIFY_COLUMN, "ALTER TABLE `item` CHANGE COLUMN `v` `w` int", NEW)
+    windows = [describe_window(window) for window in story._relay.windows(after) if window.hi > after]
+    steps = list(prepare_steps(story._url, windows, PrepareOptions()))
+    settings = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream)
+    monkeypatch.setattr(sink_module, "_STILL_RUNNING_S", 1)
+
+    running, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+    first, second = (MySQLSink.open(settings, 7) for _ in range(2))
+    execute = first._session.execute
+
+    def slow(statement: str | bytes) -> int:
+        if "CHANGE COLUMN" in str(statement):
+            running.set()
+            goes_on.wait(30)
+            execute(statement)
+            first.close()  # the client has gone, and nobody is told that it ran
+            raise DownstreamError(2013, "gone")
+        return execute(statement)
+
+    def run_first() -> None:
+        with pytest.raises(DownstreamError, match="gone"):
+            first.run(steps)
+        ended.set()
+
+    monkeypatch.setattr(first._session, "execute", slow)
+    first.recover()
+    threading.Thread(target=run_first).start()
+    assert running.wait(10)
+    second.recover()
+    begun: list[Any] = []
+    monkeypatch.setattr(second._ddl, "execute", lambda ddl: begun.append(ddl) or [])
+    with pytest.raises(DownstreamError, match="still running") as caught:
+        second.run(steps)
+    assert is_transient(caught.value)
+    goes_on.set()
+    assert ended.wait(10)
+    second.recover()
+    second.run(steps)
+    assert begun == []
+    second.close()
+    session = MySQLSession(mariadb.downstream)
+    session.connect()
+    found = CheckpointTable(session, 7).load()
+    session.close()
+    assert found is not None
+    assert (found.commit_ts, found.pending) == (story._ts, None)
+    assert story.rows("item", "id, w") == [(1, 1)]
