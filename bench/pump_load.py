@@ -63,21 +63,23 @@ class _Clock:
 
 
 class _Messages:
-    """Builds WriteBinlogReq messages of a fixed payload size."""
+    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a Prewrite has prewrite_key and
+    prewrite_value, its Commit the key only. To be as large as its Prewrite, the Commit takes a long key."""
 
     def __init__(self, cluster_id: int, size: int) -> None:
         self._cluster = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
-        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; the value fills the rest.
-        fill = max(size - 26 - 3, 0)
-        self._value = b"\x2a" + encode_uvarint(fill) + b"x" * fill + b"\x38\x00\x40\x00"
-        self._bare = b"\x2a" + encode_uvarint(fill + 9) + b"x" * (fill + 9) + b"\x38\x00\x40\x00"
+        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; a Prewrite's commit_ts is 8 shorter.
+        key = b"k" * max(size - 26 - 2, 1)
+        self._key = b"\x22" + encode_uvarint(len(key)) + key
+        self._tail = b"\x38\x00\x40\x00"
+        self._value = b"\x2a\x06" + b"x" * 6
 
     def prewrite(self, start: int) -> bytes:
-        payload = b"\x08\x00\x10" + encode_uvarint(start) + b"\x18\x00" + self._bare
+        payload = b"\x08\x00\x10" + encode_uvarint(start) + b"\x18\x00" + self._key + self._value + self._tail
         return self._cluster + encode_uvarint(len(payload)) + payload
 
     def commit(self, start: int, commit: int) -> bytes:
-        payload = b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit) + self._value
+        payload = b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit) + self._key + self._tail
         return self._cluster + encode_uvarint(len(payload)) + payload
 
 

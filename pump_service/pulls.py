@@ -18,7 +18,9 @@ from pump_service.lane import Lane
 from pump_service.lane import frames as f
 from pump_service.metrics import BatchHistogram
 from pump_service.store import Entity, Store, StoreError
+from pump_service.store.binlog_head import NINE_BYTE_HEAD
 from upstream import pb
+from upstream.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class Pulls:
                 sender.queue(stream, b"".join(batch))
                 lane.flush()
                 await sender.drained(stream)
-                self._latency.observe(time.monotonic() - began, len(batch) // 2, ("PullBinlogs", "succ"))
+                self._latency.observe(time.monotonic() - began, len(batch), ("PullBinlogs", "succ"))
             self._end(lane, stream, reader.failure, after)
         finally:
             reader.stop()
@@ -95,8 +97,9 @@ class _ReadAhead:
         self._after = after
         self._loop = loop
         self._ready = asyncio.Event()
-        self._parts: deque[bytes] = deque()  # gRPC prefix, message, prefix, message …
-        self._size = 0
+        self._parts: deque[bytes] = deque()  # messages with their gRPC prefix
+        self._taken = 0
+        self._waits = False
         self._room = threading.Condition()
         self._stop = threading.Event()
         self._ended = False
@@ -114,25 +117,33 @@ class _ReadAhead:
         while True:
             self._ready.clear()
             self._woken = False
-            with self._room:
-                parts = list(self._parts)
-                self._parts.clear()
-                self._size = 0
-                self._room.notify()
-            if parts or self._ended:
+            ended = self._ended  # looked at first: what came before the end is still there
+            parts = [self._parts.popleft() for _ in range(len(self._parts))]
+            if parts:
+                self._taken += sum(map(len, parts))
+                if self._waits:
+                    with self._room:
+                        self._room.notify()
+            if parts or ended:
                 return parts
             await self._ready.wait()
 
+    def _wait_for_room(self, given: int) -> None:
+        with self._room:
+            self._waits = True
+            while given - self._taken > _READ_AHEAD and not self._stop.is_set():
+                self._room.wait(0.1)
+            self._waits = False
+
     def _read(self) -> None:
+        given = 0  # bytes; how many of them are taken only the loop writes
         try:
             for entity in self._store.pull(self._after, self._stop):
                 message = _encode(entity)
-                with self._room:
-                    while self._size > _READ_AHEAD and not self._stop.is_set():
-                        self._room.wait()
-                    self._parts.append(b"\0" + len(message).to_bytes(_PREFIX - 1, "big"))
-                    self._parts.append(message)
-                    self._size += len(message)
+                if given - self._taken > _READ_AHEAD:
+                    self._wait_for_room(given)
+                self._parts.append(message)
+                given += len(message)
                 self._wake()
         except (StoreError, OSError, ValueError) as error:
             self.failure = error
@@ -151,11 +162,18 @@ class _ReadAhead:
 
 
 def _encode(entity: Entity) -> bytes:
-    """A PullBinlogResp as Go writes it: the empty position is present."""
-    response = pb.pump.PullBinlogResp()
-    inner = response.entity
-    inner.pos.SetInParent()
-    inner.payload = entity.payload
-    inner.meta.startTs = entity.start_ts
-    inner.meta.commitTs = entity.commit_ts
-    return bytes(response.SerializeToString())
+    """A PullBinlogResp as Go writes it, the empty position present, behind its gRPC prefix:
+
+    0a len {0a 00 (pos)  12 len payload  22 len {08 startTs  10 commitTs}}
+    """
+    payload = entity.payload
+    if NINE_BYTE_HEAD.match(payload):
+        times = b"\x22\x14\x08" + payload[3:12] + b"\x10" + payload[13:22]  # they are encoded in the payload already
+    else:
+        meta = b"\x08" + encode_uvarint(entity.start_ts) + b"\x10" + encode_uvarint(entity.commit_ts)
+        times = b"\x22" + encode_uvarint(len(meta)) + meta
+    size = encode_uvarint(len(payload))
+    inner = 3 + len(size) + len(payload) + len(times)
+    outer = encode_uvarint(inner)
+    prefix = b"\0" + (1 + len(outer) + inner).to_bytes(_PREFIX - 1, "big")
+    return b"".join((prefix, b"\x0a", outer, b"\x0a\x00\x12", size, payload, times))
