@@ -122,6 +122,7 @@ def _land(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str)
     totals = exploder.totals
     whole = time.perf_counter() - started
     return {
+        "n": task["n"],
         "part": part.to_dict() if part else None,
         "transactions": totals.transactions + len(left_out),
         "left_out": left_out,
@@ -172,7 +173,11 @@ class LandingJob:
             if error.kind == BinlogDecodeError.__name__:
                 raise BinlogDecodeError(error.said) from error
             raise
-        return combine([json.loads(row) for row in rows])
+        answers = [json.loads(row) for row in rows]
+        found = sorted(answer["n"] for answer in answers)
+        if found != list(range(len(tasks))):
+            raise WorkerError("EOFError", f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]")
+        return combine(answers)
 
 
 def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
