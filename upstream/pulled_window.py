@@ -196,6 +196,8 @@ class Follower:
                     self._seen = entity.commit_ts
         except PumpReadError as error:
             self._failure = error
+        except Exception as error:  # else nobody would hear of it, and wait for ever
+            self._failure = PumpReadError(f"pump {self._reader.host}: following it failed after {self._seen}: {error!r}")
 
     def _is_far(self) -> bool:
         return len(self._ahead) > 2 * self._max_transactions or self._ahead_bytes > 2 * self._max_bytes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from upstream import pb
 from upstream.rpc import TLS, describe, open_channel, status
@@ -139,7 +140,10 @@ class PumpReader:
                     if self._closed:
                         return
                     raise PumpReadError(f"pump {self.host} ended the stream of {what} at {last}")
-                entity = _entity(response.entity)
+                try:
+                    entity = _entity(response.entity)
+                except DecodeError as error:
+                    raise PumpReadError(f"pump {self.host} sent after {last} what is no binlog: {error}") from error
                 if entity.commit_ts <= last:
                     raise PumpReadError(
                         f"pump {self.host} sent commit ts {entity.commit_ts} after {last}, which is out of order"

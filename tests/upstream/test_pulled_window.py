@@ -219,3 +219,17 @@ def test_a_follower_tells_that_its_stream_broke(pump, follow):
             return "broke at 10" in str(error)
 
     wait_for(broke)
+
+
+def test_what_cannot_be_read_ends_following_with_an_error_not_with_silence(pump, follow):
+    pump.entities = lambda request: iter([merged(10), pb.pump.Entity(payload=b"\xff\xff")])
+    follower = follow()
+
+    def failed():
+        try:
+            follower.bounds(0)
+        except PumpReadError as error:
+            return "after 10" in str(error)
+        return False
+
+    wait_for(failed)
