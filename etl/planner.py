@@ -114,6 +114,7 @@ class Planner:
                 if registered
                 else "no pump in the registry: start one, or check pd-urls"
             )
+        _check_addresses(counting)
         for host in self._followers.keys() - {pump.host for pump in counting}:
             self._followers.pop(host).close()
         futures = [self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
@@ -225,6 +226,18 @@ class Planner:
             raise
         self._followers[pump.host] = follower
         return follower.bounds(lo)
+
+
+def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
+    """Raises PumpUnavailableError if one pump would answer for two: what only the other holds would be passed over."""
+    found: dict[str, NodeStatus] = {}
+    for pump in pumps:
+        other = found.setdefault(pump.host, pump)
+        if other is not pump:
+            raise PumpUnavailableError(
+                f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both registered at {pump.host}, where only one can "
+                "be: start the other with its own data-dir at another address, or, once all it holds has been landed, set it offline"
+            )
 
 
 def _split(whole: PumpRange, size: int) -> list[PumpRange]:

@@ -188,3 +188,15 @@ def test_a_pump_that_sends_what_was_not_asked_for_is_refused(world):
     with pytest.raises(PumpReadError, match=f"pump 127.0.0.1:{pump.port}"):
         pump.stop()
         list(read_range(pump.status.host, CLUSTER_ID, 4, 9))
+
+
+def test_two_pumps_at_one_address_are_not_taken_for_both(world, planner):
+    """One of them answers for the other, whose commits would be passed over."""
+    first, second = world.pump("a", [(5, 1, b"x")]), world.pump("b")
+    gone = second.status
+    second.status = dataclasses.replace(first.status, node_id="b")
+    with pytest.raises(PumpUnavailableError, match=rf"pumps a \(online\) and b \(online\) are both registered at {first.status.host}"):
+        planner.plan(4)
+    second.status = dataclasses.replace(second.status, state="offline")
+    assert planner.plan(4).transactions == 1
+    second.status = gone
