@@ -181,10 +181,14 @@ class FileSink:
         self._file = None
 
     def _open_newest(self) -> None:
-        """Go on in the newest file if it is neither full nor compressed."""
+        """Go on in the newest file if it is neither full nor compressed. A full one is made durable, if nobody did."""
         path = self._end.path
-        if path is not None and not path.name.endswith(COMPRESSED) and self._end.offset < self._limit:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        if path is None or path.name.endswith(COMPRESSED):
+            return
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        sync_folder(self._folder)  # who made the file may have ended before it did
+        if self._end.offset >= self._limit:
+            self._finish()
 
     def _take_lock(self) -> None:
         self._lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
