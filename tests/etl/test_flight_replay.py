@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from etl._steps import Step
 from etl.apply import local_preparer, run_apply
@@ -16,7 +18,9 @@ from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql_parallel import ParallelMySQLSink
 from relay import DELETE, INSERT, SKIP, UPDATE, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.random_history import TABLES, History
 from tests.etl.story import Story, table
+from tests.etl.test_apply_random import fresh, rows_of
 from upstream.rows import encode_delete, encode_insert, encode_update
 
 ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
@@ -54,8 +58,8 @@ def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -
 
 
 def go_on(story: Story, mode: str) -> None:
-    settings = settings_of(story, mode)
-    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+    chosen = settings_of(story, mode)
+    run_apply(chosen, until_ts=story._ts, run_seconds=30, prepare=local_preparer(chosen))
 
 
 def checkpoint_of(story: Story) -> Checkpoint:
@@ -140,19 +144,19 @@ def test_a_flight_of_which_less_is_landed_now_stays_in_the_checkpoint_until_its_
         story.insert(ITEM, item(i))
     middle, until = story._ts - 20, story._ts
     break_off(story, after)
-    settings = settings_of(story, mode)
-    prepare = local_preparer(settings)
+    chosen = settings_of(story, mode)
+    prepare = local_preparer(chosen)
     hidden = {window.lo: (story._relay._storage._root / window.path) for window in windows_after(story, middle)}  # type: ignore[attr-defined]
     for path in hidden.values():
         path.rename(path.with_name("." + path.name))
-    run_apply(settings, until_ts=middle, run_seconds=30, prepare=prepare)
+    run_apply(chosen, until_ts=middle, run_seconds=30, prepare=prepare)
     found = checkpoint_of(story)
     assert (found.commit_ts, found.consistent) == (middle, False)
     assert found.flight is not None and found.flight.until == until
     for path in hidden.values():
         path.with_name("." + path.name).rename(path)
     story.insert(ITEM, item(70))
-    summary = run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=prepare)
+    summary = run_apply(chosen, until_ts=story._ts, run_seconds=30, prepare=prepare)
     assert summary.retries == 0
     assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), *range(60, 64), 70]], key=repr)
     assert checkpoint_of(story).consistent
@@ -171,3 +175,34 @@ def test_a_batch_that_reaches_beyond_the_flight_makes_it_longer(story: Story) ->
     sink.run([Step("flight", after + 20, detail={"after_ts": after})])
     assert checkpoint_of(story).flight == flight
     sink.close()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.integers(1, 25), st.integers(1, 25), st.floats(0, 1), st.sampled_from(["parallel", "atomic"]))
+def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
+    mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, seed: int, kept: int, skipped: int, share: float, mode: str
+) -> None:
+    history = History(seed)
+    history.grow(kept)
+    expected = {name: history.expected(name) for name in TABLES}
+    before = len(history.transactions)
+    history.grow(skipped)
+    later = [ts for ts, _ in history.transactions[before:]]
+    url = f"file://{tmp_path_factory.mktemp('flight')}/relay"
+    relay = history.land(url, [7])
+    fresh(mariadb).close()
+    chosen = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(mode, 3, 10_000))
+    broken = ParallelMySQLSink.open(chosen, 7)
+    broken.recover()
+    first = relay.first()
+    assert first is not None
+    described = [describe_window(window) for window in relay.windows(first.lo)]
+    begun = [step for step in prepare_steps(url, described, PrepareOptions("groups", 3)) if step.kind != "commit"]
+    broken.run([*begun[: max(1, round(share * len(begun)))], Step("flush", 0)])
+    broken.close()
+    for ts in later:
+        relay.decisions.add(Decision(ts, SKIP))
+    run_apply(chosen, until_ts=relay.last().hi, run_seconds=30, prepare=local_preparer(chosen))
+    with mariadb.connect() as connection:
+        for name in TABLES:
+            assert rows_of(connection, name) == expected[name], name
