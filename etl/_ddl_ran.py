@@ -1,8 +1,8 @@
-"""Whether a DDL has run downstream already, told from what is there: for going on where a Drainer broke off."""
+"""Which DDL has run downstream already, told from what is there: for going on where a Drainer broke off."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl._ddl_state import actual_columns
@@ -11,6 +11,7 @@ from upstream.schema import STATE_PUBLIC, Table
 
 _TRUNCATE_TABLE = 11
 _INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _PARTITIONS = "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
 
@@ -21,6 +22,54 @@ def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
     before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
     told = {_told(session, _table(before.get(key)), _table(document)) for key, document in after.items()} - {None}
     return told.pop() if len(told) == 1 else None
+
+
+Fact = tuple[str, str, str, str]
+"""A kind (table, column, index, partition), the schema, the table, and the name of what is there, all in lower case."""
+
+
+def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or hadn't, for
+    what a later one has done; so it is asked after which of them things are as they are, all together."""
+    states = _states(ddls)
+    telling = set().union(*states) - set(states[0]).intersection(*states)
+    there = _there(session, {fact[1:3] for fact in telling}) & telling
+    fitting = [count for count, state in enumerate(states) if state & telling == there]
+    return (fitting[0], fitting[-1]) if fitting else (0, len(ddls))
+
+
+def _states(ddls: Sequence[Mapping[str, Any]]) -> list[set[Fact]]:
+    """What is there before the first and after each."""
+    tables: dict[str, Table | None] = {}
+    for ddl in ddls:
+        for key in (ddl.get("effect") or {}).get("tables") or {}:
+            tables.setdefault(key, _table((ddl.get("before") or {}).get(key)))
+    states = [_facts(tables)]
+    for ddl in ddls:
+        for key, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
+            tables[key] = _table(document)
+        states.append(_facts(tables))
+    return states
+
+
+def _facts(tables: Mapping[str, Table | None]) -> set[Fact]:
+    found = set()
+    for table in tables.values():
+        if table is not None:
+            place = table.schema_name.lower(), table.name.lower()
+            found.add(("table", *place, ""))
+            found |= {("column", *place, name) for name in _columns(table)}
+            found |= {("index", *place, name) for name in _indexes(table)}
+            found |= {("partition", *place, name) for name in _partitions(table)}
+    return found
+
+
+def _there(session: MySQLSession, places: set[tuple[str, str]]) -> set[Fact]:
+    found = set()
+    for place in places:
+        for kind, query in (("column", _COLUMNS), ("index", _INDEXES), ("partition", _PARTITIONS)):
+            found |= {(kind, *place, str(name).lower()) for (name,) in session.query(query, place) if name}
+    return found | {("table", schema, table, "") for kind, schema, table, _ in found if kind == "column"}
 
 
 def _table(document: Mapping[str, Any] | None) -> Table | None:

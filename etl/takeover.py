@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from etl._ahead import StoppedError
 from etl._ddl_scope import ScopeError, scope_ddl
 from etl.checkpoint import Checkpoint
 from etl.settings import Settings
@@ -25,21 +26,9 @@ def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: C
     """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
 
     Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says whether to
-    go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again.
+    go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and StoppedError.
     """
-    while checkpoint.needs_safe_mode:
-        undecided = []
-        for ddl in _ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings):
-            moved = sink.next_ddl(ddl)
-            if moved is not None:
-                checkpoint = moved
-                break
-            undecided.append(ddl)
-        else:
-            for ddl in undecided:
-                sink.check_repeatable(ddl)
-            break
-    return checkpoint
+    return sink.look_ahead(list(_ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings)))
 
 
 def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings) -> Iterator[dict[str, Any]]:
@@ -53,7 +42,7 @@ def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool], s
                 log.info("waiting until everything through commit_ts %s is landed, to see which DDL has run downstream", through)
                 said = True
             if not wait():
-                return
+                raise StoppedError  # what is still to come may have undone what is there
             continue
         tables |= window.tables
         for ddl in window.ddls:

@@ -13,11 +13,11 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from etl._ddl_ran import has_run
+from etl._ddl_ran import how_many_ran
 from etl._sql_text import quote_name
 from etl._steps import Step
 from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
@@ -135,28 +135,36 @@ class MySQLSink:
     def _in_safe_mode(self) -> bool:
         return self._checkpoint is not None and self._checkpoint.needs_safe_mode
 
-    def next_ddl(self, ddl: Mapping[str, Any]) -> Checkpoint | None:
+    def look_ahead(self, ddls: Sequence[Mapping[str, Any]]) -> Checkpoint:
         before = self._checkpoint
-        if before is None or skip_reason(ddl, self._filters) is not None:
-            return None
-        told = has_run(self._session, ddl)
+        assert before is not None
+        ddls = [ddl for ddl in ddls if skip_reason(ddl, self._filters) is None]
+        least, most = how_many_ran(self._session, ddls)
+        if before.pending is not None:
+            least = 0  # one that was begun here: its marker tells
         self._session.query("COMMIT")
-        commit_ts = int(ddl["commit_ts"])
-        if told is None or (before.pending is not None and before.pending.commit_ts == commit_ts):
-            return None
-        if told:
+        if most < len(ddls):
+            before = replace(before, safe_until=min(before.safe_until, int(ddls[most]["commit_ts"]) - 1))
+        if least:
+            commit_ts = int(ddls[least - 1]["commit_ts"])
             log.info("everything through the DDL at commit_ts %s is downstream already, for it has run", commit_ts)
-            self._ddl.settle(ddl)
+            for number, ddl in enumerate(ddls[:least]):
+                if not _tables_of(ddl) & set().union(*map(_tables_of, ddls[number + 1 : most])):  # else it isn't as this one left it
+                    self._ddl.settle(ddl)
             self._session.query("COMMIT")
+            before = before.at(commit_ts, int(ddls[least - 1]["schema_version"]))
+        elif most < len(ddls) and before.pending is None:
+            before = before.at(before.commit_ts)
+        for ddl in ddls[least:most]:
+            self._check_repeatable(ddl)
+        if before != self._checkpoint:
             self._begin()
-            self._save(before.at(commit_ts, int(ddl["schema_version"])))
-        else:
-            self._begin()
-            self._save(replace(before, safe_until=min(before.safe_until, commit_ts - 1)).at(before.commit_ts))
-        return self._checkpoint
+            self._save(before)
+        return before
 
-    def check_repeatable(self, ddl: Mapping[str, Any]) -> None:
-        if int(ddl.get("type") or 0) == EXCHANGE_PARTITION and skip_reason(ddl, self._filters) is None:
+    def _check_repeatable(self, ddl: Mapping[str, Any]) -> None:
+        """Raises DdlError for a DDL that must not run again if it has run."""
+        if int(ddl.get("type") or 0) == EXCHANGE_PARTITION:
             raise DdlError(
                 f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the Drainer may have run it "
                 'before it broke off, and a second time would undo it. If it has run, set "commitTS" in the checkpoint to this commit_ts; '
@@ -202,14 +210,7 @@ class MySQLSink:
             written.ddls += 1
         elif reason is None:
             ran = False
-            told = self._told(ddl, step.commit_ts) if self._in_safe_mode else None
-            if told is False:
-                # A Drainer stops at a DDL until it has run: nothing after it is downstream either.
-                after = replace(after, consistent=True, safe_until=0)
-            if told:
-                ran = True
-                log.info("DDL job %s at commit_ts %s has run already", ddl.get("job_id"), step.commit_ts)
-            elif self._ddl.is_transactional(ddl):
+            if self._ddl.is_transactional(ddl):
                 self._begin()
             else:
                 ran = self._marked(ddl, step.commit_ts)
@@ -252,15 +253,6 @@ class MySQLSink:
         self._begin()
         self._save(replace(before, pending=marker))
         return False
-
-    def _told(self, ddl: Mapping[str, Any], commit_ts: int) -> bool | None:
-        """Whether a Drainer has run a DDL before it broke off; None: it can't be told."""
-        pending = self._checkpoint.pending if self._checkpoint else None
-        if pending is not None and pending.commit_ts == commit_ts:
-            return None  # it hadn't when we began it
-        told = has_run(self._session, ddl)
-        self._session.query("COMMIT")
-        return told
 
     def _executed(self, ddl: Mapping[str, Any]) -> list[str]:
         """Execute a DDL. One that is refused has not run: the marker goes, or repairing by hand would look like the DDL itself."""
@@ -322,3 +314,7 @@ class MySQLSink:
         for name in self._ddl.recycle.purge(at):
             log.info("removed %s for good", name)
         self._session.query("COMMIT")
+
+
+def _tables_of(ddl: Mapping[str, Any]) -> set[str]:
+    return set((ddl.get("effect") or {}).get("tables") or {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,12 +51,9 @@ class Written:
 class TakesOver(Protocol):
     """A sink in whose place a Drainer may have written before."""
 
-    def next_ddl(self, ddl: Mapping[str, Any]) -> Checkpoint | None:
-        """The checkpoint (in safe mode) after looking at the next DDL: past it if it has run already, ending safe mode before it if
-        it hasn't. None if that can't be told."""
-
-    def check_repeatable(self, ddl: Mapping[str, Any]) -> None:
-        """Raises DdlError for a DDL that must not run again if it has run."""
+    def look_ahead(self, ddls: Sequence[Mapping[str, Any]]) -> Checkpoint:
+        """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and safe mode ends
+        before what hasn't. Raises DdlError for one that may have run, and must not run again."""
 
 
 class Sink(Protocol):
