@@ -36,6 +36,10 @@ class StoppedError(Exception):
     """What was being waited for is wanted no longer."""
 
 
+class DecidedAnewError(Exception):
+    """Operators decided about a commit of a batch after it was prepared: it has to be prepared again."""
+
+
 class _Queue:
     """Items between two threads, at most about `limit` bytes of them; a single larger one passes alone."""
 
@@ -82,13 +86,16 @@ class Batch:
     decisions: tuple[Decision, ...] = ()
     """Of operators, about commits inside; known once `steps` is through."""
     _queue: _Queue | None = field(default=None, repr=False)
+    _relay: RelayLog | None = field(default=None, repr=False)
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
         """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while nothing
-        comes, and ValueError when they are not all there."""
+        comes, DecidedAnewError before a commit or DDL, and ValueError when they are not all there."""
         last: Step | None = None
         for step in from_batches(self._record_batches(stop)):
             last = step
+            if step.kind in ("commit", "ddl") and self._relay is not None and _decided(self._relay, self) != self.decisions:
+                raise DecidedAnewError
             yield step
         if last is None or last.commit_ts != self.hi or last.kind != "commit":
             raise ValueError(f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is incomplete")
@@ -110,6 +117,10 @@ class Batch:
             if isinstance(item, BaseException):
                 raise item
             yield item
+
+
+def _decided(relay: RelayLog, batch: Batch) -> tuple[Decision, ...]:
+    return tuple(relay.decisions.list(batch.after_ts, batch.hi))
 
 
 class Ahead:
@@ -168,7 +179,7 @@ class Ahead:
                     return
                 hi = min(windows[-1].hi, self._end())
                 self._first_hi = None
-                batch = Batch(tuple(windows), position, hi, _queue=self._queue)
+                batch = Batch(tuple(windows), position, hi, _queue=self._queue, _relay=self._relay)
                 self._queue.put(batch)
                 with contextlib.closing(self._steps(batch)) as prepared:
                     while True:
@@ -188,7 +199,7 @@ class Ahead:
 
     def _steps(self, batch: Batch) -> Generator[pa.RecordBatch, None, None]:
         windows = batch.windows
-        batch.decisions = tuple(self._relay.decisions.list(batch.after_ts, batch.hi))
+        batch.decisions = _decided(self._relay, batch)
         if any(window.changes or window.ddls for window in windows):
             safe = batch.after_ts < self._safe_until
             flight = self._flight if self._flight is not None and batch.after_ts < self._flight.until else None

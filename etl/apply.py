@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from etl._ahead import Ahead, Batch, Prepare, StoppedError
+from etl._ahead import Ahead, Batch, DecidedAnewError, Prepare, StoppedError
 from etl._prepare_job import SparkPreparer
 from etl.checkpoint import Checkpoint
 from etl.decided import note_used
@@ -138,6 +138,8 @@ def run_apply(
                     failures = 0
             except StoppedError:
                 break
+            except DecidedAnewError:
+                log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
                 if not is_transient(error) and not _is_spark_transient(error) and not isinstance(error, PDError):
                     sink.close()
