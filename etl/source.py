@@ -40,6 +40,8 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = N
     key = (host, cluster_id, tls.stamp() if tls is not None else ())  # new certificates, a new connection
     reader = _readers.get(key)
     if reader is None:
+        for other in [other for other in _readers if other[:2] == key[:2]]:  # of certificates that are used no longer
+            _readers.pop(other).close()
         reader = _readers[key] = PumpReader(host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S)
     last = lo
     try:
