@@ -32,7 +32,6 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # multiplying by it spreads neighbourin
 
 def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     """Steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
-    yield Step("flight", segment.through, detail={"after_ts": segment.after, "left_out": segment.left_out})
     dispatched = []
     alone = []
     for table, places in segment.tables:
@@ -45,6 +44,8 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
         dispatched.append((changes, kinds, places, _dispatch(changes, kinds)))
         timings.reduce += time.perf_counter() - started
     check_merged(alone)
+    # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.
+    yield Step("flight", segment.through, detail={"after_ts": segment.after, "left_out": segment.left_out})
     for part in (TableChanges.deletes, TableChanges.loads):
         for changes in alone:
             yield from _sent_to(part(changes), CHECKPOINT_SESSION)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl._steps import Step
-from etl.apply import local_preparer, run_apply
+from etl.apply import ApplyError, local_preparer, run_apply
 from etl.checkpoint import Checkpoint, CheckpointTable, Flight
 from etl.mysql import MySQLSession
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
@@ -206,3 +206,18 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     with mariadb.connect() as connection:
         for name in TABLES:
             assert rows_of(connection, name) == expected[name], name
+
+
+def test_what_cannot_even_be_decoded_begins_no_flight_and_can_be_skipped(story: Story) -> None:
+    heap = story.create(table(12, "other", "id int", "v int", primary="id"), "CREATE TABLE `other` (`id` int primary key, `v` int)")
+    go_on(story, "parallel")
+    story.insert(ITEM, item(50))
+    story.changes((ITEM, UPDATE, encode_update(ITEM, item(1), item(1, 77))), (heap, INSERT, b"\x03\x80\x00garbage"))
+    at = story._ts
+    story.insert(ITEM, item(51))
+    with pytest.raises(ApplyError, match=f"commit_ts {at}"):
+        go_on(story, "parallel")
+    assert checkpoint_of(story).flight is None
+    story._relay.decisions.add(Decision(at, SKIP))
+    go_on(story, "parallel")
+    assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), 50, 51]], key=repr)
