@@ -4,8 +4,7 @@ default durability.
 The whole recording is sent to the pumps while the pipeline is paused; then it is landed, in windows of at most 1,000
 transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
 Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for warming
-up, is left out. The recording's traffic can be repeated, to see how the rate and memory go with the size of the backlog: each
-repetition ends in the same rows. At the end the downstream is compared with the recording's last snapshot.
+up, is left out. At the end the downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from typing import Any
 
 import psutil
 
-from bench import backlog
 from bench.memory import Peak
 from embedded import Stack, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
-from embedded.launch import LOOPBACK, PUMP_NAMES, Site, connect
+from embedded.launch import PUMP_NAMES, connect
 from embedded.recording import Recording
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from embedded.view import CheckpointTrace, View
 from relay import Control, RelayLog
-from upstream import PDClient
 
 RECORDING = Path(__file__).resolve().parent / "recordings" / "sysbench"
 SETTINGS = "\n[window]\nmax-transactions = 1000\n"
@@ -58,9 +55,8 @@ class ApplyResult:
     differences: int = 0
 
 
-def measure(stack: Stack, directory: Path, repetitions: int, report: Callable[[str], None]) -> ApplyResult:
-    """Run the benchmark in a stack of its own; the recording's traffic is there once, and `repetitions` times more at fresh
-    timestamps. Raises StackError or RecordingError."""
+def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> ApplyResult:
+    """Run the benchmark in a stack of its own. Raises StackError or RecordingError."""
     recording = Recording(directory)
     label, target = replay.target(recording, None)
     result = ApplyResult(recording=recording.name)
@@ -73,9 +69,6 @@ def measure(stack: Stack, directory: Path, repetitions: int, report: Callable[[s
         control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, label, "max", "range")
         _wait(lambda: replay.is_sent(control), stack, "sent")
-        if repetitions:
-            report(f"writing its traffic {repetitions} times more")
-            target = _repeat(site, directory, repetitions)
         report("sent; landing")
         relay.set_control(Control(apply_paused=True))
         view = View(site)
@@ -94,17 +87,6 @@ def measure(stack: Stack, directory: Path, repetitions: int, report: Callable[[s
         with contextlib.closing(connect(site.ports["mariadb"])) as database:
             result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
     return result
-
-
-def _repeat(site: Site, directory: Path, repetitions: int) -> int:
-    """The last commit_ts."""
-    _, values = backlog.load(directory)
-    url = f"http://{LOOPBACK}:{site.ports['cluster']}"
-    pumps = [f"{LOOPBACK}:{site.ports[name]}" for name in PUMP_NAMES]
-    with PDClient(url) as pd, contextlib.closing(backlog.Timestamps(url, pd.cluster_id)) as timestamps:
-        changes = repetitions * sum(changes for _, changes in values)
-        _, last = backlog.write(pumps, timestamps, pd.cluster_id, values, changes)
-    return last
 
 
 def _rss(stack: Stack) -> dict[str, int]:

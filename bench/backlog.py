@@ -1,6 +1,6 @@
 """A backlog of any size in the pumps: a recording's transactions again and again, at fresh timestamps.
 
-Only for benchmarks: the changes are real, but the same ones each time; applied, every repetition ends in the same rows. Written over the lane's own client side,
+Only for benchmarks of landing: the changes are real, but the same ones each time, so their old images are not what is downstream. Written over the lane's own client side,
 Prewrites first, then their Commits with timestamps that PD gave after the pump had acknowledged the Prewrites.
 """
 

@@ -26,16 +26,15 @@ def command() -> None:
 @command.command("apply")
 @click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="What to apply [the recording `sysbench`].")
 @click.option("--mode", type=click.Choice(["atomic", "parallel"]), default="atomic", show_default=True, help="How changes are applied.")
-@click.option("--repeat", type=click.IntRange(0), default=0, show_default=True, help="The recording's traffic so many times more.")
 @_JSON
 @click.pass_context
-def apply_command(ctx: click.Context, directory: Path | None, mode: str, repeat: int, as_json: bool) -> int:
+def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json: bool) -> int:
     """Row changes/s of applying a landed backlog."""
     from bench.apply import RECORDING, SETTINGS, measure
 
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
-        result = measure(stack, (directory or RECORDING).absolute(), repeat, _reporter(as_json))
+        result = measure(stack, (directory or RECORDING).absolute(), _reporter(as_json))
     found = asdict(result) | {"stages": result.stages_ms}
     if as_json:
         return _print_json(found, result.differences)
