@@ -130,12 +130,19 @@ class Node:
             update_ts=self._clock.about_now(),
         )
 
-    def join(self) -> None:
+    def join(self, new_data: bool = False) -> None:
         """Register online, tell the drainers if this pump is new to them, and start the heartbeat.
 
-        Raises NodeError if another process runs under this id or a drainer can't be told.
+        `new_data`: the data directory was empty. Raises NodeError if another process runs under this id, if a drainer can't be told,
+        or if the data of a pump that isn't offline is gone: readers would take the windows it held for empty.
         """
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
+        if new_data and former is not None and former.state != OFFLINE and former.max_commit_ts:
+            raise NodeError(
+                f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts}, but its data directory is "
+                "new: is a disk not mounted? Bring the directory back; or, if what it held was replicated or is lost, set this pump offline "
+                f"(binlogctl -cmd update-pump -node-id {self.id} -state offline) and start it again"
+            )
         if former is not None:
             self._label = None if former.label is None else dict(former.label)
             if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):

@@ -176,6 +176,7 @@ class Pump:
         host, port = split_addr(advertised)
         if not port:
             advertised = f"{host}:{self.address.rsplit(':', 1)[1]}"
+        is_new = not (data_dir / ".node").exists()
         self._node = Node(
             node_id(data_dir, config.node_id, advertised),
             advertised,
@@ -188,7 +189,12 @@ class Pump:
         self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
         _warm(self._clock)
         # Drainers must know of the pump before it takes its first binlog.
-        self._node.join()
+        try:
+            self._node.join(is_new)
+        except NodeError:
+            if is_new:
+                (data_dir / ".node").unlink(missing_ok=True)  # the directory stays a new one
+            raise
         self._call(self._front.serve())
         self._chores.start()
         self._closers.callback(self._chores.stop)

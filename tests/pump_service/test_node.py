@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import grpc
 import httpx
@@ -292,6 +293,26 @@ def test_a_killed_pump_may_come_back_at_another_address(site):
     site.pumps.append(moved)
     moved.start()
     assert site.entry(moved).host == moved.address
+
+
+def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
+    pump = site.pump("one", "-heartbeat-interval", "0.2")
+    Client(pump.address).transaction(site.pd, b"rows")
+    deadline = time.monotonic() + 20
+    while not site.entry(pump).max_commit_ts:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pump.kill()
+    for _ in range(2):
+        empty = PumpProcess(site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id)
+        empty.launch()
+        assert empty.process.wait(20) == 2
+        assert "is a disk not mounted" in empty.text()
+    site.registry.update_pump(replace(site.entry(pump), state="offline"))
+    again = PumpProcess(site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id)
+    site.pumps.append(again)
+    again.start()
+    assert site.entry(again).state == "online"
 
 
 def test_the_node_id_is_kept_and_wins_over_the_settings(tmp_path):
