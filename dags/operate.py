@@ -21,17 +21,17 @@ ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-d
     params={
         "action": Param("status", type="string", enum=ACTIONS, title="Action", description="What to do. `show` and `status` only look."),
         "value": Param(
-            "", type="string", title="Which",
+            None, type=["null", "string"], title="Which",
             description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as 2026-11-21T12:00:00+00:00 (UTC "
             "without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, replace-ddl: the DDL's commit_ts or job id. show: where a "
             "window begins, or a commit_ts in it; empty for the newest.",
         ),
         "sql": Param(
-            "", type="string", format="multiline", title="SQL",
+            None, type=["null", "string"], format="multiline", title="SQL",
             description="replace-ddl: the statements that are executed in its place, separated by semicolons; empty for none. No passwords: "
             "parameters are shown to everyone who may see the run.",
         ),
-        "why": Param("", type="string", title="Why", description="Kept with a decision."),
+        "why": Param(None, type=["null", "string"], title="Why", description="Kept with a decision."),
     },
     doc_md=__doc__,
 )  # fmt: skip
@@ -41,7 +41,9 @@ def operate() -> None:
         from etl import load_settings, operate
 
         wanted = params or {}
-        said = operate.act(load_settings(), wanted["action"], wanted["value"], wanted["sql"], f"airflow {run_id}", wanted["why"])
+        said = operate.act(
+            load_settings(), wanted["action"], wanted["value"] or "", wanted["sql"] or "", f"airflow {run_id}", wanted["why"] or ""
+        )
         print(said)
         return said
 

@@ -24,8 +24,8 @@ RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_del
     tags=["sluice"],
     params={
         "run_seconds": Param(300, type="integer", minimum=1, description="How long one run drains windows before the next begins."),
-        "mode": Param("", type="string", enum=["", "atomic", "parallel"], description="How this run applies; empty: as sluice.toml says."),
-        "until": Param("", type="string", description="Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
+        "mode": Param("as in sluice.toml", type="string", enum=["as in sluice.toml", "atomic", "parallel"], description="How this run applies."),
+        "until": Param(None, type=["null", "string"], description="Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
                        "To have later runs stop there too, use the DAG `operate`."),
     },
     default_args=RETRIES,

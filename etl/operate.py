@@ -46,9 +46,13 @@ def _time_text(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
-def for_run(settings: Settings, mode: str = "") -> Settings:
-    """The settings with another `[apply] mode` for one run; "" leaves it. Raises SettingsError."""
-    if not mode:
+AS_SET = "as in sluice.toml"
+"""What the DAG `replicate` offers beside MODES."""
+
+
+def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
+    """The settings with another `[apply] mode` for one run; AS_SET leaves it. Raises SettingsError."""
+    if mode == AS_SET:
         return settings
     if mode not in MODES:
         raise SettingsError(f"mode {mode!r}: there are {', '.join(MODES)}")
