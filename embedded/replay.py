@@ -63,7 +63,8 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     while True:
         runs = airflow.active_runs()
         for run_id in runs:
-            airflow.end_run(run_id)
+            with contextlib.suppress(StackError):  # Airflow's database is busy: the next round tries again
+                airflow.end_run(run_id)
         tasks = _task_processes(stack)
         if not runs and not tasks:
             return

@@ -137,16 +137,16 @@ class Node:
         or if the data of a pump that isn't offline is gone: readers would take the windows it held for empty.
         """
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
+        if former is not None:
+            self._label = None if former.label is None else dict(former.label)
+            if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
+                self._check_alone(former)
         if new_data and former is not None and former.state != OFFLINE and former.max_commit_ts:
             raise NodeError(
                 f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts}, but its data directory is "
                 "new: is a disk not mounted? Bring the directory back; or, if what it held was replicated or is lost, set this pump offline "
                 f"(binlogctl -cmd update-pump -node-id {self.id} -state offline) and start it again"
             )
-        if former is not None:
-            self._label = None if former.label is None else dict(former.label)
-            if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
-                self._check_alone(former)
         self.state = ONLINE
         self._retry("register", self._publish)
         if former is None or former.state == OFFLINE:
