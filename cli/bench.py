@@ -150,6 +150,7 @@ def soak_command(ctx: click.Context, mode: str, kills: int, interval: float, see
     with stop_signals_raise():
         result = measure(_stack(ctx, f'\n[apply]\nmode = "{mode}"\n'), mode, kills, interval, seed, _reporter(as_json))
     wrong = check(result)
+    most = sorted(result.sums.items(), key=lambda item: -item[1])[:3]
     if as_json:
         return _print_json(asdict(result) | {"wrong": wrong}, len(wrong))
     click.echo()
@@ -157,7 +158,7 @@ def soak_command(ctx: click.Context, mode: str, kills: int, interval: float, see
         {
             "mode": f"{mode}, seed {seed}, {result.seconds:.0f} s",
             "kills": ", ".join(f"{count} {name}" for name, count in sorted(result.kills.items())),
-            "sums seen": ", ".join(f"{total} ({count} times)" for total, count in sorted(result.sums.items())),
+            "sums seen": ", ".join(f"{total} ({count} times)" for total, count in most) + (f", and {len(result.sums) - len(most)} others" if len(result.sums) > len(most) else ""),
             "compared": f"{result.tables} tables, {result.rows_compared:,} rows, {len(result.differences)} differences",
         }
     )
