@@ -13,7 +13,8 @@ from weakref import WeakSet
 
 from pump_service.config import Security
 from pump_service.lane import Lane, LaneContext
-from pump_service.lane.frames import ACK, HEAD, PREFACE, SETTINGS
+from pump_service.lane.frames import PREFACE
+from pump_service.splice import Splices
 from pump_service.tls import allowed
 
 _log = logging.getLogger(__name__)
@@ -28,12 +29,12 @@ class Front:
 
     def __init__(self, grpc_path: str, http1: Callable[[], asyncio.Protocol], security: Security) -> None:
         self.security = security
-        self._grpc_path = grpc_path
+        self._splices = Splices(grpc_path)
+        self.splice = self._splices.join
         self._http1 = http1
         self._context: LaneContext | None = None
         self._servers: list[asyncio.Server] = []
         self._unix_path = ""
-        self._tasks: set[asyncio.Task[None]] = set()
         self.connections: WeakSet[asyncio.Transport] = WeakSet()
 
     def use(self, context: LaneContext) -> None:
@@ -82,8 +83,7 @@ class Front:
 
     def close_all(self) -> None:
         """Close what is still open."""
-        for task in self._tasks:
-            task.cancel()
+        self._splices.cancel()
         for transport in list(self.connections):
             transport.abort()
 
@@ -95,34 +95,6 @@ class Front:
     def http1(self) -> asyncio.Protocol:
         """A protocol for a new HTTP/1 connection."""
         return self._http1()
-
-    def splice(self, transport: asyncio.Transport, first: bytes, acks_to_drop: int, our_ack_pending: bool) -> None:
-        """Join a connection with a new one to the grpcio server, byte for byte but for acknowledgements of SETTINGS that
-        would be one too many: `acks_to_drop` of the server's, and one of the client's if ours is still pending."""
-        client = _Pipe(_AckFilter(1 if our_ack_pending else 0, len(PREFACE)))
-        server = _Pipe(_AckFilter(acks_to_drop, 0))
-        transport.pause_reading()
-        transport.set_protocol(client)
-        client.connection_made(transport)
-        task = asyncio.get_running_loop().create_task(self._connect(client, server, first))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _connect(self, client: _Pipe, server: _Pipe, first: bytes) -> None:
-        try:
-            await asyncio.wait_for(
-                asyncio.get_running_loop().create_unix_connection(lambda: server, self._grpc_path), 5.0
-            )
-        except OSError as error:  # TimeoutError is one
-            _log.error("the grpc server at %s doesn't take connections: %s", self._grpc_path, error)
-            client.transport.abort()
-            return
-        if client.lost:
-            server.transport.abort()
-            return
-        client.other, server.other = server, client
-        client.data_received(first)
-        client.transport.resume_reading()
 
 
 class _Sniffer(asyncio.Protocol):
@@ -175,68 +147,3 @@ class _Sniffer(asyncio.Protocol):
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._data)
-
-
-class _AckFilter:
-    """Removes the first `count` acknowledgements of SETTINGS from a stream of frames, then lets bytes pass."""
-
-    def __init__(self, count: int, skip: int) -> None:
-        self._count = count
-        self._skip = skip  # bytes before the first frame
-        self._rest = b""
-
-    def pass_on(self, data: bytes) -> bytes:
-        """What of `data` (and what was kept back) may go on."""
-        if not self._count:
-            return data
-        buf = self._rest + data
-        pos = min(self._skip, len(buf))
-        self._skip -= pos
-        out = [buf[:pos]]
-        while self._count and len(buf) - pos >= 9:
-            head, flags, _ = HEAD.unpack_from(buf, pos)
-            stop = pos + 9 + (head >> 8)
-            if stop > len(buf):
-                break
-            if head & 0xFF == SETTINGS and flags & ACK:
-                self._count -= 1
-            else:
-                out.append(buf[pos:stop])
-            pos = stop
-        self._rest = b"" if not self._count else buf[pos:]
-        if not self._count:
-            out.append(buf[pos:])
-        return b"".join(out)
-
-
-class _Pipe(asyncio.Protocol):
-    """One end of a spliced connection; what it receives goes to `other`."""
-
-    def __init__(self, acks: _AckFilter) -> None:
-        self._acks = acks
-        self.other: _Pipe | None = None
-        self.lost = False
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None and not self.other.lost:
-            passed = self._acks.pass_on(data)
-            if passed:
-                self.other.transport.write(passed)
-
-    def pause_writing(self) -> None:
-        if self.other is not None and not self.other.lost:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None and not self.other.lost:
-            self.other.transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
-        if self.other is not None and not self.other.lost:
-            self.other.transport.close()

@@ -25,18 +25,19 @@ from pumpkit import CLUSTER, Site, binlog, free_port, request
 from rawhttp2 import CALL, RawClient, grpc_body
 
 from pump_service.config import Config
-from pump_service.front import _Pipe, _Sniffer
+from pump_service.front import _Sniffer
 from pump_service.http1 import Http1
 from pump_service.lane import Lane
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import encode_headers
 from pump_service.server import Pump
+from pump_service.splice import Pipe
 from pump_service.store import StoreOptions
 
 _TS = 1_700_000_000_000 << 18
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
 _OTHER = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
-_KINDS = (Lane, _Sniffer, _Pipe, Http1)
+_KINDS = (Lane, _Sniffer, Pipe, Http1)
 
 
 class _Victim:
