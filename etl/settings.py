@@ -74,7 +74,7 @@ class Relay:
     """The relay log."""
 
     url: str
-    """``file:///dir``, or what pyarrow.fs understands (s3, gs, hdfs)."""
+    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``, without credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +268,12 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     settings = Settings(**sections, **_rules(name, document, typing.cast(Downstream, sections["downstream"])))  # type: ignore[arg-type]
     if settings.apply.mode not in MODES:
         raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
+    from relay import RelayError, refuse_credentials
+
+    try:
+        refuse_credentials(settings.relay.url)
+    except RelayError as error:
+        raise SettingsError(f"{name}: [relay] url: {error}") from None
     _check_downstream(name, settings)
     return settings
 

@@ -8,6 +8,7 @@ from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisi
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.log import Claim, RelayLog
 from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, iter_parts, merge, read_parts
+from relay.url import refuse_credentials
 from relay.window import Window, hour_of
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "iter_parts",
     "merge",
     "read_parts",
+    "refuse_credentials",
 ]

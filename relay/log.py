@@ -45,7 +45,7 @@ class RelayLog:
 
     @classmethod
     def open(cls, url: str) -> RelayLog:
-        """Open the log at `url` (``file:///dir`` or a pyarrow.fs URL); it need not exist yet. Raises RelayError."""
+        """Open the log at `url` (``file:///dir``, or s3, gs, az); it need not exist yet. Raises RelayError."""
         return cls(open_storage(url))
 
     @property

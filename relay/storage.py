@@ -1,14 +1,14 @@
-"""Where the relay log's files are: a local directory, or a remote store through pyarrow.fs.
+"""Where the relay log's files are: a local directory, or an object store.
 
 What each promises:
 
 ===================  =======================================  ====================================================
-                     local (``file:///dir``)                  remote (s3, gs, hdfs, ...)
+                     local (``file:///dir``)                  object store (s3, gs, az)
 ===================  =======================================  ====================================================
 written is durable   fsync of the file and of its directory   when the store has acknowledged the upload
 seen whole or not    yes (link or rename of a synced file)    yes (object stores publish an upload when it ends)
-``create`` is first  exclusive, by ``link(2)``                checked before and read back after, which leaves a gap
-come, first served                                            of one round trip between two writers
+``create`` is first  exclusive, by ``link(2)``                exclusive, by the store's condition (If-None-Match),
+come, first served                                            also for an upload that was given up and arrives late
 ===================  =======================================  ====================================================
 
 Paths are relative to the store's root and use ``/``. Names that begin with a dot are unfinished files; listings leave
@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
-import pyarrow.fs
+import pyarrow
 
-from relay.errors import RelayError
+from relay.url import parse_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +91,12 @@ class Storage(Protocol):
 
 def open_storage(url: str) -> Storage:
     """The store at a URL; a plain absolute path is a local directory. Raises RelayError for a URL nobody understands."""
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file"):
-        if parts.netloc not in ("", "localhost"):
-            raise RelayError(f"relay URL {url}: a file URL needs three slashes, as in file:///{parts.netloc}{parts.path}")
-        path = unquote(parts.path) if parts.scheme else url
-        if not path.startswith("/"):
-            raise RelayError(f"relay URL {url}: the directory must be absolute, as in file:///var/lib/sluice/relay")
-        return LocalStorage(Path(path), url)
-    try:
-        filesystem, root = pyarrow.fs.FileSystem.from_uri(url)
-    except Exception as error:
-        raise RelayError(f"relay URL {url}: {error}; use file:///dir, or what pyarrow.fs understands") from error
-    from relay._remote_storage import RemoteStorage
+    place = parse_url(url)
+    if place.directory is not None:
+        return LocalStorage(place.directory, url)
+    from relay._object_storage import open_object_storage
 
-    return RemoteStorage(filesystem, root, url)
+    return open_object_storage(place, url)
 
 
 class LocalStorage:

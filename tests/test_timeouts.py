@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow.fs
 import pytest
 
 from etl import spark_session
@@ -18,7 +17,7 @@ from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.operate import status
 from etl.settings import Downstream, Relay, Settings, Upstream
 from relay import RelayLog
-from relay._remote_storage import RemoteStorage
+from relay.storage import open_storage
 from tests.etl.mariadb_fixture import MariaDBServer
 from upstream import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpReadError, TiKVClient, TiKVError
 from upstream.pd import Peer, Region, Store
@@ -165,17 +164,17 @@ def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(maria
 
 
 def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = pyarrow.fs.S3FileSystem(
-        access_key="a", secret_key="b", endpoint_override=f"127.0.0.1:{hole.port}", scheme="http", region="r",
-        connect_timeout=5, request_timeout=5,
-    )  # fmt: skip
-    storage = RemoteStorage(store, "bucket/relay", "s3://bucket/relay", timeout_s=0.5)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setattr("relay._object_storage.TIMEOUT_S", 0.5)
+    url = f"s3://bucket/relay?region=r&endpoint_override=127.0.0.1:{hole.port}&scheme=http"
+    storage = open_storage(url)
     calls: list[Callable[[], Any]] = [
         lambda: storage.read("a"), lambda: storage.names("a"), lambda: storage.create("a", b""), lambda: storage.replace("a", b""),
         lambda: storage.new_file("a"), lambda: storage.open("a"), lambda: storage.remove("a"), lambda: RelayLog(storage).last(),
     ]  # fmt: skip
     for call in calls:
-        assert "s3://bucket/relay" in ends(call, TimeoutError)
+        assert url in ends(call, TimeoutError)
     assert hole.accepted
 
 

@@ -1,0 +1,186 @@
+"""A relay log in S3: what is landed stays what it is, whatever becomes of uploads that were given up."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from relaykit import BASE, batch, land, window
+from s3_server import Proxy, S3Server
+
+from etl._landing_job import LandRanges
+from etl._prepare_job import PrepareWindows
+from etl.prepare import PrepareOptions
+from relay import RelayError, RelayLog, WindowConflictError
+
+SECRET = "wJalrXUtnFEMI/K7MDENG#bPxRfiCY"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def proxy(s3, monkeypatch, request):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    proxy = Proxy(s3.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def log(proxy, request):
+    log = RelayLog.open(proxy.url.replace("/relay", f"/{request.node.name}"))
+    log._storage._prove_condition()  # the first start of a pipeline
+    return log
+
+
+def _impatient(log):
+    """The log as a process sees it that waits half a second for a call."""
+    impatient = RelayLog.open(log.url)
+    impatient._storage._patience._seconds = 0.5
+    return impatient
+
+
+def test_an_upload_that_was_given_up_never_replaces_the_window_that_was_landed_meanwhile(log, proxy):
+    proxy.hold = f"{BASE}.json"
+    with pytest.raises(TimeoutError):
+        _impatient(log).commit(window(BASE, BASE + 20))
+    proxy.hold = ""
+    chain = [land(log, BASE, BASE + 30, BASE + 25, token="again"), land(log, BASE + 30, BASE + 40, BASE + 35)]
+    assert proxy.release() == [412]
+    assert list(log.windows(BASE)) == chain
+    assert log.read(chain)["commit_ts"].to_pylist() == [BASE + 25, BASE + 35]
+
+
+def test_a_given_up_upload_that_arrives_first_is_a_landed_window_and_the_next_attempt_is_told(log, proxy):
+    proxy.hold = f"{BASE}.json"
+    with pytest.raises(TimeoutError):
+        _impatient(log).commit(window(BASE, BASE + 20))
+    assert log.last() is None
+    assert proxy.release() == [200]
+    with pytest.raises(WindowConflictError):
+        land(log, BASE, BASE + 30, BASE + 25, token="again")
+    assert [(found.lo, found.hi) for found in log.windows(BASE)] == [(BASE, BASE + 20)]
+
+
+def test_a_window_whose_answer_was_lost_is_landed(log, proxy):
+    proxy.lose = 1
+    landed = land(log, BASE, BASE + 20)
+    assert proxy.lose == 0
+    assert log.last() == landed
+
+
+def test_a_store_that_ignores_the_condition_is_refused_before_anything_is_landed(log, proxy):
+    proxy.without = "if-none-match"
+    with pytest.raises(RelayError, match="If-None-Match"):
+        land(RelayLog.open(log.url), BASE, BASE + 20, BASE + 5)
+    assert log.last() is None
+
+
+def test_parts_of_many_megabytes_are_read_back(log):
+    rows = [batch([(BASE + 1 + n, 0)], row=random.randbytes(1 << 20)) for n in range(20)]
+    part = log.write_part(BASE, BASE + 30, "t", 0, rows)
+    assert part.bytes > 20 << 20
+    with pytest.raises(FileExistsError):
+        log.write_part(BASE, BASE + 30, "t", 0, rows)
+    landed = window(BASE, BASE + 30, [part], transactions=20, changes=20)
+    log.commit(landed)
+    assert log.read([landed])["commit_ts"].to_pylist() == [BASE + 1 + n for n in range(20)]
+
+
+def test_a_part_whose_writing_fails_is_not_there(log):
+    def rows():
+        yield batch([(BASE + 1, 0)])
+        raise RuntimeError("the pump went away")
+
+    with pytest.raises(RuntimeError):
+        log.write_part(BASE, BASE + 30, "t", 0, rows())
+    assert log._storage.names("parts") == []
+
+
+def test_claims_control_purge_and_cleaning_work(log):
+    windows = [land(log, BASE + 10 * n, BASE + 10 * n + 10, BASE + 10 * n + 5) for n in range(3)]
+    first = log.claim("land")
+    first.check()
+    log.claim("land").check()
+    with pytest.raises(RelayError):
+        first.check()
+    assert log.purge(BASE + 20) == 2
+    assert list(log.windows(BASE + 20)) == windows[2:]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://AKIAEXAMPLE:{SECRET}@bucket/relay",
+        "s3://AKIAEXAMPLE:hush@bucket/relay",
+        "s3://hush@bucket/relay",
+        "s3://AKIAEXAMPLE:hush%2Fhush@bucket/relay?region=r",
+        "s3://bucket/relay?access_key=AKIAEXAMPLE&secret_key=hush",
+        "s3://bucket/relay?region=r&session_token=hush",
+        "gs://user:hush@bucket/relay",
+        "az://container/relay?sig=hush",
+        "abfss://account:hush@account.dfs.core.windows.net/relay",
+        "hdfs://user:hush@namenode:8020/relay",
+        "file://user:hush@host/relay",
+        "nosuch://user:hush@bucket/dir",
+    ],
+)
+def test_a_url_with_credentials_is_refused_and_not_repeated(url):
+    with pytest.raises(RelayError) as caught:
+        RelayLog.open(url)
+    text = str(caught.value)
+    assert "hush" not in text and SECRET[:12] not in text and "AKIA" not in text
+    assert "environment" in text
+
+
+def test_a_url_of_a_store_without_a_condition_is_refused_with_the_way_out():
+    with pytest.raises(RelayError, match="NFS"):
+        RelayLog.open("hdfs://namenode:8020/relay")
+
+
+PROGRAM = """
+import logging, sys
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+from relay import RelayLog
+from etl.operate import status
+from etl.settings import parse_settings
+settings = parse_settings({"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": sys.argv[1]}, "downstream": {"host": "127.0.0.1", "port": 1}})
+print(settings, status(settings))
+log = RelayLog.open(sys.argv[1])
+print(log, vars(log), vars(log._storage), log.claim("land"), log.last())
+print(open("/proc/self/cmdline").read())
+for call in (lambda: log._storage.read("not/there"), lambda: RelayLog.open(sys.argv[1].replace("bucket", "nobucket")).claim("land")):
+    try:
+        call()
+    except Exception as error:
+        print(repr(error))
+        logging.exception("failed")
+"""
+
+
+def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log, proxy):
+    land(log, BASE, BASE + 20, BASE + 5)
+    env = os.environ | {"RUST_LOG": "trace", "RUST_BACKTRACE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, log.url], env=env, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60
+    )
+    said = done.stdout + done.stderr
+    assert "FileNotFoundError" in said and "nobucket" in said and str(BASE + 20) in said
+    assert SECRET not in said and SECRET[:12] not in said
+    assert proxy.secrets_seen  # the store was asked with them
+
+
+def test_what_spark_is_given_holds_no_credentials(log):
+    jobs = pickle.dumps([LandRanges(log.url, 1), PrepareWindows(log.url, PrepareOptions())])
+    assert SECRET[:12].encode() not in jobs and b"AKIA" not in jobs
