@@ -9,7 +9,7 @@ import grpc
 import pyarrow as pa
 
 from pump_service.store import Store
-from pump_service.store.errors import BarrierError, CorruptRecordError, StoreError, WindowPurgedError
+from pump_service.store.errors import BarrierError, CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
 from pump_service.store.records import WINDOW_SCHEMA
 from upstream import pb
 
@@ -81,6 +81,8 @@ def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
         code = grpc.StatusCode.DATA_LOSS
     elif isinstance(error, BarrierError):
         code = grpc.StatusCode.INVALID_ARGUMENT
+    elif isinstance(error, IndexDamagedError):
+        code = grpc.StatusCode.UNAVAILABLE
     context.abort(code, str(error))
 
 

@@ -43,6 +43,16 @@ class CorruptRecordError(StoreError):
         self.offset = offset
 
 
+class IndexDamagedError(StoreError):
+    """The index isn't what was written to it; it is being made again from the value log, and nothing is read meanwhile."""
+
+    def __init__(self, path: object, what: str) -> None:
+        super().__init__(
+            f"the index {path} was damaged ({what}) and is being made again from the value log; reading goes on by itself "
+            f"when that is done"
+        )
+
+
 class WindowPurgedError(StoreError):
     """The range asked for begins before what garbage collection has removed."""
 

@@ -5,10 +5,13 @@
     !binlog!maxCommitTS      -> u64 LE             every commit through it is in this index
     !binlog!handlePointer    -> pointer            the last commit that left the sorter
     !binlog!headPointer      -> pointer            the last record that is in this index
-    !sluice!longTransactions -> pairs of u64 LE    commit_ts, start_ts of transactions that took over 600 s (the original
-                                                   doesn't know this key and doesn't mind it)
+    !sluice!longTransactions -> pairs of u64 LE    commit_ts, start_ts of transactions that took over 600 s
+    !sluice!synced           -> a Standing         as of the last time when everything before it was synced
+    ~sluice!end              -> nothing            see leveldb.py
 
-Nothing here but gcts is synced: what is lost is made again from the value log, from the smaller of the two pointers.
+The original doesn't know the last three and doesn't mind them. Its own pointers aren't synced: after a power cut they may have
+survived entries that did not. So a start goes on from `!sluice!synced`, which is written every few seconds after the journals
+were synced, and indexes again what lies behind it in the value log.
 """
 
 from __future__ import annotations
@@ -16,21 +19,23 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice, starmap
+from itertools import starmap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import plyvel
 
 from pump_service.store import failpoints
-from pump_service.store.errors import StoreClosedError
+from pump_service.store.errors import IndexDamagedError, StoreClosedError
+from pump_service.store.leveldb import Batch, CheckedDB, DamagedError
 from pump_service.store.options import IndexOptions
 from pump_service.store.segment import POINTER, Pointer
 
@@ -41,11 +46,13 @@ MAX_COMMIT_TS_KEY = b"!binlog!maxCommitTS"
 HANDLE_POINTER_KEY = b"!binlog!handlePointer"
 HEAD_POINTER_KEY = b"!binlog!headPointer"
 LONG_TRANSACTIONS_KEY = b"!sluice!longTransactions"
+SYNCED_KEY = b"!sluice!synced"
 TS_PREFIX = b"ts:"
 _KEY = struct.Struct(">3sQ")
 _ENTRY = struct.Struct("11s12s")
 _U64 = struct.Struct("<Q")
 _U64_PAIR = struct.Struct("<QQ")
+_SYNCED = struct.Struct("<12s12sQ")
 _DELETE_BATCH = 1024
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
@@ -58,65 +65,115 @@ def encode_key(ts: int) -> bytes:
     return _KEY.pack(TS_PREFIX, ts)
 
 
+class Standing(NamedTuple):
+    """How far the index is: the last record in it, the last commit that left the sorter with its timestamp, and the long
+    transactions (commit_ts -> start_ts). In LevelDB: head, handled, u64 max_commit_ts, then pairs of u64, little-endian."""
+
+    head: Pointer
+    handled: Pointer
+    max_commit_ts: int
+    long_transactions: dict[int, int]
+
+    def encode(self) -> bytes:
+        return _SYNCED.pack(self.head.encode(), self.handled.encode(), self.max_commit_ts) + _pairs(self.long_transactions)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Standing:
+        head, handled, top = _SYNCED.unpack_from(data)
+        return cls(Pointer.decode(head), Pointer.decode(handled), top, dict(_U64_PAIR.iter_unpack(data[_SYNCED.size :])))
+
+
+def _pairs(long_transactions: dict[int, int]) -> bytes:
+    return b"".join(_U64_PAIR.pack(*pair) for pair in long_transactions.items())
+
+
 class Index:
-    """The open database. Reads and writes are thread-safe; one indexer writes the entries."""
+    """The open database. Reads and writes are thread-safe; one indexer writes the entries.
+
+    Whatever meets damage reports it: from then on reads raise IndexDamagedError, until `rebuild` has made a new database, the
+    indexer has filled it, and said so with `complete`.
+    """
 
     def __init__(self, directory: Path, options: IndexOptions) -> None:
-        """Opens or creates it. A database that LevelDB refuses is set aside as `kv.broken-<time>` and made anew
+        """Opens or creates it. A database that is damaged is set aside as `kv.broken-<time>` and made anew
         (`was_rebuilt`); OSError if even that fails."""
         self._options = options
         self.path = directory
         self.was_rebuilt = not (directory / "CURRENT").exists()
+        self.on_damage: Callable[[], None] = lambda: None
         self._gate = threading.Condition()
         self._users = 0
         self._closed = False
         self._torn = False
-        self._db: plyvel.DB | None
+        self._damage = ""
+        self._complete = True
+        self._gc_ts = 0
+        self._db: CheckedDB | None = None
         try:
             self._db = self._open()
-        except plyvel.IOError as error:
-            raise OSError(f"the index {directory} can't be opened: {error}") from error
-        except plyvel.Error as error:
-            aside = directory.with_name(f"{directory.name}.broken-{time.time_ns() // 1_000_000}")
-            directory.rename(aside)
-            log.error("%s can't be read (%s): moved to %s, the index is made again", directory, error, aside)
+            self._gc_ts = self._number(self._db, GC_TS_KEY)
+            self._standing(self._db)
+        except DamagedError as error:
+            self._let_go()
+            self._set_aside(str(error))
             self.was_rebuilt = True
             self._db = self._open()
+        except OSError as error:
+            raise OSError(f"the index {directory} can't be opened: {error}") from error
 
-    def _open(self) -> plyvel.DB:
+    def _open(self) -> CheckedDB:
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        options = self._options
-        return plyvel.DB(
-            str(self.path),
-            create_if_missing=True,
-            write_buffer_size=options.write_buffer,
-            lru_cache_size=options.block_cache_capacity,
-            block_size=options.block_size,
-            block_restart_interval=options.block_restart_interval,
-            max_file_size=options.compaction_table_size,
-        )
+        return CheckedDB(self.path, self._options)
+
+    def _set_aside(self, what: str) -> None:
+        """Moves the files away, for whoever wants to look at them; what was set aside before is removed."""
+        aside = self.path.with_name(f"{self.path.name}.broken-{time.time_ns() // 1_000_000}")
+        for former in self.path.parent.glob(f"{self.path.name}.broken-*"):
+            shutil.rmtree(former, ignore_errors=True)
+        self.path.rename(aside)
+        log.error("%s is damaged (%s): moved to %s, the index is made again", self.path, what, aside)
 
     @contextmanager
-    def _use(self, *, wait: bool = True) -> Iterator[plyvel.DB]:
-        """The database, which stays open meanwhile. While it is being opened again, readers wait; OSError for the others."""
+    def _use(self, *, wait: bool = True, reader: bool = False) -> Iterator[CheckedDB]:
+        """The database, which stays open meanwhile. While it is being opened again, those who `wait` do; OSError for the
+        others. A `reader` needs it to be complete. IndexDamagedError, also from within, if it is damaged."""
         with self._gate:
-            while wait and self._db is None and not self._closed:
+            while wait and self._db is None and not self._closed and not self._damage:
                 self._gate.wait()
             if self._closed:
                 raise StoreClosedError(f"the index {self.path} is closed")
+            if self._damage or (reader and not self._complete):
+                raise IndexDamagedError(self.path, self._damage or "see the log")
             if self._db is None:
                 raise OSError(f"the index {self.path} could not be opened again yet")
             self._users += 1
             db = self._db
         try:
             yield db
+        except DamagedError as error:
+            self._report(str(error))
+            raise IndexDamagedError(self.path, str(error)) from error
         finally:
             with self._gate:
                 self._users -= 1
                 if not self._users:
                     self._gate.notify_all()
 
-    def _write(self, batch: plyvel.WriteBatch) -> None:
+    def _report(self, what: str) -> None:
+        with self._gate:
+            known, self._damage = self._damage, self._damage or what
+            self._complete = False
+            self._gate.notify_all()
+        if not known:
+            log.error("%s is damaged (%s): nothing is read until it is made again from the value log", self.path, what)
+            self.on_damage()
+
+    @property
+    def damaged(self) -> bool:
+        """Whether it has to be rebuilt."""
+        return bool(self._damage)
+
+    def _write(self, batch: Batch) -> None:
         if self._torn:
             raise OSError(f"the index {self.path} must be opened again after a write that failed")
         try:
@@ -136,24 +193,56 @@ class Index:
         """To be called after a write failed, before any other: LevelDB's journal may end in the middle of that write, and
         at the next start it would skip all that had been written behind it. Opening it again cuts that off; what is missing
         then is what lies behind headPointer. Readers wait meanwhile. OSError if there isn't even the space for it; readers
-        go on in that case."""
+        go on in that case. IndexDamagedError if it has to be rebuilt."""
         figures = os.statvfs(self.path)
         if self._db is not None and figures.f_bavail * figures.f_frsize < self._options.write_buffer:
             raise OSError(errno.ENOSPC, "waiting for free space of storage.kv.write-buffer bytes", str(self.path))
         self._let_go()
         try:
             db = self._open()
-        except plyvel.Error as error:
+        except DamagedError as error:
+            self._report(str(error))
+            raise IndexDamagedError(self.path, str(error)) from error
+        except OSError as error:
             raise OSError(f"the index {self.path} can't be opened again: {error}") from error
+        self._take(db)
+
+    def rebuild(self) -> None:
+        """Sets a damaged database aside and begins an empty one, which holds gcTS and nothing else. OSError if that fails:
+        to be called again."""
+        self._let_go()
         with self._gate:
-            self._db, self._torn = db, False
+            what = self._damage
+        if (self.path / "CURRENT").exists():
+            self._set_aside(what)
+        try:
+            db = self._open()
+        except DamagedError as error:
+            raise OSError(f"the new index {self.path} can't be read: {error}") from error
+        self._take(db)
+        self.save_gc_ts(self._gc_ts)
+
+    def _take(self, db: CheckedDB) -> None:
+        with self._gate:
+            self._db, self._torn, self._damage = db, False, ""
             self._gate.notify_all()
+
+    def set_complete(self, complete: bool) -> None:
+        """Whether everything through the sorter's max_commit_ts is in here. Readers are refused until it is."""
+        with self._gate:
+            self._complete = complete and not self._damage
+
+    @property
+    def is_complete(self) -> bool:
+        """As set, and not damaged since."""
+        return self._complete
 
     def close(self) -> None:
         """Closes the database; every later call raises StoreClosedError."""
         with self._gate:
             self._closed = True
             self._gate.notify_all()
+        self.on_damage = lambda: None  # lets go of whoever listened, and so of the files that it holds
         self._let_go()
 
     # -- entries
@@ -164,7 +253,7 @@ class Index:
         """Enters records of one segment and moves headPointer to the last of them, in one write."""
         failpoints.hit("index.before_batch")
         with self._use(wait=False) as db:
-            batch = db.write_batch()
+            batch = db.batch()
             put, key, pointer, prefix = batch.put, _KEY.pack, POINTER.pack, TS_PREFIX
             for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
                 put(key(prefix, commit if tp else start), pointer(fid, offset))
@@ -180,7 +269,7 @@ class Index:
         entries["ts"] = np.where(tps == 0, starts, commits)
         entries["fid"], entries["offset"] = fid, offsets
         with self._use(wait=False) as db:
-            batch = db.write_batch()
+            batch = db.batch()
             deque(starmap(batch.put, _ENTRY.iter_unpack(entries.tobytes())), maxlen=0)
             batch.put(HEAD_POINTER_KEY, POINTER.pack(fid, int(offsets[-1])))
             self._write(batch)
@@ -188,103 +277,111 @@ class Index:
 
     def get(self, ts: int) -> Pointer | None:
         """The record with this key."""
-        value = self._get(encode_key(ts))
+        with self._use(reader=True) as db:
+            value = db.get(encode_key(ts))
         return None if value is None else Pointer.decode(value)
 
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
         """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
-        low, high = encode_key(after + 1), encode_key(through + 1)
-        with self._use() as db, db.iterator(start=low, stop=high, fill_cache=False) as found:
-            entries = np.frombuffer(b"".join(chain.from_iterable(islice(found, limit))), _ENTRIES)
+        with self._use(reader=True) as db:
+            found = db.joined(encode_key(after + 1), encode_key(through + 1), limit)
+        entries = np.frombuffer(found, _ENTRIES)
         return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def pointers(self, after: int, through: int, limit: int) -> tuple[Ints, Ints]:
         """As `range`, without the timestamps: fids, offsets."""
-        low, high = encode_key(after + 1), encode_key(through + 1)
-        with self._use() as db, db.iterator(start=low, stop=high, include_key=False, fill_cache=False) as found:
-            entries = np.frombuffer(b"".join(islice(found, limit)), _POINTERS)
+        with self._use(reader=True) as db:
+            found = db.joined(encode_key(after + 1), encode_key(through + 1), limit, keys=False)
+        entries = np.frombuffer(found, _POINTERS)
         return entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
-    def delete_through(self, ts: int, stop: threading.Event) -> int:
-        """Removes the keys [0, ts], a batch at a time, and yields to LevelDB's compaction; returns how many.
-        Ends early when `stop` is set."""
+    def delete_through(self, ts: int, before: Pointer, stop: threading.Event) -> int:
+        """Removes the keys [0, ts] of records that lie before `before`, a batch at a time, and yields to LevelDB's
+        compaction; returns how many. Ends early when `stop` is set."""
         deleted, batches = 0, 0
         begin = encode_key(0)
         while not stop.is_set():
-            with self._use(wait=False) as db:
-                with db.iterator(start=begin, stop=encode_key(ts + 1), include_value=False) as found:
-                    keys = list(islice(found, _DELETE_BATCH))
-                if not keys:
+            with self._use(wait=False, reader=True) as db:
+                pairs = db.pairs(begin, encode_key(ts + 1), _DELETE_BATCH)
+                if not pairs:
                     break
-                batch = db.write_batch()
+                keys = [key for key, value in pairs if Pointer.decode(value) < before]
+                batch = db.batch()
                 for key in keys:
                     batch.delete(key)
                 self._write(batch)
             failpoints.hit("gc.after_delete")
             deleted += len(keys)
             batches += 1
-            begin = keys[-1]
+            begin = pairs[-1][0] + b"\0"
             if batches % 100 == 0 and self._level0_files() >= self._options.compaction_l0_trigger:
                 stop.wait(5)
         return deleted
 
     def _level0_files(self) -> int:
         with self._use(wait=False) as db:
-            value = db.get_property(b"leveldb.num-files-at-level0")
-        return int(value) if value else 0
+            return db.level0_files()
 
     # -- where things stand
 
-    def _get(self, key: bytes) -> bytes | None:
-        with self._use() as db:
-            value: bytes | None = db.get(key)
-        return value
-
-    def _number(self, key: bytes) -> int:
-        value = self._get(key)
+    @staticmethod
+    def _number(db: CheckedDB, key: bytes) -> int:
+        value = db.get(key)
         return int(_U64.unpack(value)[0]) if value else 0
 
-    def _pointer(self, key: bytes) -> Pointer:
-        value = self._get(key)
+    @staticmethod
+    def _pointer(db: CheckedDB, key: bytes) -> Pointer:
+        value = db.get(key)
         return Pointer.decode(value) if value else Pointer(0, 0)
 
     def gc_ts(self) -> int:
         """0 if nothing has been purged yet."""
-        return self._number(GC_TS_KEY)
+        return self._gc_ts
 
     def save_gc_ts(self, ts: int) -> None:
-        """Synced, unlike all else: the segments that are removed next don't come back after a power cut."""
+        """Synced: the segments that are removed next don't come back after a power cut."""
         with self._use(wait=False) as db:
-            batch = db.write_batch(sync=True)
+            batch = db.batch(sync=True)
             batch.put(GC_TS_KEY, _U64.pack(ts))
             self._write(batch)
-
-    def max_commit_ts(self) -> int:
-        """What was last saved; 0 in a new database."""
-        return self._number(MAX_COMMIT_TS_KEY)
-
-    def handle_pointer(self) -> Pointer:
-        """What was last saved; (0, 0) in a new database."""
-        return self._pointer(HANDLE_POINTER_KEY)
+        self._gc_ts = ts
 
     def head_pointer(self) -> Pointer:
-        """What was last saved; (0, 0) in a new database."""
-        return self._pointer(HEAD_POINTER_KEY)
+        """The last record that is in here; (0, 0) in a new database."""
+        with self._use() as db:
+            return self._pointer(db, HEAD_POINTER_KEY)
 
-    def long_transactions(self) -> dict[int, int]:
-        """What was last saved: commit_ts -> start_ts."""
-        value = self._get(LONG_TRANSACTIONS_KEY) or b""
-        return dict(_U64_PAIR.iter_unpack(value))
+    def standing(self) -> Standing:
+        """Where a start goes on: what was last synced, or, if an original pump wrote this, what that pump last saved."""
+        with self._use() as db:
+            return self._standing(db)
+
+    def _standing(self, db: CheckedDB) -> Standing:
+        synced = db.get(SYNCED_KEY)
+        if synced is not None:
+            return Standing.decode(synced)
+        long = dict(_U64_PAIR.iter_unpack(db.get(LONG_TRANSACTIONS_KEY) or b""))
+        head, handled = self._pointer(db, HEAD_POINTER_KEY), self._pointer(db, HANDLE_POINTER_KEY)
+        return Standing(head, handled, self._number(db, MAX_COMMIT_TS_KEY), long)
 
     def save_handled(
         self, pointer: Pointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
     ) -> None:
-        """Saves how far the sorter is, in one write; the long transactions too if they are given."""
+        """Saves how far the sorter is, as the original does, in one write; the long transactions too if they are given."""
         failpoints.hit("index.before_handled")
         with self._use(wait=False) as db:
-            batch = db.write_batch()
+            batch = db.batch()
             batch.put(HANDLE_POINTER_KEY, pointer.encode())
             batch.put(MAX_COMMIT_TS_KEY, _U64.pack(max_commit_ts))
             if long_transactions is not None:
-                batch.put(LONG_TRANSACTIONS_KEY, b"".join(_U64_PAIR.pack(*pair) for pair in long_transactions.items()))
+                batch.put(LONG_TRANSACTIONS_KEY, _pairs(long_transactions))
+            self._write(batch)
+
+    def save_synced(self, standing: Standing) -> None:
+        """Makes everything written so far durable, then `standing`, which must have been true before this call."""
+        failpoints.hit("index.before_synced")
+        with self._use(wait=False) as db:
+            db.sync_journals()
+            batch = db.batch(sync=True)
+            batch.put(SYNCED_KEY, standing.encode())
             self._write(batch)

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import plyvel
 
-from pump_service.store.index import Index
+from pump_service.store.errors import StoreError
+from pump_service.store.index import Index, Standing
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import Sorter
 from pump_service.store.value_log import ValueLog
@@ -29,6 +29,8 @@ _NEAR = 16 << 20
 _GROUP = 4096
 _CHASE_GROUP = 16_384
 _RETRY_S = 1.0
+_SYNC_BYTES = 256 << 20
+"""bytes of the value log that a start has to index again at the most, for it takes about a second for as many"""
 
 
 class Batch(NamedTuple):
@@ -52,10 +54,11 @@ class Indexer:
         *,
         capacity: int,
         save_interval_s: float,
+        sync_interval_s: float,
         begin: Pointer,
     ) -> None:
         self._log, self._index, self._sorter = value_log, index, sorter
-        self._capacity, self._save_interval = capacity, save_interval_s
+        self._capacity, self._save_interval, self._sync_interval = capacity, save_interval_s, sync_interval_s
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._queue: deque[Batch | int | threading.Event] = deque()
@@ -69,16 +72,23 @@ class Indexer:
         self._applied = begin  # the last record that is in the index
         self._saved: tuple[Pointer, int] = sorter.handled()
         self._saved_long = sorter.long_transactions()
-        self._saved_at = time.monotonic()
+        self._saved_at = self._synced_at = time.monotonic()
+        self._synced: Standing | None = None
         self._idle = self._behind is None
         self._replay = not self._idle
         self._caught_up = threading.Event()
         if self._idle:
+            index.set_complete(True)
             self._caught_up.set()
         self.slow_count = 0
         self.slow_ends = self.catch_ups = self.recoveries = 0  # of the slow mode, not of the replay at start
         self.errors = 0
         self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
+        index.on_damage = self._wake
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._work.notify()
 
     def start(self) -> None:
         self._thread.start()
@@ -129,6 +139,11 @@ class Indexer:
         return self._queued
 
     @property
+    def applied(self) -> Pointer:
+        """The last record that is in the index and was pushed to the sorter."""
+        return self._applied
+
+    @property
     def catching_up(self) -> bool:
         """Whether records are being read back from the value log."""
         return not self._caught_up.is_set()
@@ -159,7 +174,7 @@ class Indexer:
         failed = False
         while True:
             try:
-                if failed:
+                if failed or self._index.damaged:
                     self._start_over()
                     failed = False
                 if not self._step():
@@ -168,7 +183,7 @@ class Indexer:
             except Exception as error:
                 failed = True
                 self.errors += 1
-                if isinstance(error, plyvel.Error | OSError):
+                if isinstance(error, StoreError | OSError):
                     log.error("the index %s can't go on, trying again: %s", self._index.path, error)
                 else:
                     log.exception("indexing failed, trying again")
@@ -178,10 +193,20 @@ class Indexer:
 
     def _start_over(self) -> None:
         """After an error: everything from the last record that is surely in the index is read from the value log again.
-        Entering a record twice changes nothing."""
-        self._index.reopen()
+        Entering a record twice changes nothing. A damaged index begins anew."""
+        if self._index.damaged:
+            self._index.rebuild()
+            begin = self._applied = self._log.first
+            # Nothing may be saved of the former one: the new one is far from where the sorter is.
+            self._saved, self._saved_long, self._synced = (Pointer(0, 0), 0), {}, None
+        else:
+            self._index.reopen()
+            head = self._index.head_pointer()
+            if head < self._applied:
+                self._index.set_complete(False)
+            begin = min(self._applied, head)
         with self._lock:
-            self._behind = min(self._applied, self._index.head_pointer())
+            self._behind = begin
             self._caught_up.clear()
             self._late_marks += self._marks_in_hand + [item for item in self._queue if isinstance(item, int)]
             self._marks_in_hand = []
@@ -191,7 +216,7 @@ class Indexer:
 
     def _step(self) -> bool:
         with self._lock:
-            while not self._queue and self._behind is None and not self._stop:
+            while not self._queue and self._behind is None and not self._stop and not self._index.damaged:
                 self._idle = True
                 if not self._work.wait(self._save_interval):
                     break
@@ -293,6 +318,7 @@ class Indexer:
             if not self._replay:
                 self._log.timings.catch_up.observe(time.monotonic() - pass_began)
         self.slow_ends += not self._replay
+        self._index.set_complete(True)
         with self._lock:
             self._replay = False
             if self._behind is None:  # the queue may have overflowed again meanwhile
@@ -301,11 +327,22 @@ class Indexer:
 
     def _save(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not force and now - self._saved_at < self._save_interval:
+        if not self._index.is_complete or (not force and now - self._saved_at < self._save_interval):
             return
         # Read after what it belongs to: a transaction may be listed too early, never too late.
         handled, long = self._sorter.handled(), self._sorter.long_transactions()
-        if handled == self._saved and long == self._saved_long:
+        if handled != self._saved or long != self._saved_long:
+            self._index.save_handled(*handled, None if long == self._saved_long else long)
+            self._saved, self._saved_long = handled, long
+        self._saved_at = now
+        self._save_synced(Standing(self._applied, *handled, long), now, force=force)
+
+    def _save_synced(self, standing: Standing, now: float, *, force: bool) -> None:
+        last = self._synced
+        if standing == last:
             return
-        self._index.save_handled(*handled, None if long == self._saved_long else long)
-        self._saved, self._saved_long, self._saved_at = handled, long, now
+        recent = last is not None and now - self._synced_at < self._sync_interval
+        if last is not None and recent and not force and self._log.distance(last.head, standing.head) < _SYNC_BYTES:
+            return
+        self._index.save_synced(standing)
+        self._synced, self._synced_at = standing, now

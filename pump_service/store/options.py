@@ -42,6 +42,8 @@ class StoreOptions:
     resolve_retry_s: float = 1.0
     save_interval_s: float = 1.0
     """How often maxCommitTS and handlePointer are persisted."""
+    sync_interval_s: float = 5.0
+    """How often the index is synced, so that a start goes on from there."""
     recovery_wait_s: float = 5.0
     """`Store.open` waits this long for the replay of the value log; a longer one goes on in the background."""
     kv: IndexOptions = field(default_factory=IndexOptions)

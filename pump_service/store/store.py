@@ -21,7 +21,7 @@ from pump_service.store.errors import (
     StoreLockedError,
     WindowPurgedError,
 )
-from pump_service.store.index import Index
+from pump_service.store.index import Index, Standing
 from pump_service.store.indexer import Indexer
 from pump_service.store.options import MAX_QUEUED, StoreOptions
 from pump_service.store.records import MAX_TS, PREWRITE, Bounds, Entity, Record, Resolver, StoreStats
@@ -55,19 +55,19 @@ class Store:
         try:
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
             self._index = Index(data_dir / "kv", options.kv)
-            begin = self._recover()
+            standing = self._index.standing()
+            begin = self._recover(standing)
         except BaseException:
             os.close(self._lock_fd)
             raise
-        self._sorter = Sorter(
-            self._index.max_commit_ts(), self._index.handle_pointer(), self._index.long_transactions()
-        )
+        self._sorter = Sorter(standing.max_commit_ts, standing.handled, standing.long_transactions)
         self._indexer = Indexer(
             self._log,
             self._index,
             self._sorter,
             capacity=min(options.kv_chan_cap, MAX_QUEUED),
             save_interval_s=options.save_interval_s,
+            sync_interval_s=options.sync_interval_s,
             begin=begin,
         )
         self.timings = self._log.timings
@@ -113,10 +113,10 @@ class Store:
             log.info("%s: the index is still being caught up with the value log in the background", data_dir)
         return store
 
-    def _recover(self) -> Pointer:
+    def _recover(self, standing: Standing) -> Pointer:
         """Where indexing has to begin again."""
         first, end = self._log.first, self._log.end
-        head, handled = self._index.head_pointer(), self._index.handle_pointer()
+        head, handled = standing.head, standing.handled
         begin = min(head, handled)
         self._gc_ts = self._index.gc_ts()
         if begin > end or head > end:
@@ -127,6 +127,7 @@ class Store:
                 max(begin, head),
                 end,
             )
+            self._index.set_complete(False)
             return first
         if begin <= first:
             if self._index.was_rebuilt and first.fid > 0:
@@ -135,6 +136,7 @@ class Store:
             return first
         if not self._log.holds_record(begin):
             log.error("no record at %s where %s points to: that segment is indexed again", begin, self._index.path)
+            self._index.set_complete(False)
             return Pointer(begin.fid, 0)
         return begin
 
@@ -306,6 +308,7 @@ class Store:
             if not indexed.wait(_FENCE_S):
                 log.warning("nothing is purged this time: the index is behind the value log")
                 return self._gc_ts
+            known = self._indexer.applied  # of what comes behind it the sorter may not know yet
             oldest = self._sorter.smallest_open()
             if oldest:
                 ts = min(ts, oldest)
@@ -318,9 +321,9 @@ class Store:
             self._sorter.forget_long(ts)
             keep_from = min([ts - _LATE_COMMIT_SLACK, *(start - 1 for start in needed)])
             if keep_from > 0:
-                removed = self._log.purge(keep_from)
+                removed = self._log.purge(keep_from, known.fid)
                 self._reader.forget()
-                deleted = self._index.delete_through(keep_from, self._closing)
+                deleted = self._index.delete_through(keep_from, known, self._closing)
                 self._deleted_keys += deleted
                 log.info("purged through %d: %d segments, %d index entries", ts, len(removed), deleted)
             if not self._closing.is_set():

@@ -217,11 +217,12 @@ class ValueLog:
                 upper = end.offset if segment.fid == end.fid else segment.size
                 yield from scan_segment(segment, lower, upper, self._skipped)
 
-    def purge(self, ts: int) -> list[int]:
-        """Removes every sealed segment but the newest whose timestamps are all <= ts; returns their fids."""
+    def purge(self, ts: int, before: int) -> list[int]:
+        """Removes every sealed segment with a number below `before`, but the newest, whose timestamps are all <= ts; returns
+        their numbers."""
         with self._lock:
             newest = max(self._segments)
-            doomed = [s for s in self._segments.values() if s.fid != newest and s.max_ts <= ts]
+            doomed = [s for s in self._segments.values() if s.fid < min(before, newest) and s.max_ts <= ts]
             for segment in doomed:
                 del self._segments[segment.fid]
         for segment in sorted(doomed, key=lambda s: s.fid):

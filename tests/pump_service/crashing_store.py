@@ -15,7 +15,7 @@ from pump_service.store import Store
 
 
 def main() -> None:
-    options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01)
+    options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01, sync_interval_s=0.02)
     store = Store.open(sys.argv[1], options)
     slots = threading.Semaphore(4)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from leveldb_files import read_database
 from storekit import restore
 
-from pump_service.store.index import Index, encode_key
+from pump_service.store.index import Index, Standing, encode_key
 from pump_service.store.options import IndexOptions
 from pump_service.store.segment import Pointer
 
@@ -42,14 +42,15 @@ def test_keys_and_values_are_the_originals(tmp_path: Path) -> None:
         b"!binlog!handlePointer": struct.pack("<Iq", 3, 1 << 33),
         b"!binlog!maxCommitTS": struct.pack("<Q", TS + 1),
         b"!binlog!gcts": struct.pack("<Q", 5),
+        b"~sluice!end": b"",
     }
 
 
 def test_a_new_index_stands_at_zero(tmp_path: Path) -> None:
     index = Index(tmp_path / "kv", IndexOptions())
     assert index.was_rebuilt
-    assert (index.gc_ts(), index.max_commit_ts()) == (0, 0)
-    assert index.head_pointer() == index.handle_pointer() == Pointer(0, 0)
+    assert index.gc_ts() == 0
+    assert index.standing() == Standing(Pointer(0, 0), Pointer(0, 0), 0, {})
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans"])
@@ -60,9 +61,10 @@ def test_a_real_pumps_goleveldb_opens_and_keeps_all_it_had(name: str, tmp_path: 
     index = Index(path, IndexOptions())
     assert not index.was_rebuilt
     size = (path.parent / "value" / "000000.vlog").stat().st_size
-    assert index.max_commit_ts() > TS - (1 << 50)
-    assert 0 < index.head_pointer().offset < size
-    assert index.get(index.max_commit_ts()) == index.handle_pointer()
+    standing = index.standing()
+    assert standing.max_commit_ts > TS - (1 << 50)
+    assert 0 < standing.head.offset < size
+    assert index.get(standing.max_commit_ts) == standing.handled
     keys, fids, offsets = index.range(0, 1 << 62, 1 << 20)
     assert len(keys) > 100
     assert (keys[1:] > keys[:-1]).all()
@@ -85,7 +87,7 @@ def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> No
     index.save_handled(Pointer(2, 5), TS + 9, {7: 3})
     index.close()
     index = Index(path, options)  # the journal becomes a table
-    index.delete_through(TS + 4999, threading.Event())
+    index.delete_through(TS + 4999, Pointer(9, 0), threading.Event())
     index.save_gc_ts(7)
     index.close()
     found = read_database(path)
@@ -103,6 +105,7 @@ def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> No
         b"!binlog!maxCommitTS": struct.pack("<Q", TS + 9),
         b"!binlog!gcts": struct.pack("<Q", 7),
         b"!sluice!longTransactions": struct.pack("<QQ", 7, 3),
+        b"~sluice!end": b"",
     }
 
 
@@ -113,8 +116,8 @@ def test_a_real_pumps_database_is_what_leveldb_makes_of_it(name: str, tmp_path: 
     assert written.comparator == "leveldb.BytewiseComparator"
     index = Index(path, IndexOptions())
     index.close()
-    assert raw(path) == written.entries
-    assert read_database(path).entries == written.entries  # now in LevelDB's own files
+    assert raw(path) == written.entries | {b"~sluice!end": b""}
+    assert read_database(path).entries == raw(path)  # now in LevelDB's own files
 
 
 @pytest.mark.parametrize("what", ["CURRENT", "MANIFEST"])
@@ -164,13 +167,13 @@ def test_range_gives_the_keys_behind_after_up_to_through(
 def test_deleting_goes_through_the_timestamp_and_no_further(tmp_path: Path) -> None:
     index = Index(tmp_path / "kv", IndexOptions())
     index.put_batch(0, [1] * 5000, [0] * 5000, range(5000), list(range(5000)))
-    assert index.delete_through(3999, threading.Event()) == 4000
+    assert index.delete_through(3999, Pointer(1, 0), threading.Event()) == 4000
     assert index.get(3999) is None
     assert index.get(4000) == Pointer(0, 4000)
     assert index.head_pointer() == Pointer(0, 4999)
     stopped = threading.Event()
     stopped.set()
-    assert index.delete_through(4999, stopped) == 0
+    assert index.delete_through(4999, Pointer(1, 0), stopped) == 0
 
 
 def test_keys_sort_as_timestamps_do() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storekit import BASE, OPTIONS, commit, prewrite, settle, write
+from storekit import BASE, OPTIONS, commit, eventually, prewrite, settle, write
 
 from pump_service.store import Store, WindowPurgedError
 
@@ -52,4 +52,27 @@ def test_a_reader_that_is_overtaken_while_it_reads_is_told(tmp_path: Path, monke
     with pytest.raises(WindowPurgedError):
         read(store)
     assert purged == [BASE + 50 * MINUTE]
+    store.close()
+
+
+def test_a_prewrite_that_is_acknowledged_while_garbage_is_collected_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start_ts may be as old as what is purged: a transaction may take as long as it likes."""
+    store = _filled(tmp_path)
+    old = BASE + 5
+    save = store._index.save_gc_ts
+
+    def meanwhile(ts: int) -> None:
+        write(store, prewrite(old, b"late"))
+        eventually(lambda: store._index.get(old) is not None)
+        save(ts)
+
+    monkeypatch.setattr(store._index, "save_gc_ts", meanwhile)
+    assert store.gc(BASE + 50 * MINUTE) == BASE + 50 * MINUTE
+    late = BASE + 200 * MINUTE
+    write(store, commit(old, late))
+    settle(store, late + 1)
+    rows = [row for batch in store.read_window(late - 1, late, strict=True) for row in batch.to_pylist()]
+    assert [(row["start_ts"], row["payload"]) for row in rows] == [(old, prewrite(old, b"late").payload)]
     store.close()

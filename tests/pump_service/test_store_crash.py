@@ -32,6 +32,7 @@ KILLS = [
     "rotate.after_create=kill@3",
     "index.before_batch=kill@5",
     "index.after_batch=kill@5",
+    "index.before_synced=kill@2",
     "index.before_handled=kill@2",
     "gc.after_mark=kill@1",
     "gc.after_unlink=kill@2",

@@ -204,9 +204,9 @@ def test_purging_takes_old_sealed_segments_but_never_the_newest(tmp_path: Path) 
     fill(log, [payload(i, 200) for i in range(4)])
     log.rotate_if_full()
     assert [s.fid for s in log.segments()] == [0, 1, 2, 3, 4]
-    assert log.purge(TS + 2) == [0, 1]
+    assert log.purge(TS + 2, 9) == [0, 1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000002.vlog", "000003.vlog", "000004.vlog"]
-    assert log.purge(1 << 62) == [2, 3]
+    assert log.purge(1 << 62, 9) == [2, 3]
     assert log.first == Pointer(4, 0)
 
 
@@ -215,7 +215,7 @@ def test_a_reader_keeps_what_it_reads_while_the_segment_is_purged(tmp_path: Path
     fill(log, [payload(i, 200) for i in range(2)])
     segment = log.segment(0)
     assert segment is not None
-    log.purge(1 << 62)
+    log.purge(1 << 62, 9)
     assert segment.read_record(0) == payload(0, 200)
     with pytest.raises(CorruptRecordError, match="does not exist"):
         log.read(Pointer(0, 0))
