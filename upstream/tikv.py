@@ -120,13 +120,15 @@ class TiKVClient:
         self._closed = threading.Event()
 
     def get(self, key: bytes, ts: int) -> bytes | None:
-        """The value of a key as of a TSO, None if it has none."""
+        """The value of a key as of a TSO, None if it has none.
+
+        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a key that isn't there."""
         backoff = self._backoff()
         while True:
             request = pb.tikv.GetRequest(key=key, version=ts)
             response = self._send("KvGet", key, request, pb.tikv.GetResponse, backoff)[1]
             if not response.HasField("error"):
-                return None if response.not_found else bytes(response.value)
+                return bytes(response.value) or None
             self._key_error("KvGet", key, response.error, backoff)
 
     def batch_get(self, keys: Sequence[bytes], ts: int) -> dict[bytes, bytes]:
@@ -148,7 +150,7 @@ class TiKVClient:
             for pair in response.pairs:
                 if pair.HasField("error"):
                     locked.append((pair.key or pair.error.locked.key, pair.error))
-                else:
+                elif pair.value:
                     found[pair.key] = pair.value
             if locked:
                 self._key_error("KvBatchGet", locked[0][0], locked[0][1], backoff)

@@ -31,12 +31,12 @@ class Resolving:
         sorter: Sorter,
         resolver: Resolver,
         read: Callable[[int], bytes | None],
-        write: Callable[[Record], None],
+        write: Callable[[Record, Callable[[BaseException | None], None]], None],
         *,
         after_s: float,
         retry_s: float,
     ) -> None:
-        """`read(start_ts)` gives the Prewrite's payload, `write` submits a verdict."""
+        """`read(start_ts)` gives the Prewrite's payload, `write(record, done)` submits a verdict as `Store.submit` does."""
         self._sorter, self._resolver, self._read, self._write = sorter, resolver, read, write
         self._after, self._retry = after_s, retry_s
         self._stop = threading.Event()
@@ -59,15 +59,21 @@ class Resolving:
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK_S):
-            candidates = self._sorter.to_ask(self._after, self._retry, _LOOKAHEAD)
-            with self._lock:
-                # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
-                self._decided = {ts for ts in self._decided if self._sorter.is_open(ts)}
-                self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
-                fresh = [c for c in candidates if c.start_ts not in self._asking and c.start_ts not in self._decided]
-                self._asking.update(c.start_ts for c in fresh)
-            for candidate in fresh:
-                self._pool.submit(self._ask, candidate)
+            try:
+                self._turn()
+            except Exception:  # without this thread nothing unfinished would ever end
+                log.exception("looking for unfinished transactions failed, trying again")
+
+    def _turn(self) -> None:
+        candidates = self._sorter.to_ask(self._after, self._retry, _LOOKAHEAD)
+        with self._lock:
+            # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
+            self._decided = {ts for ts in self._decided if self._sorter.is_open(ts)}
+            self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
+            fresh = [c for c in candidates if c.start_ts not in self._asking and c.start_ts not in self._decided]
+            self._asking.update(c.start_ts for c in fresh)
+        for candidate in fresh:
+            self._pool.submit(self._ask, candidate)
 
     def _ask(self, candidate: OpenPrewrite) -> None:
         start_ts = candidate.start_ts
@@ -102,4 +108,10 @@ class Resolving:
         with self._lock:
             self._decided.add(start_ts)
         log.info("transaction %d, open without a verdict, is %s (%d)", start_ts, kind.value, commit_ts)
-        self._write(record)
+        self._write(record, lambda error: self._written(start_ts, error))
+
+    def _written(self, start_ts: int, error: BaseException | None) -> None:
+        if error is not None:
+            log.warning("the verdict on transaction %d could not be written, it is asked for again: %s", start_ts, error)
+            with self._lock:
+                self._decided.discard(start_ts)

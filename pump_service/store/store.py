@@ -180,9 +180,9 @@ class Store:
             return
         self._writer.submit(records, size, done)
 
-    def _write_verdict(self, record: Record) -> None:
+    def _write_verdict(self, record: Record, done: Done) -> None:
         # A verdict of a few bytes is written even on a nearly full disk: it is what lets readers, and so GC, go on.
-        self._writer.submit([record], len(record.payload), _ignore)
+        self._writer.submit([record], len(record.payload), done)
 
     # -- how far it is
 
@@ -406,8 +406,3 @@ def _lock(data_dir: Path) -> int:
             f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one another data-dir"
         ) from error
     return fd
-
-
-def _ignore(error: BaseException | None) -> None:
-    if error is not None:
-        log.warning("a verdict could not be written, it will be asked for again: %s", error)

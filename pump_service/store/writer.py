@@ -133,9 +133,10 @@ class Writer:
                     size += submission.size
                 self.queued_bytes -= size
             try:
-                self._write(taken, size)
-            except DiskFullError as error:
-                self._refuse(error, taken)
+                try:
+                    self._write(taken, size)
+                except DiskFullError as error:
+                    self._refuse(error, taken)
             except BaseException as error:  # whatever it was, nobody may be told that the records are safe
                 self._fail(error, taken)
                 return
@@ -182,8 +183,7 @@ class Writer:
 
     def _refuse(self, error: DiskFullError, taken: list[_Submission]) -> None:
         # Unlike a failed fsync this leaves no doubt about what is on the disk: it goes on as soon as there is room.
-        figures = os.statvfs(Path(error.filename).parent)
-        refusal = NoSpaceError(figures.f_bavail * figures.f_frsize, self._stop_at)
+        refusal = NoSpaceError(_available(Path(error.filename).parent), self._stop_at)
         if time.monotonic() - self._refused_at > _REPORT_S:
             self._refused_at = time.monotonic()
             log.error("%s: nothing is written until there is room: %s", error.filename, error.strerror)
@@ -209,6 +209,15 @@ class Writer:
         for submission in rest:
             if submission.done is not None:
                 _call(submission.done, failure)
+
+
+def _available(path: Path) -> int:
+    """Bytes of free space; 0 if not even that is known. It is only said, never decided by."""
+    try:
+        figures = os.statvfs(path)
+    except OSError:
+        return 0
+    return figures.f_bavail * figures.f_frsize
 
 
 def _call(done: Done, error: BaseException | None) -> None:

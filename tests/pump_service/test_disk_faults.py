@@ -113,6 +113,21 @@ def test_a_full_disk_refuses_writes_and_takes_them_again_once_there_is_room(disk
     again.close()
 
 
+def test_a_full_disk_of_which_not_even_the_figures_can_be_read_is_a_full_disk_like_any_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(path: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("pump_service.store.writer.os.statvfs", gone)
+    failpoints.configure("vlog.write=nospace@1")
+    with pytest.raises(NoSpaceError):
+        write(store, *transactions(1), timeout=5)
+    write(store, *transactions(3), timeout=5)
+    settle(store)
+    assert window(store) == paired(transactions(3))
+
+
 @pytest.mark.parametrize("where", ["vlog.torn=nospace@3", "vlog.write=nospace@3", "rotate.before_footer=sleep:0@1"])
 def test_what_was_half_written_to_a_full_disk_is_taken_back(where: str, tmp_path: Path) -> None:
     store = Store.open(tmp_path, dataclasses.replace(OPTIONS, segment_limit=600))

@@ -11,7 +11,7 @@ import pytest
 from storekit import BASE, OPTIONS, RECORDINGS, commit, eventually, paired, prewrite, recorded, settle, window, write
 
 from pump_service.resolver import TiKVResolver
-from pump_service.store import Store, StoreOptions, Verdict, VerdictKind
+from pump_service.store import Store, StoreOptions, Verdict, VerdictKind, failpoints
 from pump_service.store.binlog_head import encode_verdict, parse_head, prewrite_key
 from upstream import pb
 from upstream.tikv import Lock, Mvcc, TiKVError, TxnKind, TxnStatus, Write
@@ -223,6 +223,20 @@ def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(tmp_path: Path,
     settle(store, BASE + 7)
     assert [row[0] for row in window(store)] == [BASE + 1, BASE + 6]
     assert store.stats().late_commits == 0
+
+
+def test_a_verdict_that_a_full_disk_refuses_is_asked_for_again(tmp_path: Path, opened: list[Store]) -> None:
+    store = Store.open(tmp_path, FAST, lambda start, key: Verdict(VerdictKind.COMMITTED, BASE + 1))
+    opened.append(store)
+    try:
+        failpoints.configure("vlog.write=nospace@2")  # the first write is the Prewrite
+        write(store, prewrite(BASE))
+        eventually(store.all_matched)
+    finally:
+        failpoints.configure("")
+    assert store.stats().resolver_queries >= 2
+    settle(store, BASE + 2)
+    assert [row[0] for row in window(store)] == [BASE + 1]
 
 
 def test_a_commit_before_its_own_start_is_no_verdict(tmp_path: Path, opened: list[Store]) -> None:

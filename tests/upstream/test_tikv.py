@@ -44,11 +44,20 @@ def _lock(key, start_ts=TS, ttl_ms=60_000, primary=b"k000"):
     return pb.tikv.LockInfo(primary_lock=primary, lock_version=start_ts, key=key, lock_ttl=ttl_ms)
 
 
-def test_get_finds_a_value_an_empty_one_and_none(cluster, tikv):
-    cluster.data[b"empty"] = b""
+@pytest.mark.parametrize("says_so", [True, False], ids=["TiKV 4.0", "before 4.0"])
+def test_get_finds_a_value_or_none(cluster, tikv, says_so):
+    cluster.says_not_found = says_so
     assert tikv.get(b"k003", TS) == b"v3"
-    assert tikv.get(b"empty", TS) == b""
     assert tikv.get(b"nothing", TS) is None
+
+
+@pytest.mark.parametrize("says_so", [True, False], ids=["TiKV 4.0", "before 4.0"])
+def test_a_ddl_job_that_is_not_in_the_history_yet_is_none_in_every_version(cluster, tikv, says_so):
+    cluster.says_not_found = says_so
+    assert meta.read_ddl_job(tikv, 143, TS) is None
+    assert meta.read_schema_version(tikv, TS) == 0
+    cluster.data[meta.history_job_key(143)] = b'{"id": 143}'
+    assert meta.read_ddl_job(tikv, 143, TS) == {"id": 143}
 
 
 def test_a_scan_crosses_regions_and_pages(cluster, tikv):

@@ -51,6 +51,7 @@ class Cluster:
     locks: dict[bytes, pb.tikv.LockInfo] = field(default_factory=dict)
     statuses: dict[bytes, pb.tikv.CheckTxnStatusResponse] = field(default_factory=dict)
     mvcc: dict[bytes, pb.tikv.MvccInfo] = field(default_factory=dict)
+    says_not_found: bool = True  # TiKV before 4.0 doesn't
     errors: list[pb.errorpb.Error] = field(default_factory=list)  # given out first, one a request
     calls: Counter = field(default_factory=Counter)
     resolved: list[pb.tikv.ResolveLockRequest] = field(default_factory=list)
@@ -208,7 +209,7 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
         if locked := self._locked(request.key):
             return pb.tikv.GetResponse(error=locked)
         value = self._cluster.data.get(request.key)
-        return pb.tikv.GetResponse(value=value, not_found=value is None)
+        return pb.tikv.GetResponse(value=value, not_found=value is None and self._cluster.says_not_found)
 
     def KvBatchGet(self, request, context):
         for key in request.keys:
