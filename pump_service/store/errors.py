@@ -30,6 +30,16 @@ class NoSpaceError(StoreError):
         self.threshold = threshold
 
 
+class NoDescriptorsError(StoreError):
+    """The process may open no more files. Nothing of the record was written; the next one may succeed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the pump has no file descriptor left for its value log; it writes again once connections are closed "
+            "(raise the limit of open files, as LimitNOFILE of its service)"
+        )
+
+
 class InvalidRecordError(StoreError):
     """A record's timestamps can't be stored (negative, or not below 2**63)."""
 

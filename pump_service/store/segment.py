@@ -14,9 +14,12 @@ A segment is sealed if its last four bytes are the footer's magic.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
+import weakref
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +35,8 @@ END_MAGIC = 0x123AB922
 FOOTER = struct.Struct("<qI")
 WRITE_CHUNK = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_KEPT_OPEN = 64  # sealed segments
 crc32c = google_crc32c.value
 
 
@@ -59,51 +64,102 @@ def encode_record(payload: bytes) -> bytes:
 
 
 class DiskFullError(OSError):
-    """There was no room for what was to be appended. Nothing of it is left, so it may be tried again later."""
+    """There was no room for what was to be appended, or no file descriptor to do it with. Nothing of it is left, so it may be
+    tried again later."""
+
+
+class OpenFile:
+    """A descriptor, closed with the last reference. DiskFullError if none can be had."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.fd = -1
+        try:
+            self.fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno in _FULL or error.errno in _NO_DESCRIPTORS:
+                raise DiskFullError(error.errno, error.strerror, str(path)) from error
+            raise
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+_open_sealed: deque[weakref.ref[Segment]] = deque()
 
 
 class Segment:
-    """An open segment. Positional reads may come from any thread; only the value log's writer appends.
+    """A segment. Positional reads may come from any thread; only the value log's writer appends.
 
-    The file is closed with the last reference, so a reader keeps what it reads when the file is removed.
+    The one that is appended to stays open; a sealed one is opened when it is read, and the last of them that were opened
+    stay open. Descriptors don't grow with the log.
     """
 
-    __slots__ = ("_fd", "fid", "max_ts", "path", "sealed", "size")
+    __slots__ = ("__weakref__", "_file", "fid", "max_ts", "path", "purged", "sealed", "size")
 
     def __init__(self, path: Path, fid: int, *, create: bool = False) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        try:
-            self._fd = os.open(path, flags, 0o666)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise DiskFullError(error.errno, error.strerror, str(path)) from error
-            raise
+        self._file: OpenFile | None = OpenFile(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0))
         self.path = path
         self.fid = fid
         self.max_ts = 0
-        self.size = os.fstat(self._fd).st_size
+        self.size = os.fstat(self._file.fd).st_size
         """bytes of records, the footer not among them"""
         self.sealed = False
+        self.purged = False
+        """set before the file is removed: reads then find nothing"""
         if self.size >= FOOTER.size:
-            max_ts, magic = FOOTER.unpack(os.pread(self._fd, FOOTER.size, self.size - FOOTER.size))
+            max_ts, magic = FOOTER.unpack(os.pread(self._file.fd, FOOTER.size, self.size - FOOTER.size))
             if magic == END_MAGIC:
                 self.sealed, self.max_ts = True, max_ts
                 self.size -= FOOTER.size
+                self._file = None
 
-    def __del__(self) -> None:
-        fd = getattr(self, "_fd", -1)
-        if fd >= 0:
-            os.close(fd)
+    def _open(self) -> OpenFile | None:
+        """The open file, which its user must keep hold of; None if it has been purged."""
+        file = self._file
+        if file is not None:
+            return file
+        try:
+            file = self._file = OpenFile(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            if self.purged:
+                return None
+            raise
+        self._let_others_go()
+        return file
+
+    def rest(self) -> None:
+        """Close the file until it is read. Nothing may be appended any more."""
+        self._file = None
+
+    def _let_others_go(self) -> None:
+        _open_sealed.append(weakref.ref(self))
+        while len(_open_sealed) > _KEPT_OPEN:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                old = _open_sealed.popleft()()
+                if old is not None:
+                    old.rest()
+
+    @property
+    def _fd(self) -> int:
+        """The writer's descriptor."""
+        assert self._file is not None
+        return self._file.fd
 
     def pread(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`, less at the end of the file."""
-        data = os.pread(self._fd, size, offset)
+        """Up to `size` bytes from `offset`, less at the end of the file, none if it has been purged."""
+        file = self._open()
+        if file is None:
+            return b""
+        data = os.pread(file.fd, size, offset)
         if len(data) == size or not data:
             return data
         parts = [data]  # Linux reads at most 2 GiB at once
         got = len(data)
         while got < size:
-            data = os.pread(self._fd, size - got, offset + got)
+            data = os.pread(file.fd, size - got, offset + got)
             if not data:
                 break
             parts.append(data)
@@ -160,6 +216,7 @@ class Segment:
         self.size = size
         self.sync()
         self.sealed = True
+        self._let_others_go()  # it is one of the sealed now
         failpoints.hit("rotate.after_footer")
 
     def read_record(self, offset: int) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 from pump_service.store import failpoints
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.scan import ScanBatch, scan_segment
-from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
+from pump_service.store.segment import HEADER, RECORD_MAGIC, OpenFile, Pointer, Segment, crc32c
 from pump_service.store.timings import WriteTimings
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ValueLog:
     """All segments in `directory`. `append`, `rotate_if_full` and `close` belong to the one writer."""
 
     def __init__(self, directory: Path, segment_limit: int, *, sync: bool = True) -> None:
-        """Opens every segment; the highest one goes on unless it is sealed. OSError if the directory can't be used."""
+        """Looks at every segment; the highest one goes on unless it is sealed. OSError if the directory can't be used."""
         self._dir = directory
         self._limit = segment_limit
         self._sync = sync
@@ -49,6 +49,7 @@ class ValueLog:
         if not directory.is_dir():
             directory.mkdir(mode=0o700, parents=True)
             _sync_directory(directory.parent)
+        self._names = OpenFile(directory, os.O_RDONLY | os.O_DIRECTORY)
         fids = sorted(int(m[1]) for entry in directory.iterdir() if (m := _NAME.match(entry.name)))
         self._segments = {fid: Segment(self.path_of(fid), fid) for fid in fids}
         for segment in self._segments.values():
@@ -58,6 +59,9 @@ class ValueLog:
             self._current = self._segments[fids[-1]]
         else:
             self._current = self._create(fids[-1] + 1 if fids else 0)
+        for segment in self._segments.values():
+            if segment is not self._current:
+                segment.rest()
 
     def path_of(self, fid: int) -> Path:
         """The file of a segment."""
@@ -65,7 +69,7 @@ class ValueLog:
 
     def _create(self, fid: int) -> Segment:
         segment = Segment(self.path_of(fid), fid, create=True)
-        _sync_directory(self._dir)  # or a power cut may take the name of the file and so everything in it
+        os.fsync(self._names.fd)  # or a power cut may take the name of the file and so everything in it
         with self._lock:
             self._segments[fid] = segment
         failpoints.hit("rotate.after_create")
@@ -224,6 +228,7 @@ class ValueLog:
             newest = max(self._segments)
             doomed = [s for s in self._segments.values() if s.fid < min(before, newest) and s.max_ts <= ts]
             for segment in doomed:
+                segment.purged = True
                 del self._segments[segment.fid]
         for segment in sorted(doomed, key=lambda s: s.fid):
             segment.path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ a full disk doesn't: what didn't fit is refused, and the next write may fit.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pump_service.store import failpoints
-from pump_service.store.errors import NoSpaceError, StoreClosedError, StoreFailedError
+from pump_service.store.errors import NoDescriptorsError, NoSpaceError, StoreClosedError, StoreError, StoreFailedError
 from pump_service.store.indexer import Batch, Indexer
 from pump_service.store.records import Record
 from pump_service.store.segment import DiskFullError
@@ -183,7 +184,11 @@ class Writer:
 
     def _refuse(self, error: DiskFullError, taken: list[_Submission]) -> None:
         # Unlike a failed fsync this leaves no doubt about what is on the disk: it goes on as soon as there is room.
-        refusal = NoSpaceError(_available(Path(error.filename).parent), self._stop_at)
+        refusal: StoreError
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            refusal = NoDescriptorsError()
+        else:
+            refusal = NoSpaceError(_available(Path(error.filename).parent), self._stop_at)
         if time.monotonic() - self._refused_at > _REPORT_S:
             self._refused_at = time.monotonic()
             log.error("%s: nothing is written until there is room: %s", error.filename, error.strerror)
