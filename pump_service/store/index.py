@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -167,6 +167,11 @@ class Index:
         if not known:
             log.error("%s is damaged (%s): nothing is read until it is made again from the value log", self.path, what)
             self.on_damage()
+
+    def report_damage(self, what: str) -> NoReturn:
+        """For a reader who finds that an entry is missing: as if LevelDB had said so. Raises IndexDamagedError."""
+        self._report(what)
+        raise IndexDamagedError(self.path, what)
 
     @property
     def damaged(self) -> bool:
@@ -350,6 +355,13 @@ class Index:
         """The last record that is in here; (0, 0) in a new database."""
         with self._use() as db:
             return self._pointer(db, HEAD_POINTER_KEY)
+
+    def newest(self) -> Pointer | None:
+        """The last record that was ever entered; None in a new database."""
+        with self._use() as db:
+            if db.get(HEAD_POINTER_KEY) is None:
+                return None
+            return max(self._standing(db).head, self._pointer(db, HEAD_POINTER_KEY))
 
     def standing(self) -> Standing:
         """Where a start goes on: what was last synced, or, if an original pump wrote this, what that pump last saved."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from pump_service.store import binlog_head
-from pump_service.store.records import Entity
-from pump_service.store.window import Transactions, WindowReader, groups
+from pump_service.store.errors import CorruptRecordError
+from pump_service.store.records import MAX_TS, Entity
+from pump_service.store.window import Records, Transactions, WindowReader, groups
 
 _ENTRIES = 2048
 _BYTES = 8 << 20
@@ -17,30 +18,47 @@ _BYTES = 8 << 20
 def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]:
     """Transactions and fake binlogs with commit_ts in (after, through], ascending.
 
-    A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written.
+    A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written. At the first that
+    can't be read it ends with CorruptRecordError, as the original's stream does: leaving it out would lose it downstream.
     """
     for chunk in reader.transactions(after, through, _ENTRIES, keep=False):
-        yield from _chunk(reader, chunk)
+        lost = None if chunk.whole else reader.first_lost(chunk)
+        yield from _chunk(reader, chunk if lost is None else chunk.until(lost.ts - 1))
+        if lost is not None:
+            raise reader.error_of(lost.fid, lost.offset)
 
 
 def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
-    payloads = reader.payloads(chunk.fakes)
-    waiting = [(ts, p) for ts, p in zip(chunk.fakes.commits.tolist(), payloads, strict=True) if p is not None]
-    waiting.reverse()
+    fakes = _Fakes(reader, chunk.fakes)
     for begin, end in groups(chunk.prewrites.lengths, _BYTES, _ENTRIES):
         rows = np.arange(begin, end)
-        columns = (
-            reader.payloads(chunk.commits, rows),
-            reader.payloads(chunk.prewrites, rows),
-            chunk.commits.starts[rows].tolist(),
-            chunk.commits.commits[rows].tolist(),
-        )
-        for commit, prewrite, start_ts, commit_ts in zip(*columns, strict=True):
-            while waiting and waiting[-1][0] < commit_ts:
-                ts, payload = waiting.pop()
-                yield Entity(payload, ts, ts)
-            if commit is not None and prewrite is not None:
-                yield Entity(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
-    while waiting:
-        ts, payload = waiting.pop()
-        yield Entity(payload, ts, ts)
+        commits, prewrites = reader.payloads(chunk.commits, rows), reader.payloads(chunk.prewrites, rows)
+        starts, times = chunk.commits.starts[rows].tolist(), chunk.commits.commits[rows].tolist()
+        for i, (commit, prewrite, start_ts, commit_ts) in enumerate(zip(commits, prewrites, starts, times, strict=True)):
+            yield from fakes.before(commit_ts)
+            if commit is None or prewrite is None:
+                raise _unreadable(reader, chunk.commits if commit is None else chunk.prewrites, begin + i)
+            yield Entity(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
+    yield from fakes.before(MAX_TS + 1)
+
+
+class _Fakes:
+    """The fake binlogs of a chunk, taken in their order."""
+
+    def __init__(self, reader: WindowReader, records: Records) -> None:
+        self._reader, self._records = reader, records
+        self._payloads = reader.payloads(records)
+        self._times = records.commits.tolist()
+        self._next = 0
+
+    def before(self, ts: int) -> Iterator[Entity]:
+        while self._next < len(self._times) and self._times[self._next] < ts:
+            payload, at = self._payloads[self._next], self._times[self._next]
+            if payload is None:
+                raise _unreadable(self._reader, self._records, self._next)
+            self._next += 1
+            yield Entity(payload, at, at)
+
+
+def _unreadable(reader: WindowReader, records: Records, which: int) -> CorruptRecordError:
+    return reader.error_of(int(records.fids[which]), int(records.offsets[which]))

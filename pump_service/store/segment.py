@@ -219,6 +219,26 @@ class Segment:
         self._let_others_go()  # it is one of the sealed now
         failpoints.hit("rotate.after_footer")
 
+    def was_replaced(self) -> bool:
+        """Whether its name is now another file's."""
+        try:
+            there = self.path.stat()
+        except OSError:
+            return False
+        here = os.fstat(self._fd)
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+    def cut(self, end: int, aside: Path) -> None:
+        """Ends an unsealed segment at `end`, after copying what lies behind it to a file; both are synced."""
+        with aside.open("wb") as copy:
+            for at in range(end, self.size, WRITE_CHUNK):
+                copy.write(self.pread(at, min(WRITE_CHUNK, self.size - at)))
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.ftruncate(self._fd, end)
+        os.fsync(self._fd)
+        self.size = end
+
     def read_record(self, offset: int) -> bytes:
         """The payload of the record at `offset`; CorruptRecordError if there is none or its CRC is wrong."""
         data = self.pread(offset, 4096)

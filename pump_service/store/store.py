@@ -15,6 +15,7 @@ import pyarrow as pa
 from pump_service.store import failpoints, pull
 from pump_service.store.errors import (
     BarrierError,
+    CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
     StoreClosedError,
@@ -56,6 +57,7 @@ class Store:
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
             self._index = Index(data_dir / "kv", options.kv)
             standing = self._index.standing()
+            self._log.cut_torn_end(self._index.newest())
             begin = self._recover(standing)
         except BaseException:
             os.close(self._lock_fd)
@@ -236,8 +238,8 @@ class Store:
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
 
-        Bad records are left out, counted and logged, or with `strict` a CorruptRecordError. WindowPurgedError as in `bounds`; ValueError if hi is beyond
-        max_commit_ts, for then the window isn't complete yet.
+        Bad records are left out, counted and logged, or with `strict` a CorruptRecordError. WindowPurgedError as in `bounds`;
+        ValueError if hi is beyond max_commit_ts, for then the window isn't complete yet.
         """
         self._check_purged(lo)
         top = self.max_commit_ts
@@ -246,16 +248,20 @@ class Store:
         return self._read(lo, hi, strict)
 
     def _read(self, lo: int, hi: int, strict: bool) -> Iterator[pa.RecordBatch]:
-        for batch in self._reader.read(lo, hi, strict):
-            self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
-            yield batch
-            lo = batch.column(0)[-1].as_py()
+        try:
+            for batch in self._reader.read(lo, hi, strict):
+                self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
+                yield batch
+                lo = batch.column(0)[-1].as_py()
+        except CorruptRecordError:
+            self._check_purged(lo)  # it may have been removed meanwhile
+            raise
         self._check_purged(lo)
 
     def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
         """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows live
         until `stop` is set or the store closes. WindowPurgedError, also later on, if the reader is behind what has been
-        purged; 0 begins with the oldest there is."""
+        purged; 0 begins with the oldest there is. CorruptRecordError at the first that can't be read."""
         if after_ts > 0:
             self._check_purged(after_ts)
         return self._pull(after_ts if after_ts > 0 else self._gc_ts, stop)
@@ -275,6 +281,9 @@ class Store:
                     if stop.is_set():
                         return
                 self._check_purged(after_ts)
+            except CorruptRecordError:
+                self._check_purged(after_ts)
+                raise
             except StoreClosedError:
                 return
             after_ts = through

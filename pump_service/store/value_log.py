@@ -51,6 +51,7 @@ class ValueLog:
             _sync_directory(directory.parent)
         self._names = OpenFile(directory, os.O_RDONLY | os.O_DIRECTORY)
         fids = sorted(int(m[1]) for entry in directory.iterdir() if (m := _NAME.match(entry.name)))
+        self._torn_at: Pointer | None = None
         self._segments = {fid: Segment(self.path_of(fid), fid) for fid in fids}
         for segment in self._segments.values():
             if not segment.sealed:
@@ -76,17 +77,50 @@ class ValueLog:
         return segment
 
     def _find_max_ts(self, segment: Segment) -> int:
-        top = 0
-        for batch in scan_segment(segment, 0, segment.size, self._skipped):
+        top = end = 0
+        for batch in scan_segment(segment, 0, segment.size, self.note_skipped):
             top = max(top, int(np.where(batch.tps == 0, batch.starts, batch.commits).max()))
+            end = batch.end
+        self._torn_at = Pointer(segment.fid, end) if end < segment.size else None
         return top
 
-    def _skipped(self, segment: Segment, begin: int, size: int) -> None:
+    def cut_torn_end(self, indexed: Pointer | None) -> None:
+        """To be called before the first append: takes away what a write that was cut short has left at the end, and keeps it in
+        a file beside. So what is unreadable later on was once acknowledged. If a record that is `indexed` lies in it, it was
+        no such write, and nothing is touched."""
+        torn, segment = self._torn_at, self._current
+        if torn is None or torn.fid != segment.fid or (indexed is not None and torn <= indexed):
+            return
+        aside = segment.path.with_name(f"{segment.path.name}.torn-{torn.offset}")
+        size = segment.size - torn.offset
+        segment.cut(torn.offset, aside)
+        _sync_directory(self._dir)
+        with self._lock:
+            self._skips.pop((torn.fid, torn.offset), None)
+        log.warning(
+            "%s ended in %d bytes of a write that was cut short, which nobody was told to be safe: moved to %s",
+            segment.path, size, aside,
+        )  # fmt: skip
+
+    def note_skipped(self, segment: Segment, begin: int, size: int) -> None:
+        """Counts and logs an unreadable stretch that a scan met, the first time."""
         with self._lock:
             known = self._skips.get((segment.fid, begin), 0)
             self._skips[segment.fid, begin] = max(known, size)
         if not known:
             log.error("%s: skipped %d unreadable bytes at offset %d", segment.path, size, begin)
+
+    def look_again(self, fid: int) -> None:
+        """Opens a sealed segment again if its file was replaced, as a copy that is moved into its place does."""
+        segment = self.segment(fid)
+        if segment is None or segment is self._current or not segment.was_replaced():
+            return
+        restored = Segment(segment.path, fid)
+        restored.max_ts = max(restored.max_ts, segment.max_ts)
+        with self._lock:
+            if self._segments.get(fid) is segment:
+                self._segments[fid] = restored
+        log.warning("%s was replaced: reading goes on with the new file", segment.path)
 
     @property
     def skipped_bytes(self) -> int:
@@ -219,7 +253,7 @@ class ValueLog:
             if begin.fid <= segment.fid <= end.fid:
                 lower = begin.offset if segment.fid == begin.fid else 0
                 upper = end.offset if segment.fid == end.fid else segment.size
-                yield from scan_segment(segment, lower, upper, self._skipped)
+                yield from scan_segment(segment, lower, upper, self.note_skipped)
 
     def purge(self, ts: int, before: int) -> list[int]:
         """Removes every sealed segment with a number below `before`, but the newest, whose timestamps are all <= ts; returns

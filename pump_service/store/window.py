@@ -12,16 +12,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pump_service.store.absent import Absences
 from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.index import Index
 from pump_service.store.records import COMMIT, WINDOW_SCHEMA, Bounds
-from pump_service.store.segment import HEADER, RECORD_MAGIC, Segment, crc32c
+from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
 from pump_service.store.value_log import ValueLog
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ CHUNK_ENTRIES = 16_384
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 32_768
 _KEPT_CHUNKS = 32
+_REMEMBERED = 10_000
 _RUN_BYTES = 1 << 20
 _GAP = 64 << 10
 _LOOK = HEADER.size + HEAD_BYTES
@@ -66,28 +69,42 @@ class Records:
         return len(self.fids)
 
 
+class Unreadable(NamedTuple):
+    """The timestamp that can't be given to readers, and where the record is that it needs."""
+
+    ts: int
+    fid: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class Transactions:
     """Committed transactions in ascending commit_ts: row i of `commits` and of `prewrites` belong together.
 
-    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. `unreadable`:
-    file and offset of a record of this range that could not be read, if there is one.
+    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. What `bad` and
+    `missing` name is left out.
     """
 
     commits: Records
     prewrites: Records
     fakes: Records
     through: int
-    unreadable: tuple[int, int] | None = None
+    bad: tuple[Unreadable, ...] = ()
+    """records of this range, and Prewrites of its transactions, that could not be read"""
+    missing: tuple[tuple[int, int, Pointer], ...] = ()
+    """commit_ts, start_ts and Commit of transactions without a Prewrite in the index"""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was left out."""
+        return not self.bad and not self.missing
 
     def until(self, ts: int) -> Transactions:
         """The same up to a smaller timestamp."""
         count = int(np.searchsorted(self.commits.commits, ts, "right"))
         fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
         first, rest = slice(0, count), slice(0, fakes)
-        return Transactions(
-            self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts, self.unreadable
-        )
+        return Transactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts)
 
 
 class WindowReader:
@@ -98,6 +115,8 @@ class WindowReader:
         self._log, self._index = value_log, index
         self._lock = threading.Lock()
         self._recent: OrderedDict[int, Transactions] = OrderedDict()
+        self._absences = Absences(value_log, index)
+        self._reported: set[int] = set()
         self.missing_prewrites = 0
 
     # -- which transactions
@@ -115,13 +134,13 @@ class WindowReader:
             if chunk is None:
                 chunk = self._chunk(after, through, entries)
                 with self._lock:
-                    if keep:
+                    if keep and chunk.whole:  # else the file may be restored: it is looked at again
                         self._recent[after] = chunk
                     while len(self._recent) > _KEPT_CHUNKS:
                         self._recent.popitem(last=False)
             elif chunk.through > through:
                 chunk = chunk.until(through)
-            if len(chunk.commits) or len(chunk.fakes):
+            if len(chunk.commits) or len(chunk.fakes) or not chunk.whole:
                 yield chunk
             after = chunk.through
 
@@ -137,25 +156,22 @@ class WindowReader:
         keys = np.where(records.tps == 0, records.starts, records.commits)
         in_order = np.zeros(len(fids), np.int64)
         in_order[places] = keys
-        unreadable: tuple[int, int] | None = None
+        bad: list[Unreadable] = []
         if len(keys) < len(fids) or not _ascending(in_order, after, through):
             indexed, fids, offsets = self._index.range(after, through, entries)
             records, places = self._look(fids, offsets)
             at = indexed[places]
             differs = np.where(records.tps == 0, records.starts, records.commits) != at
-            if len(places) < len(fids):
-                lost = int(np.setdiff1d(np.arange(len(fids)), places)[0])
-                unreadable = int(fids[lost]), int(offsets[lost])
+            for i in np.setdiff1d(np.arange(len(fids)), places).tolist():
+                bad += [Unreadable(int(indexed[i]), int(fids[i]), int(offsets[i]))]
             for i in np.flatnonzero(differs).tolist():
-                unreadable = int(records.fids[i]), int(records.offsets[i])
-                self._log.report_corrupt(
-                    int(records.fids[i]), int(records.offsets[i]), f"not the record of ts {int(at[i])}"
-                )
+                bad.append(Unreadable(int(at[i]), int(records.fids[i]), int(records.offsets[i])))
+                self._log.report_corrupt(*bad[-1][1:], f"not the record of ts {bad[-1].ts}")
             records = records.take(~differs)
             in_order = indexed
         last = int(in_order[-1]) if len(fids) == entries else through
         found = self._join(records, last)
-        return found if unreadable is None else replace(found, unreadable=unreadable)
+        return replace(found, bad=(*bad, *found.bad)) if bad else found
 
     def _join(self, records: Records, through: int) -> Transactions:
         prewrites = records.tps == 0
@@ -183,30 +199,61 @@ class WindowReader:
         through: int,
     ) -> Transactions:
         missing = np.flatnonzero(~found)
-        fids, offsets = [], []
+        pointers: dict[int, Pointer] = {}
         for start in commits.starts[missing].tolist():
             pointer = self._index.get(start)
             if pointer is not None:
-                fids.append(pointer.fid)
-                offsets.append(pointer.offset)
-        older, _ = self._look(np.array(fids, np.int64), np.array(offsets, np.int64))
+                pointers[start] = pointer
+        places = np.array(list(pointers.values()), np.int64).reshape(-1, 2)
+        older, _ = self._look(places[:, 0], places[:, 1])
         older = older.take(older.tps == 0)
         pool = _concat(candidates, older)
         pool = pool.take(np.argsort(pool.starts, kind="stable"))
         at = np.searchsorted(pool.starts, commits.starts)
         found = at < len(pool)
         found[found] = pool.starts[at[found]] == commits.starts[found]
-        for commit_ts, start_ts in zip(commits.commits[~found].tolist(), commits.starts[~found].tolist(), strict=True):
+        bad, absent = [], []
+        for i in np.flatnonzero(~found).tolist():
+            commit_ts, start_ts = int(commits.commits[i]), int(commits.starts[i])
             self._miss(commit_ts, start_ts)
-        return Transactions(commits.take(found), pool.take(at[found]), fakes, through)
+            place = pointers.get(start_ts)
+            if place is None:
+                absent.append((commit_ts, start_ts, Pointer(int(commits.fids[i]), int(commits.offsets[i]))))
+            else:
+                bad.append(Unreadable(commit_ts, *place))
+        return Transactions(
+            commits.take(found), pool.take(at[found]), fakes, through, tuple(bad), tuple(absent)
+        )
 
     def _miss(self, commit_ts: int, start_ts: int) -> None:
         self.missing_prewrites += 1
+        if commit_ts in self._reported:
+            return
+        if len(self._reported) < _REMEMBERED:
+            self._reported.add(commit_ts)
         log.error(
             "no Prewrite of transaction %d in this pump though its Commit %d is: the transaction is left out",
             start_ts,
             commit_ts,
         )
+
+    def first_lost(self, chunk: Transactions) -> Unreadable | None:
+        """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read. None if
+        there is none; a transaction whose Prewrite never came here doesn't count."""
+        lost = list(chunk.bad)
+        for commit_ts, start_ts, commit in chunk.missing:
+            place = self._absences.cause(start_ts, commit)
+            if place is not None:
+                lost.append(Unreadable(commit_ts, *place))
+        return min(lost, default=None)
+
+    def error_of(self, fid: int, offset: int) -> CorruptRecordError:
+        """What a reader is told that must not miss the record there. The next one looks at the file anew."""
+        self._log.look_again(fid)
+        return CorruptRecordError(
+            str(self._log.path_of(fid)), offset,
+            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself",
+        )  # fmt: skip
 
     def _look(self, fids: Ints, offsets: Ints) -> tuple[Records, Ints]:
         """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
@@ -294,18 +341,14 @@ class WindowReader:
         Records that can't be read are left out, or, with `strict`, a CorruptRecordError that names the first of them.
         """
         for chunk in self.transactions(after, through):
-            if strict and chunk.unreadable is not None:
-                raise self._lost(*chunk.unreadable)
+            if strict and not chunk.whole:
+                lost = self.first_lost(chunk)
+                if lost is not None:
+                    raise self.error_of(lost.fid, lost.offset)
             for begin, end in groups(chunk.prewrites.lengths, BATCH_BYTES, BATCH_ROWS):
                 batch = self._batch(chunk, begin, end, strict)
                 if batch.num_rows:
                     yield batch
-
-    def _lost(self, fid: int, offset: int) -> CorruptRecordError:
-        return CorruptRecordError(
-            str(self._log.path_of(fid)), offset,
-            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself",
-        )  # fmt: skip
 
     def _batch(self, chunk: Transactions, begin: int, end: int, strict: bool) -> pa.RecordBatch:
         rows = slice(begin, end)
@@ -315,7 +358,7 @@ class WindowReader:
         if None in payloads:
             if strict:
                 bad = begin + payloads.index(None)
-                raise self._lost(int(chunk.prewrites.fids[bad]), int(chunk.prewrites.offsets[bad]))
+                raise self.error_of(int(chunk.prewrites.fids[bad]), int(chunk.prewrites.offsets[bad]))
             keep = np.array([p is not None for p in payloads])
             commits, starts, lengths = commits[keep], starts[keep], lengths[keep]
         joined = b"".join(p for p in payloads if p is not None) if None in payloads else b"".join(payloads)  # type: ignore[arg-type]

@@ -39,7 +39,6 @@ from pump_service.store import (
     WINDOW_SCHEMA,
     BarrierError,
     Bounds,
-    CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
     Record,
@@ -372,33 +371,6 @@ def test_a_closed_store_opens_with_all_it_had(tmp_path: Path) -> None:
         again.bounds(0, 10, 1, 1)
 
 
-@pytest.mark.parametrize("which", ["prewrite", "commit"])
-def test_a_strict_reader_is_never_given_a_window_with_a_hole(tmp_path: Path, which: str) -> None:
-    store = Store.open(tmp_path, OPTIONS)
-    records = transactions(20)
-    write(store, *records)
-    settle(store)
-    place = store._index.get(BASE + 100 * 5 if which == "prewrite" else BASE + 100 * 9 + 150)
-    store.close()
-    path = tmp_path / "value" / "000000.vlog"
-    data = bytearray(path.read_bytes())
-    assert place is not None
-    data[place.offset + 30] ^= 4
-    path.write_bytes(data)
-    again = Store.open(tmp_path, OPTIONS)
-    for _ in range(2):  # it is said every time, not once
-        with pytest.raises(CorruptRecordError, match=f"000000.vlog: offset {place.offset}.*restore the file"):
-            list(again.read_window(0, again.max_commit_ts, strict=True))
-    again.close()
-    data[place.offset + 30] ^= 4
-    path.write_bytes(data)
-    healed = Store.open(tmp_path, OPTIONS)
-    assert sum(batch.num_rows for batch in healed.read_window(0, healed.max_commit_ts, strict=True)) == len(
-        paired(records)
-    )
-    healed.close()
-
-
 def test_bad_records_are_left_out_counted_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store.open(tmp_path, OPTIONS)
     records = transactions(20)
@@ -417,7 +389,6 @@ def test_bad_records_are_left_out_counted_and_reported_once(tmp_path: Path, capl
     again = Store.open(tmp_path, OPTIONS)
     for _ in range(2):
         assert window(again) == expected
-        assert [row[:2] for row in pulled(again, expected[-1][0])] == [row[:2] for row in expected]
     assert again.stats().corrupt_records == 2
     assert sum("checksum mismatch" in line for line in caplog.messages) == 2
     again.close()
@@ -441,6 +412,9 @@ def test_a_torn_tail_costs_only_what_was_not_acknowledged(tmp_path: Path) -> Non
     with (tmp_path / "value" / "000000.vlog").open("ab") as file:
         file.write(b"\xe8\x56\x3a\x82" + (500).to_bytes(8, "little") + b"half a rec")
     again = Store.open(tmp_path, OPTIONS)
+    [torn] = (tmp_path / "value").glob("*.torn-*")
+    assert torn.read_bytes().endswith(b"half a rec")
+    assert again.stats().skipped_bytes == 0
     more = transactions(20, 100)
     write(again, *more)
     settle(again)

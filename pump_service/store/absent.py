@@ -1,0 +1,68 @@
+"""Why a Commit has no Prewrite in the index.
+
+Usually because nobody ever sent it here. But it may have been unreadable when the index was made from the value log, or
+purged, or the index may have lost it, and then a committed transaction would be left out without a word. TiDB asks for a
+commit_ts only after the Prewrite was acknowledged, so the Prewrite lies before its Commit, in a segment whose highest timestamp
+is at least its start_ts: few are looked through, and what is found not to be there never will be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pump_service.store.errors import CorruptRecordError
+from pump_service.store.index import Index
+from pump_service.store.scan import scan_segment
+from pump_service.store.segment import Pointer, Segment
+from pump_service.store.sorter import LONG_TRANSACTION
+from pump_service.store.value_log import ValueLog
+
+_REMEMBERED = 10_000
+
+
+class Absences:
+    """Thread-safe."""
+
+    def __init__(self, value_log: ValueLog, index: Index) -> None:
+        self._log, self._index = value_log, index
+        self._proven: set[int] = set()
+
+    def cause(self, start_ts: int, commit: Pointer) -> Pointer | None:
+        """Where the unreadable bytes are that may have been the Prewrite of the transaction whose Commit lies at `commit`; None
+        if it never came here. IndexDamagedError if it is in the value log, CorruptRecordError if it may have been purged."""
+        if start_ts in self._proven:
+            return None
+        if start_ts + LONG_TRANSACTION <= self._index.gc_ts():
+            raise CorruptRecordError(
+                str(self._log.path_of(commit.fid)),
+                commit.offset,
+                f"the Prewrite of transaction {start_ts}, which is committed here, is older than what garbage collection has "
+                f"kept: a reader needs a new full copy of the data",
+            )
+        skipped: list[Pointer] = []
+        for segment in self._candidates(start_ts, commit):
+            self._look_through(segment, start_ts, commit, skipped)
+        if skipped:
+            return skipped[-1]
+        if len(self._proven) < _REMEMBERED:
+            self._proven.add(start_ts)
+        return None
+
+    def _candidates(self, start_ts: int, commit: Pointer) -> list[Segment]:
+        segments = [s for s in self._log.segments() if s.fid <= commit.fid]
+        first = next((i for i, s in enumerate(segments) if s.max_ts >= start_ts), len(segments))
+        return segments[max(0, first - 1) :]  # if it was damaged, max_ts may not know of it
+
+    def _look_through(self, segment: Segment, start_ts: int, commit: Pointer, skipped: list[Pointer]) -> None:
+        def skip(part: Segment, begin: int, size: int) -> None:
+            skipped.append(Pointer(part.fid, begin))
+            self._log.note_skipped(part, begin, size)
+
+        end = commit.offset if segment.fid == commit.fid else segment.size
+        for batch in scan_segment(segment, 0, end, skip):
+            found = np.flatnonzero((batch.tps == 0) & (batch.starts == start_ts))
+            if len(found):
+                self._index.report_damage(
+                    f"the Prewrite of transaction {start_ts} is at offset {int(batch.offsets[found[0]])} of {segment.path} and "
+                    f"not in the index"
+                )
