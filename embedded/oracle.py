@@ -59,7 +59,7 @@ class Oracle:
         self._acked = bytearray()
         self._next = 0  # the first transaction, by commit_ts, whose Prewrite is not acknowledged
         self._used: Collection[int] = frozenset()
-        self._committed = 0
+        self._committed = self._sent = 0
         self._hint: Callable[[], int] | None = None
         self._moved = asyncio.Event()
 
@@ -118,6 +118,14 @@ class Oracle:
         """The transaction with `commit_ts` is committed: later timestamps should be larger."""
         self._committed = max(self._committed, commit_ts)
 
+    async def send(self, start_ts: int, ahead_ms: int) -> None:
+        """The transaction that began at `start_ts` is about to send its Prewrite: time goes on to where it began, as far as the
+        bound allows. Returns when that is no more than `ahead_ms` short of it, for nobody has a timestamp of the future."""
+        self._sent = max(self._sent, start_ts)
+        while self.bound is not None and self.bound <= start_ts - compose(ahead_ms):
+            self._moved.clear()
+            await self._moved.wait()
+
     def end_replay(self) -> None:
         """Back to free running. What the recording has left is not replayed any more and bounds nothing."""
         finished = self._next >= len(self._commits)
@@ -166,7 +174,7 @@ class Oracle:
         """The smallest timestamp that should be handed out next, before the rules about room and used ones."""
         if not self._replaying:
             return max(self._last + 1, self._free_running())
-        wish = self._committed + 1
+        wish = max(self._committed, self._sent) + 1
         if self._hint is not None:
             wish = max(wish, self._hint())
         if bound is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from embedded.cluster.store import Store
 
 _WINDOW = 256  # Prewrites in flight
+_AHEAD_MS = 5000  # how far Prewrites may be ahead of what their recorded order allows PD to have given out
 _OPEN_SECONDS = 8192  # Commits and Rollbacks that wait for their pump before no more Prewrites are sent
 _RETRY_S = 0.5
 _GIVE_UP_S = 600.0
@@ -151,10 +152,14 @@ class Player:
             if txn.second or txn.write:
                 self._store.prewrite(txn.prewrite_key, txn.start_ts)
             self.progress.sent += 1
-            self._spawn(self._prewrite(record, txn))
+            self._spawn(self._send(record, txn))
         else:
             self._seconds[record.start_ts] = record.payload
             self._settle(txn)
+
+    async def _send(self, record: Record, txn: Transaction) -> None:
+        await self._oracle.send(txn.start_ts, _AHEAD_MS)
+        await self._prewrite(record, txn)
 
     async def _prewrite(self, record: Record, txn: Transaction) -> None:
         try:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
+from pump_service.clock import TimeLimit
 from pump_service.metrics import Metrics
 from pump_service.store import NoSpaceError, Record, Store
+from pump_service.store.binlog_head import stored_head
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 
@@ -18,6 +20,7 @@ _log = logging.getLogger(__name__)
 _UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
 _PREWRITE, _ROLLBACK = 0, 2
 _MAX_TS = 2**63 - 1
+_ODD_FROM = 64 << 10  # larger payloads aren't measured, which would copy them
 _SLOW_S = 1.0  # a slower call is logged
 _REPORT_S = 1.0  # but not more often
 
@@ -38,11 +41,14 @@ class Ingest:
     Rollbacks and fake binlogs are taken in every state, so that open transactions can end.
     """
 
-    def __init__(self, cluster_id: int, state: Callable[[], str], store: Store, metrics: Metrics) -> None:
+    def __init__(
+        self, cluster_id: int, state: Callable[[], str], store: Store, metrics: Metrics, time_limit: TimeLimit
+    ) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._store = store
         self._metrics = metrics
+        self._time_limit = time_limit
         # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
         self._prefix = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
         self._prefix_end = len(self._prefix)
@@ -76,6 +82,12 @@ class Ingest:
             raise Refused(_not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})"))
         if tp == 1 and commit <= start:
             raise Refused(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
+        # Encoded as protobuf itself would, nothing is there twice.
+        if (len(payload) > _ODD_FROM or binlog.ByteSize() != len(payload)) and stored_head(payload) != (tp, start, commit):
+            raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once"))
+        limit = self._time_limit
+        if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
+            raise Refused(_not_a_binlog(payload, limit.describe(max(start, commit))))
         return Record(tp, start, commit, payload)
 
     def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:

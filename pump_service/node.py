@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from pump_service.clock import Clock
 from pump_service.notify import notify_drainers
 from upstream.registry import NodeStatus, Registry
 from upstream.rpc import TLS
@@ -72,27 +73,6 @@ def _write_new(path: Path, text: str, mode: int) -> None:
     temporary.replace(path)
 
 
-class Clock:
-    """Timestamps that need not be exact: the last TSO seen plus the time since."""
-
-    def __init__(self, tso: Callable[[], int]) -> None:
-        self._tso = tso
-        self._seen = 0
-        self._at = 0.0
-
-    def fresh(self) -> int:
-        """A TSO from PD; raises what the client raises."""
-        ts = self._tso()
-        self._seen, self._at = ts, time.monotonic()
-        return ts
-
-    def about_now(self) -> int:
-        """Without asking PD; 0 before the first `fresh`."""
-        if not self._seen:
-            return 0
-        return self._seen + (int((time.monotonic() - self._at) * 1000) << 18)
-
-
 class Node:
     """State and registration. `max_commit_ts()` is the store's; all methods may be called from any thread."""
 
@@ -130,23 +110,29 @@ class Node:
             update_ts=self._clock.about_now(),
         )
 
-    def join(self, new_data: bool = False) -> None:
+    def join(self, begin: Callable[[], object] | None = None) -> None:
         """Register online, tell the drainers if this pump is new to them, and start the heartbeat.
 
-        `new_data`: the data directory was empty. Raises NodeError if another process runs under this id, if a drainer can't be told,
-        or if the data of a pump that isn't offline is gone: readers would take the windows it held for empty.
+        `begin` is given if this pump holds no record: it is to write the first one, which is on the disk before anybody hears of
+        this pump. Raises NodeError if another process runs under this id, if a drainer can't be told, or if the data of a pump
+        that isn't offline is gone: readers would take the windows it held for empty.
         """
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
         if former is not None:
             self._label = None if former.label is None else dict(former.label)
             if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
                 self._check_alone(former)
-        if new_data and former is not None and former.state != OFFLINE and former.max_commit_ts:
-            raise NodeError(
-                f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts}, but its data directory is "
-                "new: is a disk not mounted? Bring the directory back; or, if what it held was replicated or is lost, set this pump offline "
-                f"(binlogctl -cmd update-pump -node-id {self.id} -state offline) and start it again"
-            )
+        if begin is not None:
+            if former is not None and former.state != OFFLINE and former.max_commit_ts:
+                raise NodeError(
+                    f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts}, but there is none "
+                    "in its data directory: is a disk not mounted? Bring the directory back; or, if what it held was replicated or is "
+                    f"lost, set this pump offline (binlogctl -cmd update-pump -node-id {self.id} -state offline) and start it again"
+                )
+            try:
+                begin()
+            except Exception as error:
+                raise NodeError(f"the first binlog can't be written: {error}") from error
         self.state = ONLINE
         self._retry("register", self._publish)
         if former is None or former.state == OFFLINE:

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from pump_service.clock import TimeLimit
 from pump_service.ingest import Ingest, Refused
 from pump_service.metrics import BatchHistogram
 from pump_service.store import Store, failpoints
@@ -39,7 +40,15 @@ _OPTIONS = [
 class PumpRPC:
     """`start()` listens on `address` (a grpc `unix:` address), `stop(grace_s)` ends all streams."""
 
-    def __init__(self, cluster_id: int, store: Store, ingest: Ingest, latency: BatchHistogram, address: str) -> None:
+    def __init__(
+        self,
+        cluster_id: int,
+        store: Store,
+        ingest: Ingest,
+        latency: BatchHistogram,
+        time_limit: TimeLimit,
+        address: str,
+    ) -> None:
         self._cluster_id = cluster_id
         self._store = store
         self._ingest = ingest
@@ -58,7 +67,7 @@ class PumpRPC:
         }
         handlers = [grpc.method_handlers_generic_handler("binlog.Pump", pump)]
         if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
-            service = WindowService(cluster_id, store, self._stopping)
+            service = WindowService(cluster_id, store, time_limit, self._stopping)
             window = {
                 "Bounds": grpc.unary_unary_rpc_method_handler(
                     service.bounds,

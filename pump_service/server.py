@@ -16,6 +16,7 @@ from typing import Any
 from pump_service import debug
 from pump_service.bridge import Bridge
 from pump_service.chores import Chores
+from pump_service.clock import Clock, TimeLimit
 from pump_service.config import Config, split_addr
 from pump_service.front import Front
 from pump_service.http1 import Http1
@@ -23,7 +24,7 @@ from pump_service.http_api import Api
 from pump_service.ingest import Ingest
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
-from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Clock, Node, NodeError, check_cluster, node_id
+from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Node, NodeError, check_cluster, node_id
 from pump_service.pulls import Pulls
 from pump_service.resolver import TiKVResolver
 from pump_service.rpc import PumpRPC
@@ -159,15 +160,16 @@ class Pump:
         tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
         self._registry = Registry(etcd)
         self._clock = Clock(pd.tso)
+        time_limit = TimeLimit(self._clock)
         self._store = Store.open(data_dir, config.storage, TiKVResolver(tikv, pd))
         self._closers.callback(self._store.close)
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store)
-        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics)
+        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics, time_limit)
         self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
         grpc_path = self._grpc_path(data_dir)
-        self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, f"unix:{grpc_path}")
+        self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, time_limit, f"unix:{grpc_path}")
         self._rpc.start()
         self._closers.callback(self._rpc.stop, 0.5)
         self._run_loop()
@@ -188,9 +190,11 @@ class Pump:
         )
         self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
         _warm(self._clock)
+        time_limit.start()
+        self._closers.callback(time_limit.stop)
         # Drainers must know of the pump before it takes its first binlog.
         try:
-            self._node.join(is_new)
+            self._node.join(self._chores.write_fake if self._store.is_empty else None)
         except NodeError:
             if is_new:
                 (data_dir / ".node").unlink(missing_ok=True)  # the directory stays a new one

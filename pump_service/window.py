@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import grpc
 import pyarrow as pa
 
+from pump_service.clock import TimeLimit
 from pump_service.store import Store
-from pump_service.store.errors import BarrierError, CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
+from pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
 from pump_service.store.records import WINDOW_SCHEMA
 from upstream import pb
 
@@ -21,9 +22,10 @@ _MAX = 2**63 - 1
 class WindowService:
     """Handlers for Bounds and Read; they take and give messages."""
 
-    def __init__(self, cluster_id: int, store: Store, stopping: threading.Event) -> None:
+    def __init__(self, cluster_id: int, store: Store, time_limit: TimeLimit, stopping: threading.Event) -> None:
         self._cluster_id = cluster_id
         self._store = store
+        self._time_limit = time_limit
         self._stopping = stopping
 
     def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
@@ -33,6 +35,8 @@ class WindowService:
             context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
             )
+        if self._time_limit.mark_exceeded(request.fresh_ts):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}")
         try:
             reached = self._store.barrier(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
             found = self._store.bounds(request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX)
@@ -79,8 +83,6 @@ def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
         code = grpc.StatusCode.OUT_OF_RANGE
     elif isinstance(error, CorruptRecordError):
         code = grpc.StatusCode.DATA_LOSS
-    elif isinstance(error, BarrierError):
-        code = grpc.StatusCode.INVALID_ARGUMENT
     elif isinstance(error, IndexDamagedError):
         code = grpc.StatusCode.UNAVAILABLE
     context.abort(code, str(error))

@@ -1,7 +1,6 @@
 """The pump's store: durable records in, transactions in commit order out. See docs/architecture.md for its promises."""
 
 from pump_service.store.errors import (
-    BarrierError,
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
@@ -32,7 +31,6 @@ __all__ = [
     "PREWRITE",
     "ROLLBACK",
     "WINDOW_SCHEMA",
-    "BarrierError",
     "Bounds",
     "CorruptRecordError",
     "Entity",

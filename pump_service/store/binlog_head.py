@@ -104,6 +104,14 @@ def parse_head(payload: bytes) -> Head:
     return Head(tp, start, commit)
 
 
+def stored_head(payload: bytes) -> Head:
+    """What everything that reads the store takes for the head of this message: in the encoder's order the first fields, else the
+    last of each. Legal protobuf may hold a field twice, and then it is not what protobuf says. ValueError as parse_head."""
+    head = np.frombuffer(payload[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"), np.uint8).reshape(1, -1)
+    tps, starts, commits, right = parse_heads(head, np.array([len(payload)], np.int64))
+    return Head(int(tps[0]), int(starts[0]), int(commits[0])) if right[0] else parse_head(payload)
+
+
 def prewrite_key(payload: bytes) -> bytes:
     """The primary key of the transaction (raw TiKV key), b"" if absent."""
     key = b""

@@ -73,7 +73,3 @@ class WindowPurgedError(StoreError):
         )
         self.after_ts = after_ts
         self.gc_ts = gc_ts
-
-
-class BarrierError(StoreError):
-    """The timestamp of a barrier is no timestamp PD can have given."""

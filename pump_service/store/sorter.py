@@ -80,7 +80,7 @@ class Sorter:
     ) -> None:
         """Records of one segment in their order in the value log; `replay` if they may have been pushed by a former run.
 
-        A Commit that closes a Prewrite though a higher commit_ts has already been published breaks what TiDB promises
+        A Commit that closes a Prewrite though a higher timestamp has already been published breaks what TiDB promises
         (a clock that went back): readers that are past it won't see it, so it is counted and reported.
         """
         waiting, root, now = self._open, self._root, time.monotonic()
@@ -100,7 +100,7 @@ class Sorter:
                         self.transactions += 1
                         if commit - start > LONG_TRANSACTION:
                             self._long[commit] = start
-                        if commit <= root[_COMMIT] and closed is not None and not replay:
+                        if commit <= max(root[_COMMIT], root[_MARK]) and closed is not None and not replay:
                             late.append((start, commit))
                     if closed is not None:
                         self._unlink(closed)

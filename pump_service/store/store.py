@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from pump_service.store import failpoints, pull
 from pump_service.store.errors import (
-    BarrierError,
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
@@ -38,7 +36,6 @@ log = logging.getLogger(__name__)
 
 _LATE_COMMIT_SLACK = LONG_TRANSACTION
 """Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
-_MAX_BARRIER_AHEAD_MS = 86_400_000
 _FENCE_S = 5.0
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
 """A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than the
@@ -201,17 +198,15 @@ class Store:
     def barrier(self, ts: int, timeout_s: float) -> int:
         """Sends a mark behind everything written so far, without touching the disk; once everything before it has its
         verdict, max_commit_ts is at least `ts`. `ts` must come from PD, asked for before this call (see
-        docs/architecture.md). Waits at most `timeout_s` and returns max_commit_ts as it then is."""
-        newest = max(segment.max_ts for segment in self._log.segments())
-        known_ms = max(time.time_ns() // 1_000_000, newest >> 18)
-        if newest and (ts >> 18) > known_ms + _MAX_BARRIER_AHEAD_MS:
-            raise BarrierError(
-                f"barrier timestamp {ts} lies more than a day ahead of this machine's clock and of every record here: "
-                f"it can't come from PD, and taking it would hide every commit below it"
-            )
+        docs/architecture.md), or it would hide commits. Waits at most `timeout_s` and returns max_commit_ts as it then is."""
         if self.max_commit_ts < ts:
             self._writer.mark(ts)
         return self._sorter.wait_for(ts, timeout_s)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this data directory never held a record, as far as its value log tells."""
+        return self._log.first.fid == 0 and self._log.end == Pointer(0, 0)
 
     def all_matched(self) -> bool:
         """Whether every Prewrite that was written has its verdict."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 import httpx
 
+from pump_service.clock import Clock, TimeLimit
 from upstream import pb
 from upstream.etcd import EtcdClient, EtcdError
 from upstream.registry import NodeStatus, Registry
@@ -160,6 +161,13 @@ class PD:
                 count=request.count,
                 timestamp=pb.pd.Timestamp(physical=ts >> 18, logical=ts & (1 << 18) - 1),
             )
+
+
+def time_limit() -> TimeLimit:
+    """What a pump knows of PD's clock if that is this machine's."""
+    clock = Clock(lambda: int(time.time() * 1000) << 18)
+    clock.fresh()
+    return TimeLimit(clock)
 
 
 class PumpProcess:

@@ -195,7 +195,7 @@ def test_a_nearly_full_disk_refuses_transactions_and_probes_in_the_originals_wor
 
 def test_a_failed_disk_shows_in_the_errors(site):
     pump = site.pump("broken", start=False)
-    pump.env["SLUICE_FAILPOINTS"] = "vlog.fsync=error"
+    pump.env["SLUICE_FAILPOINTS"] = "vlog.fsync=error@2"
     pump.start()
     client = Client(pump.address)
     with pytest.raises(grpc.RpcError):

@@ -1,6 +1,7 @@
 """The pump as a member of the cluster: registration, heartbeat, states, leaving, and what it does by itself."""
 
 import json
+import shutil
 import socket
 import threading
 import time
@@ -313,6 +314,38 @@ def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
     site.pumps.append(again)
     again.start()
     assert site.entry(again).state == "online"
+
+
+@pytest.mark.parametrize("gone", ["value", "kv and value"])
+def test_a_value_log_that_was_emptied_beside_its_node_id_is_not_served_as_empty_windows(site, gone):
+    pump = site.pump("one", "-heartbeat-interval", "0.2")
+    Client(pump.address).transaction(site.pd, b"rows")
+    deadline = time.monotonic() + 20
+    while not site.entry(pump).max_commit_ts:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pump.kill()
+    for name in gone.split(" and "):
+        shutil.rmtree(pump.data_dir / name)
+    for _ in range(2):
+        pump.launch()
+        assert pump.process.wait(20) == 2
+        assert "is a disk not mounted" in pump.text()
+    site.registry.update_pump(replace(site.entry(pump), state="offline"))
+    pump.start()
+    assert site.entry(pump).state == "online"
+
+
+def test_a_pump_that_is_killed_before_it_took_anything_starts_again(site):
+    pump = site.pump("one", "-heartbeat-interval", "0.2")
+    deadline = time.monotonic() + 20
+    while not site.entry(pump).max_commit_ts:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pump.kill()
+    (pump.data_dir / ".node").unlink()  # the id is in its settings; the binlogs say that the data is its own
+    pump.start()
+    assert site.entry(pump).state == "online"
 
 
 def test_the_node_id_is_kept_and_wins_over_the_settings(tmp_path):

@@ -217,7 +217,7 @@ def test_while_tikv_is_away_an_open_prewrite_waits_and_is_never_guessed(site: Si
 
 def test_after_a_failed_fsync_the_pump_takes_nothing_more_and_readers_go_on(site: Site) -> None:
     pump = site.pump("one", "-fake-binlog-interval", "3600", start=False)
-    pump.env["SLUICE_FAILPOINTS"] = "vlog.fsync=error@5"
+    pump.env["SLUICE_FAILPOINTS"] = "vlog.fsync=error@6"
     pump.start()
     client = Client(pump.address)
     lo = site.pd.ts()

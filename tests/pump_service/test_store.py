@@ -37,7 +37,6 @@ from storekit import (
 
 from pump_service.store import (
     WINDOW_SCHEMA,
-    BarrierError,
     Bounds,
     InvalidRecordError,
     NoSpaceError,
@@ -314,14 +313,6 @@ def test_a_barrier_writes_nothing(store: Store) -> None:
     size, records = store.stats().value_log_bytes, store.stats().records
     assert store.barrier(BASE + (1 << 41), 10) == BASE + (1 << 41)
     assert (store.stats().value_log_bytes, store.stats().records) == (size, records)
-
-
-def test_a_barrier_from_the_future_is_refused(store: Store) -> None:
-    write(store, *transactions(1))
-    far = (max(int(time.time() * 1000), BASE >> 18) + 90_000_000) << 18
-    with pytest.raises(BarrierError, match="can't come from PD"):
-        store.barrier(far, 1)
-    assert store.max_commit_ts < far
 
 
 def test_reading_beyond_max_commit_ts_is_refused(store: Store) -> None:

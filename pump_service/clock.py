@@ -1,0 +1,146 @@
+"""PD's clock as the pump knows it, and which timestamps can't have come from PD yet.
+
+A timestamp from the future lies for good: max_commit_ts follows it, and whatever commits below it later on is never read by
+anybody who is past it. So nothing is taken that is further ahead of PD's clock than two machines may differ.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+AHEAD_MS = 10_000
+"""A record's timestamp may be this far ahead of what is known of PD's clock without asking."""
+_REFRESH_S = 2.0
+_PATIENCE_S = 0.05
+_CALM_S = 0.02
+_REPORT_S = 30.0
+
+
+class Clock:
+    """Timestamps that need not be exact: the last TSO seen plus the time since. `tso()` asks PD and may raise."""
+
+    def __init__(self, tso: Callable[[], int]) -> None:
+        self._tso = tso
+        self._lock = threading.Lock()
+        self._last = (0, 0.0)  # the highest TSO seen, and when
+        self._failed_at = -_REFRESH_S
+
+    def fresh(self) -> int:
+        """A TSO from PD; raises what the client raises."""
+        try:
+            ts = self._tso()
+        except Exception:
+            self._failed_at = time.monotonic()
+            raise
+        with self._lock:
+            if ts > self._last[0]:
+                self._last = ts, time.monotonic()
+            self._failed_at = -_REFRESH_S
+        return ts
+
+    def about_now(self) -> int:
+        """Without asking PD; 0 before the first `fresh`."""
+        seen, at = self._last
+        return seen + (int((time.monotonic() - at) * 1000) << 18) if seen else 0
+
+    @property
+    def seen(self) -> int:
+        """The highest TSO seen."""
+        return self._last[0]
+
+    @property
+    def pd_answers(self) -> bool:
+        """False if the last question failed and that was just now."""
+        return time.monotonic() - self._failed_at >= _REFRESH_S
+
+
+class TimeLimit:
+    """Says which timestamps lie in the future. Keeps `clock` up to date in a thread of its own, between `start` and `stop`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.limit = 0
+        """Timestamps up to here were issued, or nearly; about those above `exceeded` has to be asked."""
+        self._ask, self._answered = threading.Event(), threading.Event()
+        self._stop = threading.Event()
+        self._asked_at = 0.0  # 0: no question is under way
+        self._refused_at = self._reported_at = -_REPORT_S
+        self._thread = threading.Thread(target=self._run, name="pump-clock", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a question under way ends by its own time-out."""
+        self._stop.set()
+        self._ask.set()
+
+    def exceeded(self, ts: int) -> bool:
+        """Whether `ts` is too far ahead. Called where nothing may wait, so PD, which may have jumped or have gone on while this
+        machine paused, is given _PATIENCE_S for its answer and no more; the next try has it. While PD doesn't answer,
+        this machine's own clock may vouch for a timestamp too: nobody shall be refused because of PD."""
+        if self._known(ts):
+            return False
+        self._refresh()
+        if self._known(ts) or (not self._clock.pd_answers and ts <= _wall() + (AHEAD_MS << 18)):
+            return False
+        now = self._refused_at = time.monotonic()
+        if now - self._reported_at >= _REPORT_S:
+            self._reported_at = now
+            _log.error("a client is refused: %s", self.describe(ts))
+        return True
+
+    def mark_exceeded(self, ts: int) -> bool:
+        """As `exceeded` for a timestamp that a reader claims to have from PD, exactly: PD is asked whether it has come that far. May
+        take as long as PD's time-out; only if PD doesn't answer are clocks all there is."""
+        if ts <= self._clock.seen:
+            return False
+        if self._clock.pd_answers:
+            try:
+                return ts > self._clock.fresh()
+            except Exception as error:
+                _log.warning("PD can't be asked about a reader's timestamp, clocks have to do: %s", error)
+        return ts > max(self._clock.about_now(), _wall()) + (AHEAD_MS << 18)
+
+    def describe(self, ts: int) -> str:
+        """The words about a timestamp that is refused."""
+        ahead = ((ts >> 18) - (self._clock.about_now() >> 18)) / 1000
+        return (
+            f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and taking it would hide "
+            f"commits below it; do the client and this pump ask the same PD?"
+        )
+
+    def _known(self, ts: int) -> bool:
+        self.limit = max(self.limit, self._clock.about_now() + (AHEAD_MS << 18))
+        return ts <= self.limit
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if now - self._refused_at < _CALM_S or (self._asked_at and now - self._asked_at > _PATIENCE_S):
+            self._ask.set()
+            return  # who sends nonsense all the time, or asks while PD hangs, doesn't hold up the others
+        self._answered.clear()
+        self._ask.set()
+        self._answered.wait(_PATIENCE_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._ask.wait(_REFRESH_S)
+            self._ask.clear()
+            self._asked_at = time.monotonic()
+            try:
+                self._clock.fresh()
+            except Exception as error:
+                _log.debug("PD gives no timestamp: %s", error)
+            self._asked_at = 0.0
+            self._answered.set()
+
+
+def _wall() -> int:
+    return int(time.time() * 1000) << 18
