@@ -80,7 +80,7 @@ class Bridge:
                     sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS + extra, end_stream=False))
                 sender.queue(stream, b"\0" + len(message).to_bytes(4, "big") + message)
                 lane.flush()
-                await sender.drained(stream)
+                await lane.sent(stream)
         except grpc.aio.AioRpcError:
             pass  # its status is read below
         finally:

@@ -11,6 +11,7 @@ from importlib import metadata
 from types import FrameType
 
 from pump_service.config import USAGE, Config, ConfigError, load
+from pump_service.descriptors import raise_limit
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def _run(config: Config) -> int:
     from pump_service.server import Pump, StartError
 
     sys.setswitchinterval(_SWITCH_S)
+    _log.info("open files: at most %d", raise_limit())
     pump = Pump(config)
     asked: list[int] = []
 

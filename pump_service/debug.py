@@ -44,12 +44,12 @@ def memory() -> str:
     return "\n".join(lines) + "\n"
 
 
-def profile(seconds: float) -> str:
-    """Samples all other threads for so long (at most 120 s): `thread;outer;inner <samples>`, the most frequent first."""
+def profile(seconds: float, stop: threading.Event) -> str:
+    """Samples all other threads for so long (at most 120 s, or until `stop`): `thread;outer;inner <samples>`, the most frequent first."""
     seen: Counter[str] = Counter()
     me = threading.get_ident()
     end = time.monotonic() + min(seconds, _MAX_SECONDS)
-    while time.monotonic() < end:
+    while time.monotonic() < end and not stop.is_set():
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
             if ident == me:

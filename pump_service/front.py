@@ -9,8 +9,10 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
+from pump_service.admission import MAX_CONNECTIONS, Admission
 from pump_service.config import Security
 from pump_service.lane import Lane, LaneContext
 from pump_service.lane.frames import PREFACE
@@ -20,20 +22,28 @@ from pump_service.tls import allowed
 _log = logging.getLogger(__name__)
 
 _FIRST_BYTES_S = 30.0
-_MAX_CONNECTIONS = 8192
+_HANDSHAKE_S = 15.0
+_NO_DESCRIPTOR_S = 0.2
+_UNIX = "unix socket"
 _USER_TIMEOUT_MS = 30_000
 
 
 class Front:
     """Accepts connections. `grpc_path` is the Unix socket of the grpcio server, `http1` makes a protocol for HTTP/1."""
 
-    def __init__(self, grpc_path: str, http1: Callable[[], asyncio.Protocol], security: Security) -> None:
+    def __init__(
+        self, grpc_path: str, http1: Callable[[], asyncio.Protocol], security: Security, descriptors: int = MAX_CONNECTIONS
+    ) -> None:
+        """`descriptors`: how many connections may hold."""
         self.security = security
-        self._splices = Splices(grpc_path)
+        self.admission = Admission(descriptors)
+        self._splices = Splices(grpc_path, self.admission)
         self.splice = self._splices.join
         self._http1 = http1
         self._context: LaneContext | None = None
-        self._servers: list[asyncio.Server] = []
+        self._listening: list[tuple[socket.socket, ssl.SSLContext | None]] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._greeting: set[asyncio.Task[None]] = set()
         self._unix_path = ""
         self.connections: WeakSet[asyncio.Transport] = WeakSet()
 
@@ -44,11 +54,10 @@ class Front:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None, backlog: int = 1024) -> tuple[str, int]:
         """Bind; returns the address. OSError if it is taken."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: _Sniffer(self), host or None, port, ssl=tls, backlog=backlog, start_serving=False
-        )
-        self._servers.append(server)
-        name = server.sockets[0].getsockname()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets = [_bind(family, address, backlog) for family, _, _, _, address in dict.fromkeys(found)]
+        self._listening += [(sock, tls) for sock in sockets]
+        name = sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def listen_unix(self, path: str) -> None:
@@ -63,26 +72,58 @@ class Front:
             pass
         finally:
             probe.close()
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_unix_server(lambda: _Sniffer(self), path, start_serving=False))
+        self._listening.append((_bind(socket.AF_UNIX, path, 100), None))
         self._unix_path = path
 
     async def serve(self) -> None:
         """Begin to accept."""
-        for server in self._servers:
-            await server.start_serving()
+        loop = asyncio.get_running_loop()
+        self._accepting += [loop.create_task(self._accept(sock, tls)) for sock, tls in self._listening]
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections stay."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for task in self._accepting:
+            task.cancel()
+        for sock, _ in self._listening:
+            sock.close()
+        self._accepting.clear()
+        self._listening.clear()
         if self._unix_path:
             Path(self._unix_path).unlink(missing_ok=True)
             self._unix_path = ""
 
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                taken, address = await loop.sock_accept(listening)
+            except OSError as error:  # the process has no descriptor left, or the client has gone
+                _log.warning("a connection could not be taken: %s", error)
+                await asyncio.sleep(_NO_DESCRIPTOR_S)
+                continue
+            host = address[0] if isinstance(address, tuple) else _UNIX
+            if not self.admission.enter(host):
+                taken.close()
+                continue
+            sock = _Counted(taken, self.admission, host)
+            task = loop.create_task(self._greet(sock, tls))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, sock: _Counted, tls: ssl.SSLContext | None) -> None:
+        more = {"ssl_handshake_timeout": _HANDSHAKE_S} if tls is not None else {}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: _Sniffer(self), sock, ssl=tls, **more)
+        except OSError as error:  # also OpenSSL's
+            _log.debug("no connection with %s: %s", sock.host, error)
+        except BaseException:
+            sock.close()
+            raise
+
     def close_all(self) -> None:
         """Close what is still open."""
+        for task in (*self._greeting,):
+            task.cancel()
         self._splices.cancel()
         for transport in list(self.connections):
             transport.abort()
@@ -97,6 +138,40 @@ class Front:
         return self._http1()
 
 
+def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        elif Path(str(address)).is_socket():
+            Path(str(address)).unlink()  # nobody listens there any more
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _Counted(socket.socket):
+    """A connection's socket, counted until it is closed, whichever protocol has it then."""
+
+    def __init__(self, taken: socket.socket, admission: Admission, host: str) -> None:
+        super().__init__(taken.family, taken.type, taken.proto, taken.detach())
+        self.setblocking(False)
+        self.host = host
+        self._admission: Admission | None = admission
+
+    def close(self) -> None:
+        super().close()
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.leave(self.host)
+
+
 class _Sniffer(asyncio.Protocol):
     """Holds a connection until its first bytes tell HTTP/2 from HTTP/1."""
 
@@ -109,10 +184,6 @@ class _Sniffer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if len(self._front.connections) >= _MAX_CONNECTIONS:
-            _log.warning("connection refused: %d are open", len(self._front.connections))
-            transport.abort()
-            return
         # Who may open the Unix socket is the file system's to say.
         speaks_tls = transport.get_extra_info("ssl_object") is not None
         if speaks_tls and not allowed(self._front.security, transport.get_extra_info("peercert")):

@@ -12,7 +12,8 @@ import h11
 _log = logging.getLogger(__name__)
 
 _MAX_HEAD = 65536
-_MAX_BODY = 1 << 20
+_MAX_BODY = 65536
+_MAX_PIECES = 256  # of a body; h11 takes its time for each
 _IDLE_S = 75.0
 
 
@@ -45,6 +46,8 @@ class Http1(asyncio.Protocol):
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self._request: h11.Request | None = None
         self._body: list[bytes] = []
+        self._size = 0
+        self._full = False  # the transport takes nothing more
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
@@ -60,7 +63,17 @@ class Http1(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
 
+    def pause_writing(self) -> None:
+        self._full = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._go_on()
+
     def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
         try:
             self._http.receive_data(data)
             self._events()
@@ -70,10 +83,10 @@ class Http1(asyncio.Protocol):
     def _wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._transport.close)
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._transport.abort)
 
     def _events(self) -> None:
-        while self._task is None:
+        while self._task is None and not self._full:
             event = self._http.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return
@@ -83,18 +96,21 @@ class Http1(asyncio.Protocol):
             if isinstance(event, h11.Request):
                 self._request = event
                 self._body = []
+                self._size = 0
                 if self._http.they_are_waiting_for_100_continue:
                     self._send(h11.InformationalResponse(status_code=100, headers=[]))
             elif isinstance(event, h11.Data):
                 self._body.append(bytes(event.data))
-                if sum(map(len, self._body)) > _MAX_BODY:
-                    self._refuse(413, f"a body above {_MAX_BODY} bytes")
+                self._size += len(event.data)
+                if self._size > _MAX_BODY or len(self._body) > _MAX_PIECES:
+                    self._refuse(413, f"a body above {_MAX_BODY} bytes, or in more than {_MAX_PIECES} pieces")
                     return
             elif isinstance(event, h11.EndOfMessage):
                 assert self._request is not None
                 request = Request(
                     self._request.method.decode("ascii"), self._request.target.decode("ascii"), b"".join(self._body)
                 )
+                self._transport.pause_reading()  # what the client sends meanwhile stays with it
                 self._task = asyncio.get_running_loop().create_task(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
@@ -112,12 +128,20 @@ class Http1(asyncio.Protocol):
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             self._wait()
-            try:
-                self._events()  # the next request may be here already
-            except h11.RemoteProtocolError as error:
-                self._refuse(error.error_status_hint, str(error))
+            self._go_on()
         else:
+            self._wait()  # the client may take its time to read
             self._transport.close()
+
+    def _go_on(self) -> None:
+        """Read on, once the answer has left; the next request may be here already."""
+        if self._full or self._task is not None or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        try:
+            self._events()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error.error_status_hint, str(error))
 
     def _respond(self, response: Response, *, head_only: bool = False) -> None:
         headers = [("content-type", response.content_type), ("content-length", str(len(response.body)))]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -18,6 +20,8 @@ from pump_service.http1 import Request, Response
 from pump_service.metrics import exposition
 
 _OK, _OTHER = 200, 3  # the original's codes; 1 and 2 are those of its command-line tools
+_STATE_THREADS = 4
+_SHARED = ("status", "drainers", "metrics")
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -51,18 +55,34 @@ class PumpControl(Protocol):
         """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
 
 
-@dataclass(frozen=True, slots=True)
 class Api:
-    """`handle` is a `http1.Handler`."""
+    """`handle` is a `http1.Handler`.
 
-    pump: PumpControl
-    registry: CollectorRegistry
+    State and metrics have threads of their own, so they are there whatever else is asked for; who asks for the same
+    meanwhile gets the same answer. Of the pages that take long, one is made at a time; of profiles there is one.
+    """
+
+    def __init__(self, pump: PumpControl, registry: CollectorRegistry) -> None:
+        self.pump = pump
+        self.registry = registry
+        self._state = ThreadPoolExecutor(_STATE_THREADS, thread_name_prefix="pump-state")
+        self._debug = ThreadPoolExecutor(1, thread_name_prefix="pump-debug")
+        self._shared: dict[str, asyncio.Task[Response]] = {}
+        self._stop_profile = threading.Event()
+        self._profiling = False
+
+    def close(self) -> None:
+        """No more pages; those under way are left to themselves."""
+        self._stop_profile.set()
+        self._state.shutdown(wait=False, cancel_futures=True)
+        self._debug.shutdown(wait=False, cancel_futures=True)
 
     async def handle(self, request: Request) -> Response:
         """Route a request. Unknown pages are 404, wrong methods 405."""
         url = urlsplit(request.target)
         path = url.path
         parts = [unquote(part) for part in path.strip("/").split("/")]
+        name = "/".join(parts)
         pages: dict[str, tuple[str, Callable[[], Response]]] = {
             "status": ("GET", self._status),
             "drainers": ("GET", self._drainers),
@@ -70,10 +90,10 @@ class Api:
             "debug": ("GET", lambda: _text(debug.INDEX)),
             "debug/stack": ("GET", lambda: _text(debug.stacks())),
             "debug/memory": ("GET", lambda: _text(debug.memory())),
-            "debug/profile": ("GET", lambda: _profile(url.query)),
+            "debug/profile": ("GET", _nothing),  # below
             "debug/gc/trigger": ("POST", self._collect),
         }
-        method, page = pages.get("/".join(parts), ("", None))
+        method, page = pages.get(name, ("", None))
         if page is None and len(parts) == 3 and parts[0] == "state":
             method, page = "PUT", lambda: self._change(parts[1], parts[2])
         elif page is None and len(parts) == 3 and parts[:2] == ["debug", "binlog"]:
@@ -82,7 +102,41 @@ class Api:
             return Response(404, _TEXT, b"404 page not found\n")
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             return Response(405, _TEXT, f"{path} takes {method}\n".encode())
-        return await asyncio.get_running_loop().run_in_executor(None, page)
+        if name == "debug/profile":
+            return await self._profile(url.query)
+        if name in _SHARED:
+            return await self._together(name, page)
+        pool = self._debug if parts[0] == "debug" else self._state
+        return await asyncio.get_running_loop().run_in_executor(pool, page)
+
+    async def _together(self, name: str, page: Callable[[], Response]) -> Response:
+        task = self._shared.get(name)
+        if task is None:
+            task = self._shared[name] = asyncio.ensure_future(
+                asyncio.get_running_loop().run_in_executor(self._state, page)
+            )
+            task.add_done_callback(lambda _: self._shared.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _profile(self, query: str) -> Response:
+        given = parse_qs(query).get("seconds", ["5"])[-1]
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < math.inf:
+            return Response(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
+        if self._profiling:
+            return Response(429, _TEXT, b"a profile is being taken; ask again when it is done\n")
+        self._profiling = True
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        args = (seconds, self._stop_profile, asyncio.get_running_loop(), done)
+        threading.Thread(target=_take_profile, args=args, name="pump-profile", daemon=True).start()
+        done.add_done_callback(self._profiled)
+        return _text(await asyncio.shield(done))
+
+    def _profiled(self, _done: asyncio.Future[str]) -> None:
+        self._profiling = False
 
     def _status(self) -> Response:
         errors = []
@@ -141,12 +195,11 @@ def _text(text: str) -> Response:
     return Response(200, _TEXT, text.encode())
 
 
-def _profile(query: str) -> Response:
-    given = parse_qs(query).get("seconds", ["5"])[-1]
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < math.inf:
-        return Response(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
-    return _text(debug.profile(seconds))
+def _nothing() -> Response:
+    raise AssertionError("this page is made elsewhere")
+
+
+def _take_profile(seconds: float, stop: threading.Event, loop: asyncio.AbstractEventLoop, done: asyncio.Future[str]) -> None:
+    text = debug.profile(seconds, stop)
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(done.set_result, text)

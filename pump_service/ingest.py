@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from pump_service.clock import TimeLimit
 from pump_service.metrics import Metrics
 from pump_service.store import NoSpaceError, Record, Store
-from pump_service.store.binlog_head import stored_head
+from pump_service.store.binlog_head import fields, stored_head
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
 _PREWRITE, _ROLLBACK = 0, 2
 _MAX_TS = 2**63 - 1
-_ODD_FROM = 64 << 10  # larger payloads aren't measured, which would copy them
+_ODD_FROM = 64 << 10  # larger payloads aren't parsed or measured, which would copy them
 _SLOW_S = 1.0  # a slower call is logged
 _REPORT_S = 1.0  # but not more often
 
@@ -56,21 +56,28 @@ class Ingest:
         self.last_call = time.monotonic()
         self._reported = 0.0
 
-    def admit(self, message: bytes) -> Record | None:
-        """The record in a WriteBinlogReq; None for a probe (it succeeds, nothing is written). Raises Refused."""
-        payload = self._payload(message)
-        try:
-            binlog = self._parse(payload)
-        except DecodeError:
-            raise Refused(_not_a_binlog(payload, "it isn't a protobuf message of that type")) from None
-        tp = binlog.tp
-        start = binlog.start_ts
-        commit = binlog.commit_ts
-        # An unknown tp is dropped by the parser, which would make a Prewrite of it: look at the bytes themselves.
-        if payload[:1] == b"\x08" and payload[1] == tp and 0 <= tp <= _ROLLBACK:
-            pass
-        elif payload:
-            tp = _checked_type(payload, binlog)
+    def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
+        """The record in the WriteBinlogReq at data[begin:end]; None for a probe (it succeeds, nothing is written). Raises Refused."""
+        payload = self._payload(data, begin, len(data) if end is None else end)
+        if len(payload) > _ODD_FROM:
+            tp, start, commit = _walk(payload)
+        else:
+            try:
+                binlog = self._parse(payload)
+            except DecodeError:
+                raise Refused(_not_a_binlog(payload, "it isn't a protobuf message of that type")) from None
+            tp = binlog.tp
+            start = binlog.start_ts
+            commit = binlog.commit_ts
+            # An unknown tp is dropped by the parser, which would make a Prewrite of it: look at the bytes themselves.
+            if payload[:1] == b"\x08" and payload[1] == tp and 0 <= tp <= _ROLLBACK:
+                pass
+            elif payload:
+                tp = _checked_type(payload, binlog)
+            # Encoded as protobuf itself would, nothing is there twice; only a negative int32 may take fewer bytes.
+            odd = binlog.ByteSize() != len(payload) or binlog.ddl_schema_state < 0
+            if odd and payload and stored_head(payload) != (tp, start, commit):
+                raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once"))
         if tp == _PREWRITE and (start != commit or start == 0):
             state = self._state()
             if state != "online":
@@ -82,9 +89,6 @@ class Ingest:
             raise Refused(_not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})"))
         if tp == 1 and commit <= start:
             raise Refused(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
-        # Encoded as protobuf itself would, nothing is there twice.
-        if (len(payload) > _ODD_FROM or binlog.ByteSize() != len(payload)) and stored_head(payload) != (tp, start, commit):
-            raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once"))
         limit = self._time_limit
         if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
             raise Refused(_not_a_binlog(payload, limit.describe(max(start, commit))))
@@ -123,19 +127,20 @@ class Ingest:
             error = NoSpaceError(stats.available_bytes, threshold)
             raise Refused("the store has failed, see the pump's log" if stats.failed else str(error))
 
-    def _payload(self, message: bytes) -> bytes:
+    def _payload(self, data: bytes, begin: int, end: int) -> bytes:
         """The payload of the request, by its bytes if they are as every client writes them."""
-        if message.startswith(self._prefix):
-            pos = self._prefix_end
+        if data.startswith(self._prefix, begin, end):
+            pos = begin + self._prefix_end
             size = shift = 0
-            for byte in message[pos : pos + 5]:
+            for byte in data[pos : min(pos + 5, end)]:
                 pos += 1
                 size |= (byte & 0x7F) << shift
                 if byte < 0x80:
-                    if size == len(message) - pos:
-                        return message[pos:]
+                    if size == end - pos:
+                        return data[pos:end]
                     break
                 shift += 7
+        message = data[begin:end]
         try:
             request = pb.pump.WriteBinlogReq.FromString(message)
         except DecodeError:
@@ -145,6 +150,25 @@ class Ingest:
         if request.clusterID != self._cluster_id:
             raise Refused(f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}")
         return request.payload
+
+
+def _walk(payload: bytes) -> tuple[int, int, int]:
+    """tp, start_ts and commit_ts of a large message, which protobuf's objects would copy. Refused if one isn't there once at most."""
+    seen: dict[int, int] = {}
+    try:
+        for field in fields(payload):
+            if field.number in (1, 2, 3):
+                if field.wire != 0 or field.number in seen:
+                    raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once, or no numbers"))
+                seen[field.number] = field.varint if field.varint <= _MAX_TS else field.varint - 2**64
+    except ValueError as error:
+        raise Refused(_not_a_binlog(payload, str(error))) from None
+    if not seen:
+        raise Refused(_not_a_binlog(payload, "it has neither type nor timestamps"))
+    tp = seen.get(1, _PREWRITE)
+    if not 0 <= tp <= _ROLLBACK:
+        raise Refused(_not_a_binlog(payload, f"its type {tp} is not in use"))
+    return tp, seen.get(2, 0), seen.get(3, 0)
 
 
 def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:

@@ -7,10 +7,12 @@ in the same process. Here a thread reads ahead, and the loop sends all that has 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
@@ -25,6 +27,10 @@ from upstream.codec.varint import encode_uvarint
 _log = logging.getLogger(__name__)
 
 _READ_AHEAD = 1 << 20  # bytes
+MAX_READERS = 64
+"""readers at a time; a thread and a few MiB each"""
+MAX_READERS_OF_A_HOST = 32
+"""of them those from one address"""
 _PREFIX = 5  # of a gRPC message
 
 
@@ -37,6 +43,7 @@ class Pulls:
         self._latency = latency
         self._stopping = False
         self._running: set[_ReadAhead] = set()
+        self._readers: Counter[str] = Counter()  # by host, until their threads have ended
 
     def stop(self) -> None:
         """End the streams of all readers, so that they come back when the pump does. Any thread."""
@@ -57,9 +64,16 @@ class Pulls:
             text = f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}"
             sender.out.append(f.error_reply(stream, f.GRPC_UNKNOWN, text))
             return
+        host = lane.host
+        if self._readers.total() >= MAX_READERS or self._readers[host] >= MAX_READERS_OF_A_HOST:
+            self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
+            text = f"too many readers: {self._readers[host]} from this address, {self._readers.total()} in all"
+            sender.out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
+            return
         after = request.startFrom.offset
         _log.info("a reader (%s) pulls binlogs after commit ts %d", lane.peer, after)
-        reader = _ReadAhead(self._store, after, asyncio.get_running_loop())
+        self._readers[host] += 1
+        reader = _ReadAhead(self._store, after, asyncio.get_running_loop(), lambda: self._gone(host))
         self._running.add(reader)
         if self._stopping:
             reader.stop()
@@ -70,13 +84,18 @@ class Pulls:
                 began = time.monotonic()
                 sender.queue(stream, b"".join(batch))
                 lane.flush()
-                await sender.drained(stream)
+                await lane.sent(stream)
                 self._latency.observe(time.monotonic() - began, len(batch), ("PullBinlogs", "succ"))
             self._end(lane, stream, reader.failure, after)
         finally:
             reader.stop()
             self._running.discard(reader)
             _log.info("the reader (%s) is gone", lane.peer)
+
+    def _gone(self, host: str) -> None:
+        self._readers[host] -= 1
+        if not self._readers[host]:
+            del self._readers[host]
 
     def _end(self, lane: Lane, stream: int, failure: Exception | None, after: int) -> None:
         status, text = f.GRPC_UNAVAILABLE, "the pump is shutting down"
@@ -91,11 +110,15 @@ class Pulls:
 class _ReadAhead:
     """A thread that reads the store's stream, at most `_READ_AHEAD` bytes (or one message) ahead of the loop."""
 
-    def __init__(self, store: Store, after: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, store: Store, after: int, loop: asyncio.AbstractEventLoop, gone: Callable[[], None]
+    ) -> None:
+        """`gone` is called in the loop's thread when the thread has ended."""
         self.failure: Exception | None = None
         self._store = store
         self._after = after
         self._loop = loop
+        self._gone = gone
         self._ready = asyncio.Event()
         self._parts: deque[bytes] = deque()  # messages with their gRPC prefix
         self._taken = 0
@@ -151,6 +174,8 @@ class _ReadAhead:
             self._ended = True
             self._woken = False
             self._wake()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._gone)
 
     def _wake(self) -> None:
         if not self._woken:

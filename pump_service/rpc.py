@@ -24,10 +24,14 @@ from upstream import pb
 
 _log = logging.getLogger(__name__)
 
-_THREADS = 512  # one for every reader that follows; threads are made when needed
+_THREADS = 512  # threads are made when needed
 _WRITE_TIMEOUT_S = 600.0
+MAX_GZIP_READERS = 16
+"""readers of compressed streams at a time"""
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
+    # of a connection; a client that needs more at once opens another
+    ("grpc.max_concurrent_streams", 8),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # Clients may ping as often as they like; the front has the limits.
@@ -55,6 +59,7 @@ class PumpRPC:
         self._latency = latency
         self._stopping = threading.Event()
         self._pulls: set[threading.Event] = set()
+        self._pull_slots = threading.BoundedSemaphore(MAX_GZIP_READERS)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-rpc")
         self._server = grpc.server(self._pool, options=_OPTIONS)
         pump = {
@@ -132,6 +137,15 @@ class PumpRPC:
             context.abort(
                 grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}"
             )
+        if not self._pull_slots.acquire(blocking=False):
+            self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many readers: {MAX_GZIP_READERS} with gzip")
+        try:
+            yield from self._pulled(request, context)
+        finally:
+            self._pull_slots.release()
+
+    def _pulled(self, request: pb.pump.PullBinlogReq, context: grpc.ServicerContext) -> Iterator[Any]:
         # A connection comes here because its first call asked for gzip (or is a Sluice reader's, which knows it): all
         # other readers are served by the lane.
         context.set_compression(grpc.Compression.Gzip)

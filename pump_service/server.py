@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pump_service import debug
+from pump_service import debug, descriptors
 from pump_service.bridge import Bridge
 from pump_service.chores import Chores
 from pump_service.clock import Clock, TimeLimit
@@ -231,11 +231,13 @@ class Pump:
     async def _bind(self, ingest: Ingest, grpc_path: str) -> None:
         config = self.config
         api = Api(self, self.metrics.registry)
-        self._front = Front(grpc_path, lambda: Http1(api.handle), config.security)
+        self._closers.callback(api.close)
+        self._front = Front(grpc_path, lambda: Http1(api.handle), config.security, descriptors.for_connections())
         self._bridge = Bridge(f"unix:{grpc_path}", self._pulls)
         limits = replace(LaneLimits(), message=config.max_message_size)
         self._lanes = LaneContext(self._loop, ingest, limits, self._front.splice, self._bridge)
         self._front.use(self._lanes)
+        self._keeping_house = self._loop.create_task(self._lanes.keep_house())
         host, port = split_addr(config.addr)
         tls = server_context(config.security)
         try:
@@ -253,6 +255,7 @@ class Pump:
                 ) from None
 
     async def _end_front(self) -> None:
+        self._keeping_house.cancel()
         self._front.stop_accepting()
         await self._bridge.close()
         self._front.close_all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pump_service.admission import SPLICED, Admission
 from pump_service.lane.frames import ACK, HEAD, PREFACE, SETTINGS
 
 _log = logging.getLogger(__name__)
@@ -17,38 +18,46 @@ _CONNECT_S = 5.0
 
 
 class Splices:
-    """The spliced connections; `grpc_path` is the Unix socket of the grpcio server."""
+    """The spliced connections; `grpc_path` is the Unix socket of the grpcio server. `admission` counts what they take."""
 
-    def __init__(self, grpc_path: str) -> None:
+    def __init__(self, grpc_path: str, admission: Admission) -> None:
         self._grpc_path = grpc_path
+        self._admission = admission
         self._tasks: set[asyncio.Task[None]] = set()
 
     def join(self, transport: asyncio.Transport, first: bytes, acks_to_drop: int, our_ack_pending: bool) -> None:
         """Connect and pass on `first`, then all that comes, but for acknowledgements of SETTINGS that would be one too
         many: `acks_to_drop` of the server's, and one of the client's if ours is still pending."""
+        name = transport.get_extra_info("peername")
+        host = name[0] if isinstance(name, tuple) else "unix socket"
+        if not self._admission.enter(host, SPLICED):
+            transport.abort()
+            return
         client = Pipe(AckFilter(1 if our_ack_pending else 0, len(PREFACE)), None)
         transport.pause_reading()
         transport.set_protocol(client)
         client.connection_made(transport)
         client.data_received(first)
-        task = asyncio.get_running_loop().create_task(self._connect(client, acks_to_drop))
+        task = asyncio.get_running_loop().create_task(self._connect(client, acks_to_drop, host))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """Give up connecting."""
+        """Look after them no more."""
         for task in self._tasks:
             task.cancel()
 
-    async def _connect(self, client: Pipe, acks_to_drop: int) -> None:
+    async def _connect(self, client: Pipe, acks_to_drop: int, host: str) -> None:
         loop = asyncio.get_running_loop()
+        server = Pipe(AckFilter(acks_to_drop, 0), client)
         try:
-            await asyncio.wait_for(
-                loop.create_unix_connection(lambda: Pipe(AckFilter(acks_to_drop, 0), client), self._grpc_path), _CONNECT_S
-            )
+            await asyncio.wait_for(loop.create_unix_connection(lambda: server, self._grpc_path), _CONNECT_S)
+            await server.ended.wait()
         except OSError as error:  # TimeoutError is one
             _log.error("the grpc server at %s doesn't take connections: %s", self._grpc_path, error)
             client.transport.abort()
+        finally:
+            self._admission.leave(host, SPLICED)
 
 
 class AckFilter:
@@ -99,6 +108,7 @@ class Pipe(asyncio.Protocol):
         self._early: list[bytes] = []
         self._full = False
         self._lost = False
+        self.ended = asyncio.Event()
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -141,5 +151,6 @@ class Pipe(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self.ended.set()
         if self._other is not None and not self._other._lost:
             self._other.transport.close()

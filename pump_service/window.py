@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -14,8 +16,16 @@ from pump_service.store.errors import CorruptRecordError, IndexDamagedError, Sto
 from pump_service.store.records import WINDOW_SCHEMA
 from upstream import pb
 
+_log = logging.getLogger(__name__)
+
 _CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
 _MAX_WAIT_MS = 60_000
+MAX_WAITING = 64
+"""Bounds that wait for their barrier at a time; more are answered at once with what is there"""
+MAX_READS = 16
+"""windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
+_TURN_S = 20.0
+_STALLED_S = 15.0
 _MAX = 2**63 - 1
 
 
@@ -27,6 +37,9 @@ class WindowService:
         self._store = store
         self._time_limit = time_limit
         self._stopping = stopping
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+        self._progress: dict[grpc.ServicerContext, float] = {}  # when a reader took something last
+        self._reads = threading.BoundedSemaphore(MAX_READS)
 
     def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
         """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the limits (0: none)."""
@@ -38,7 +51,7 @@ class WindowService:
         if self._time_limit.mark_exceeded(request.fresh_ts):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}")
         try:
-            reached = self._store.barrier(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
+            reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
             found = self._store.bounds(request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX)
         except StoreError as error:
             _abort(context, error)
@@ -55,6 +68,36 @@ class WindowService:
                 f"the window ends at {request.hi}, but commits are complete only through {self._store.max_commit_ts}; "
                 "ask Bounds first",
             )
+        until = time.monotonic() + _TURN_S
+        while not self._reads.acquire(timeout=1.0):
+            if time.monotonic() > until:
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
+            self._cancel_stalled()
+        try:
+            for chunk in self._chunks(request, context):
+                self._progress[context] = time.monotonic()
+                yield chunk
+        finally:
+            self._progress.pop(context, None)
+            self._reads.release()
+
+    def _cancel_stalled(self) -> None:
+        """Others wait: who takes nothing makes room."""
+        now = time.monotonic()
+        for context, since in list(self._progress.items()):
+            if now - since > _STALLED_S:
+                _log.warning("the reader of a window (%s) took nothing for %.0f s: ended, as others wait", context.peer(), _STALLED_S)
+                context.cancel()
+
+    def _reach(self, ts: int, wait_s: float) -> int:
+        may_wait = self._waiting.acquire(blocking=False)
+        try:
+            return self._store.barrier(ts, wait_s if may_wait else 0)
+        finally:
+            if may_wait:
+                self._waiting.release()
+
+    def _chunks(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
         sink = _Chunks()
         try:
             with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:

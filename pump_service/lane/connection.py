@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
@@ -28,6 +29,9 @@ _PULL_PATH = (b":path", b"/binlog.Pump/PullBinlogs")
 _GZIP = (b"grpc-encoding", b"gzip")  # a Drainer with compressor = "gzip": grpcio can do that
 _GRPC = (b"content-type", b"application/grpc")
 _CONTINUATIONS = 64
+_LONGEST_WAIT_S = 5.0
+_LAST_BYTES_S = 10.0
+_LAST_CALLS_S = 5.0  # between the first GOAWAY and the last
 _REPLENISH = 1 << 20
 
 
@@ -45,15 +49,21 @@ class Lane(asyncio.Protocol):
         self._sniffed: list[bytes] | None = []  # frames to replay if another server takes over
         self._client_settings = 0  # SETTINGS we acknowledged while undecided
         self._our_ack_pending = True
-        self._uploads = Uploads(self._limits, self._out)
+        self._uploads = Uploads(self._limits.message, context.uploads, self._out, self.flush)
         self._open = self._uploads.open
-        self._last = 0
+        self._last = self._seen = 0
         self._received = 0
         self._records: list[Record] = []
         self._streams: list[int] = []
         self._probes: list[int] = []
         self._waiting = 0  # calls in the store
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._calls = 0  # tasks that haven't ended, also those whose stream was reset
+        self._writable: asyncio.Future[None] | None = None  # while the transport takes nothing
+        self._allowance = float(self._limits.idle_frames)
+        self._used = time.monotonic()  # when a call came
+        self._counted = self._used
+        self._leaving = self._stuck = 0.0
         self._block: tuple[int, int, list[bytes]] | None = None  # stream, flags, header block so far
         self._held: set[str] = set()
         self._closing = False
@@ -75,13 +85,21 @@ class Lane(asyncio.Protocol):
         for task in self._tasks.values():
             task.cancel()
         self._sender.forget_all()
-        self._open.clear()
+        self._uploads.close()
+        if self._writable is not None:
+            self._writable.cancel()
 
     def pause_writing(self) -> None:
         self._hold("writing", True)
+        self._stuck = time.monotonic()
+        self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
         self._hold("writing", False)
+        if self._writable is not None:
+            if not self._writable.done():
+                self._writable.set_result(None)
+            self._writable = None
 
     def eof_received(self) -> bool:
         return False
@@ -96,6 +114,12 @@ class Lane(asyncio.Protocol):
             self._fail(fault.code, str(fault))
         except HpackError as error:
             self._fail(f.COMPRESSION_ERROR, str(error))
+        self._sender.settle()
+        if self._allowance < 0:
+            self._slow_down()
+        if self._last != self._seen:
+            self._seen = self._last
+            self._used = time.monotonic()
         if self._records:
             records, self._records = self._records, []
             streams, self._streams = self._streams, []
@@ -110,6 +134,21 @@ class Lane(asyncio.Protocol):
             self._received = 0
         if self._out:
             self.flush()
+
+    def _slow_down(self) -> None:
+        """Frames that carry no call may come at a rate; a client that sends more isn't read until it is within it again."""
+        rate, now = self._limits.idle_frames, time.monotonic()
+        self._allowance = min(self._allowance + (now - self._counted) * rate, float(rate))
+        self._counted = now
+        if self._allowance < 0 and "frames" not in self._held:
+            self._hold("frames", True)
+            wait = min(-self._allowance / rate, _LONGEST_WAIT_S)
+            asyncio.get_running_loop().call_later(wait, self._go_on)
+
+    def _go_on(self) -> None:
+        self._allowance = 0.0
+        self._counted = time.monotonic()
+        self._hold("frames", False)
 
     # the context's side
 
@@ -145,13 +184,35 @@ class Lane(asyncio.Protocol):
             self._out.append(f.goaway(f.MAX_WINDOW, f.NO_ERROR, "the pump is shutting down"))
             self.flush()
 
+    def clear_out(self, now: float) -> None:
+        """Close the connection if nobody uses it: without a first call soon, without calls after an hour and a GOAWAY."""
+        if self._closing:
+            return
+        self.flush()
+        if self._writable is not None and now - self._stuck > self._limits.stalled_s:
+            _log.warning("closing the connection of %s: it took nothing for %.0f s", self.peer, self._limits.stalled_s)
+            self._transport.abort()
+            return
+        idle = now - self._used
+        if self._waiting or self._calls:
+            return
+        if self._sniffed is not None:
+            if idle > self._limits.undecided_s:
+                self._fail(f.NO_ERROR, f"no call in {self._limits.undecided_s:.0f} s")
+        elif not self._leaving:
+            if idle > self._limits.idle_s:
+                self._leaving = now
+                self._out.append(f.goaway(f.MAX_WINDOW, f.NO_ERROR, "idle"))
+                self.flush()
+        elif now - self._leaving > _LAST_CALLS_S and idle > _LAST_CALLS_S:
+            self.close()
+
     def close(self) -> None:
         """Close for good, after a last GOAWAY that says how far calls were taken."""
         if not self._closing:
             self._closing = True
             self._out.append(f.goaway(self._last, f.NO_ERROR))
-            self.flush()
-            self._transport.close()
+            self._end()
 
     # the bridge's side
 
@@ -162,9 +223,21 @@ class Lane(asyncio.Protocol):
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix socket"
 
     @property
+    def host(self) -> str:
+        """The client's address without its port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
     def sender(self) -> Sender:
         """Where the bridge puts the frames of its answer."""
         return self._sender
+
+    async def sent(self, stream: int) -> None:
+        """Wait until all that was queued on the stream has left for the network: until the client's windows and its socket
+        took it. CancelledError if the stream or the connection goes away."""
+        await self._sender.drained(stream)
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
 
     def ended(self, stream: int) -> None:
         """The bridge has answered the stream."""
@@ -206,11 +279,9 @@ class Lane(asyncio.Protocol):
                 if flags == f.END_STREAM and 5 <= length <= largest and opened.get(stream, self) is None:
                     self._received += length
                     del opened[stream]
-                    if self._uploads.starved:
-                        self._uploads.relieve()
                     if buf[start] == 0 and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5:
                         try:
-                            record = admit(buf[start + 5 : stop])
+                            record = admit(buf, start + 5, stop)
                         except Refused as refusal:
                             self._refuse(stream, refusal)
                         else:
@@ -311,7 +382,7 @@ class Lane(asyncio.Protocol):
         if not stream & 1:
             raise f.ConnectionFault(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
         self._last = stream
-        if len(self._open) + self._waiting + len(self._tasks) >= self._limits.streams:
+        if len(self._open) + len(self._streams) + len(self._probes) + self._unfinished() >= self._limits.streams:
             self._out.append(f.reset(stream, f.REFUSED_STREAM))
             return
         is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
@@ -332,6 +403,8 @@ class Lane(asyncio.Protocol):
             if stream == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
             return  # answered or reset already
+        if not payload:
+            self._allowance -= 1
         upload = self._uploads.add(stream, payload, length, end=bool(flags & f.END_STREAM))
         if upload is None:
             return
@@ -352,7 +425,7 @@ class Lane(asyncio.Protocol):
             self._out.append(too_long(stream, size, self._limits.message))
         else:
             try:
-                record = self._context.ingest.admit(body[5:])
+                record = self._context.ingest.admit(body, 5)
             except Refused as refusal:
                 self._refuse(stream, refusal)
                 return
@@ -369,11 +442,27 @@ class Lane(asyncio.Protocol):
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
         if not _is_grpc(headers):
             self._out.append(f.header_frames(stream, ((b":status", b"415"),), end_stream=True))
+        elif self._calls >= self._limits.calls or self._context.calls >= self._limits.all_calls:
+            text = f"too many calls at a time: {self._calls} on this connection, {self._context.calls} in all"
+            self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
         else:
-            self._tasks[stream] = self._context.bridge(self, stream, headers, body)
+            self._calls += 1
+            self._context.calls += 1
+            task = self._tasks[stream] = self._context.bridge(self, stream, headers, body)
+            task.add_done_callback(self._call_over)
+
+    def _unfinished(self) -> int:
+        """Calls that the store or the bridge has, and answers that the client doesn't take."""
+        return self._waiting + self._calls + self._sender.blocked
+
+    def _call_over(self, _task: asyncio.Task[None]) -> None:
+        self._calls -= 1
+        self._context.calls -= 1
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         size = len(payload)
+        if kind != f.WINDOW_UPDATE:
+            self._allowance -= 1
         if kind == f.PING:
             if size != 8 or stream:
                 raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "a PING must have 8 bytes on stream 0")
@@ -421,8 +510,13 @@ class Lane(asyncio.Protocol):
         _log.warning("closing the connection of %s: %s", self._transport.get_extra_info("peername"), text)
         self._closing = True
         self._out.append(f.goaway(self._last, code, text))
+        self._end()
+
+    def _end(self) -> None:
+        """Close; a client that doesn't take the last bytes loses them."""
         self.flush()
         self._transport.close()
+        asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._transport.abort)
 
     def _hold(self, why: str, on: bool) -> None:
         if on:

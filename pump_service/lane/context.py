@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pump_service.lane.frames import CANCEL
+from pump_service.lane.uploads import UploadBudget
 from pump_service.store import Record
 
 if TYPE_CHECKING:
@@ -25,17 +27,24 @@ class LaneLimits:
 
     message: int = 2**31 - 1  # one WriteBinlogReq; gRPC's own clients stop at this size
     header_block: int = 65536
-    streams: int = 4096  # open calls of a connection (count)
-    partial: int = 256 << 20  # received parts of unfinished messages of a connection
+    streams: int = 4096  # open, unanswered, and answered but unsent calls of a connection (count)
+    calls: int = 32  # of them others than WriteBinlog (count)
+    all_calls: int = 256  # the same over all connections (count)
+    partial: int = 64 << 20  # received parts of unfinished messages over all connections, but for the oldest one
+    share: int = 1 << 20  # of them a connection may have so many in any case
+    stalled_s: float = 60.0  # an upload of which nothing comes for so long is given up
     queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
     stream_window: int = 1 << 20
+    idle_frames: int = 1000  # frames that carry no call, a second; beyond, the connection isn't read for a while (count)
+    undecided_s: float = 30.0  # a connection without a first call is closed
+    idle_s: float = 3600.0  # a connection without calls is asked to go, and closed
 
 
 class Ingest(Protocol):
     """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
 
-    def admit(self, message: bytes) -> Record | None:
-        """A record; None for a probe, which succeeds without writing. Raises Refused."""
+    def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
+        """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
 
     def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
         """As Store.submit."""
@@ -74,6 +83,8 @@ class LaneContext:
         self.splice = splice
         self.bridge = bridge
         self.lanes: set[Lane] = set()
+        self.uploads = UploadBudget(limits.partial, limits.share)
+        self.calls = 0  # others than WriteBinlog, until their tasks have ended
         self.queued = 0  # payload bytes that the store has and has not made durable
         self._finished: deque[tuple[_Batch, BaseException | None]] = deque()
         self._woken = False
@@ -121,6 +132,19 @@ class LaneContext:
             self._full = False
             for lane in self.lanes:
                 lane.hold(False)
+
+    async def keep_house(self, every_s: float = 5.0) -> None:
+        """Give up uploads that stand still and close connections that nobody uses, now and then; cancel it to end it."""
+        while True:
+            await asyncio.sleep(every_s)
+            self.clear_out(time.monotonic())
+
+    def clear_out(self, now: float) -> None:
+        """As `keep_house`, once."""
+        for upload in self.uploads.stalled(now - self.limits.stalled_s):
+            upload.owner.reset(upload.stream, CANCEL)
+        for lane in list(self.lanes):
+            lane.clear_out(now)
 
     @property
     def full(self) -> bool:

@@ -1,4 +1,8 @@
-"""The send side of a lane connection: flow-control windows, and streams that have more to send than fits in them."""
+"""The send side of a lane connection: flow-control windows, and streams that have more to send than fits in them.
+
+A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection those that wait for nothing
+else (`_ready`). A new initial window counts at once, but who may send by it is looked for once a read (`settle`).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ class _Queue:
 class Sender:
     """What may be sent now and what must wait. Frames to write go to `out`; the connection writes and clears it."""
 
-    __slots__ = ("_credit", "_queues", "initial", "out", "window")
+    __slots__ = ("_credit", "_queues", "_ready", "_unsettled", "initial", "out", "window")
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -44,6 +48,13 @@ class Sender:
         self.initial = DEFAULT_WINDOW  # of a stream, as the peer's SETTINGS say
         self._credit: dict[int, int] = {}  # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
         self._queues: dict[int, _Queue] = {}
+        self._ready: dict[int, None] = {}  # of them those that only the connection's window holds back, in turn
+        self._unsettled = False
+
+    @property
+    def blocked(self) -> int:
+        """Streams that have something to send and may not."""
+        return len(self._queues)
 
     def replies(self, streams: list[int]) -> None:
         """Answer WriteBinlog calls with success."""
@@ -89,6 +100,7 @@ class Sender:
     def forget(self, stream: int) -> None:
         """The peer reset the stream: drop what it had to send."""
         self._credit.pop(stream, None)
+        self._ready.pop(stream, None)
         queue = self._queues.pop(stream, None)
         if queue is not None and queue.drained is not None and not queue.drained.done():
             queue.drained.cancel()
@@ -104,8 +116,7 @@ class Sender:
             self.window += increment
             if self.window > MAX_WINDOW:
                 raise ConnectionFault(FLOW_CONTROL_ERROR, "the connection's window passes 2^31-1")
-            for waiting, queue in list(self._queues.items()):
-                self._push(waiting, queue)
+            self._serve_ready()
             return
         if len(self._credit) > _CREDIT_LIMIT:  # updates that crossed the last answer of their stream
             self._credit = {k: v for k, v in self._credit.items() if k in self._queues}
@@ -121,14 +132,32 @@ class Sender:
         if size > MAX_WINDOW:
             raise ConnectionFault(FLOW_CONTROL_ERROR, f"an initial window of {size} bytes")
         self.initial = size
-        for stream, queue in list(self._queues.items()):
-            self._push(stream, queue)
+        self._unsettled = True
+
+    def settle(self) -> None:
+        """Send what a new initial window allows."""
+        if not self._unsettled:
+            return
+        self._unsettled = False
+        self._ready = {s: None for s in self._queues if self.initial + self._credit.get(s, 0) > 0}
+        self._serve_ready()
+
+    def _serve_ready(self) -> None:
+        while self._ready and self.window > 0:
+            stream = next(iter(self._ready))
+            del self._ready[stream]  # to the end of the line, if there is more
+            queue = self._queues.get(stream)
+            if queue is not None:
+                self._push(stream, queue)
 
     def _push(self, stream: int, queue: _Queue) -> None:
         while queue.parts:
             part = queue.parts[0]
-            room = min(self.window, self.initial + self._credit.get(stream, 0), MAX_FRAME)
+            own = self.initial + self._credit.get(stream, 0)
+            room = min(self.window, own, MAX_FRAME)
             if room <= 0:
+                if own > 0:
+                    self._ready[stream] = None
                 return
             now = part[:room]
             self.out.append(frame(DATA, 0, stream, now))
@@ -141,6 +170,7 @@ class Sender:
         if queue.drained is not None and not queue.drained.done():
             queue.drained.set_result(None)
         del self._queues[stream]
+        self._ready.pop(stream, None)
         if queue.trailers is not None:
             self._credit.pop(stream, None)
             self.out.append(queue.trailers)

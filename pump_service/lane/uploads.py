@@ -1,107 +1,180 @@
-"""The calls of a connection whose requests aren't complete, and how much memory they may take."""
+"""The calls of a connection whose requests aren't complete, and how much memory they may take, each and all together."""
 
 from __future__ import annotations
 
+import io
+import time
+from collections.abc import Callable
+
 from pump_service.lane import frames as f
-from pump_service.lane.context import LaneLimits
 from pump_service.lane.hpack import Headers
 
 
 class Upload:
     """A request in the making. `headers` is None for WriteBinlog."""
 
-    __slots__ = ("chunks", "granted", "headers", "size")
+    __slots__ = ("_body", "granted", "headers", "owner", "seen", "size", "stream")
 
-    def __init__(self, granted: int, headers: Headers | None) -> None:
-        self.chunks: list[bytes] = []
+    def __init__(self, owner: Uploads, stream: int, granted: int, headers: Headers | None) -> None:
+        self._body = io.BytesIO()  # many small frames take no more than their bytes
+        self.owner = owner
+        self.stream = stream
         self.size = 0  # bytes of body received
         self.granted = granted  # bytes the client may still send
         self.headers = headers
+        self.seen = time.monotonic()  # when something of the body came
+
+    def append(self, payload: bytes) -> None:
+        """More of the body."""
+        self._body.write(payload)
+        self.size += len(payload)
+        self.seen = time.monotonic()
+
+    def announced(self) -> int:
+        """The size of the message by its gRPC prefix, which must be there."""
+        return int.from_bytes(self._body.getbuffer()[1:5], "big")
 
     def body(self) -> bytes:
         """All that came."""
-        return b"".join(self.chunks)
+        return self._body.getvalue()
+
+
+class UploadBudget:
+    """What the uploads of all connections have received (bytes), those that have begun in their order, and those that wait
+    for room.
+
+    The oldest one always gets room and doesn't count, so that one after the other comes to its end however large it is.
+    """
+
+    def __init__(self, limit: int, share: int) -> None:
+        """`share`: bytes that a connection may have received in any case, so that large uploads of others don't shut it out."""
+        self._limit = limit
+        self.share = share
+        self._size = 0
+        self._begun: dict[Upload, None] = {}
+        self._starved: dict[Upload, None] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return self._size
+
+    def add(self, upload: Upload, size: int) -> None:
+        """So many more bytes came."""
+        self._begun[upload] = None
+        self._size += size
+
+    def drop(self, upload: Upload) -> None:
+        """The upload is complete or given up: others may have its room."""
+        if upload in self._begun:
+            del self._begun[upload]
+            self._starved.pop(upload, None)
+            self._size -= upload.size
+        self.relieve()
+
+    def starve(self, upload: Upload) -> None:
+        """The upload waits for room."""
+        self._starved[upload] = None
+
+    def over(self, upload: Upload, parts: int = 1) -> bool:
+        """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one that may go on all the same."""
+        oldest = next(iter(self._begun), upload)
+        return upload is not oldest and (self._size - oldest.size) * parts > self._limit
+
+    def relieve(self) -> None:
+        """Give room to those that wait for it, as far as there is any."""
+        for upload in list(self._starved):
+            if not self.over(upload, 2):
+                del self._starved[upload]
+                upload.owner.grant(upload, now=True)
+
+    def stalled(self, before: float) -> list[Upload]:
+        """Uploads of which nothing has come since `before` (monotonic), though they may send."""
+        return [upload for upload in self._begun if upload.seen < before and upload not in self._starved]
 
 
 class Uploads:
-    """Open calls by stream. Frames to send go to `out`.
+    """Open calls by stream. Frames to send go to `out`; `flush` sends them when nothing is being read.
 
     `open` maps a stream to None while nothing of a WriteBinlog request's body has come: most calls never need more.
     """
 
-    __slots__ = ("_limits", "_out", "_size", "open", "starved", "window")
+    __slots__ = ("_budget", "_flush", "_message", "_out", "_size", "open", "window")
 
-    def __init__(self, limits: LaneLimits, out: list[bytes]) -> None:
-        self._limits = limits
+    def __init__(self, message: int, budget: UploadBudget, out: list[bytes], flush: Callable[[], None]) -> None:
+        self._message = message
+        self._budget = budget
         self._out = out
+        self._flush = flush
         self._size = 0
-        self.starved: set[int] = set()  # partial uploads that wait for room
         self.open: dict[int, Upload | None] = {}
         self.window = f.DEFAULT_WINDOW  # what a new stream may send
 
     def begin(self, stream: int, headers: Headers | None) -> None:
         """A call has been opened; `headers` None: WriteBinlog."""
-        self.open[stream] = None if headers is None else Upload(self.window, headers)
+        self.open[stream] = None if headers is None else Upload(self, stream, self.window, headers)
 
     def add(self, stream: int, payload: bytes, length: int, *, end: bool) -> Upload | None:
         """A DATA frame of `length` flow-controlled bytes came on an open stream. The upload if that was its end."""
         upload = self.open[stream]
         if upload is None:
-            upload = self.open[stream] = Upload(self.window, None)
+            upload = self.open[stream] = Upload(self, stream, self.window, None)
         upload.granted -= length
         if upload.granted < 0:
-            self._reset(stream, f.FLOW_CONTROL_ERROR)
+            self.reset(stream, f.FLOW_CONTROL_ERROR)
             return None
         before = upload.size
-        upload.chunks.append(payload)
-        upload.size += len(payload)
+        upload.append(payload)
         self._size += len(payload)
+        self._budget.add(upload, len(payload))
         if end:
             self.drop(stream)
             return upload
         if before < 5 <= upload.size and self._too_long(stream, upload):
             return None
-        oldest = stream == next(iter(self.open))
-        if self._size > self._limits.partial and not oldest:
-            self._reset(stream, f.REFUSED_STREAM)
+        small = self._size <= self._budget.share
+        if not small and self._budget.over(upload):
+            self.reset(stream, f.REFUSED_STREAM)
         elif upload.granted < self.window // 2:
             # Under pressure only the oldest call gets room, so that at least that one comes to its end.
-            if oldest or self._size * 2 < self._limits.partial:
-                self._grant(stream, upload)
+            if small or not self._budget.over(upload, 2):
+                self.grant(upload)
             else:
-                self.starved.add(stream)
+                self._budget.starve(upload)
         return None
 
     def drop(self, stream: int) -> None:
-        """The call is complete, refused or reset: others get its room."""
+        """The call is complete, refused or reset."""
         upload = self.open.pop(stream)
         if upload is not None:
             self._size -= upload.size
-        self.relieve()
+            self._budget.drop(upload)
 
-    def relieve(self) -> None:
-        """A call is gone: give room to those that wait for it. The next one in line may be the oldest now."""
-        while self.starved:
-            starved = self.starved.pop()
-            waiting = self.open.get(starved)
-            if waiting is not None:
-                self._grant(starved, waiting)
+    def close(self) -> None:
+        """The connection is gone."""
+        for stream in list(self.open):
+            self.drop(stream)
 
-    def _grant(self, stream: int, upload: Upload) -> None:
-        self._out.append(f.window_update(stream, self.window - upload.granted))
-        upload.granted = self.window
+    def grant(self, upload: Upload, *, now: bool = False) -> None:
+        """Let the client send more of it; `now`: nothing of this connection is being read."""
+        if upload.granted < self.window and self.open.get(upload.stream) is upload:
+            self._out.append(f.window_update(upload.stream, self.window - upload.granted))
+            upload.granted = self.window
+            if now:
+                self._flush()
 
-    def _too_long(self, stream: int, upload: Upload) -> bool:
-        size = int.from_bytes(upload.body()[1:5], "big")
-        if size <= self._limits.message:
-            return False
-        self._out.append(too_long(stream, size, self._limits.message))
-        self._reset(stream, f.NO_ERROR)
-        return True
-
-    def _reset(self, stream: int, code: int) -> None:
+    def reset(self, stream: int, code: int) -> None:
+        """Give the call up, and tell its client."""
         self.drop(stream)
         self._out.append(f.reset(stream, code))
+
+    def _too_long(self, stream: int, upload: Upload) -> bool:
+        size = upload.announced()
+        if size <= self._message:
+            return False
+        self._out.append(too_long(stream, size, self._message))
+        self.reset(stream, f.NO_ERROR)
+        return True
 
 
 def too_long(stream: int, size: int, limit: int) -> bytes:

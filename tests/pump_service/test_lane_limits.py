@@ -96,11 +96,11 @@ def test_calls_above_the_limit_of_streams_are_refused_unprocessed(serve):
 
 
 def test_more_bytes_than_the_window_allows_reset_the_stream_and_nothing_else(serve):
-    client = serve(stream_window=20_000, partial=30_000).client
+    client = serve(stream_window=20_000, partial=20_000, share=0).client
     big = b"\0" + (50_000).to_bytes(4, "big")
     client.send(_headers(3), _headers(5))
     client.send(f.frame(f.DATA, 0, 3, big + b"x" * 5000))
-    # 5 isn't the oldest and there is pressure (15,000 bytes are held): it gets no new window.
+    # 5 isn't the oldest and there is pressure (it holds 11,000 bytes): it gets no new window.
     client.send(f.frame(f.DATA, 0, 5, big + b"y" * 11_000), f.frame(f.DATA, 0, 5, b"y" * 9_000))
     assert client.answer(5).reset == f.FLOW_CONTROL_ERROR
     client.call(7, _PROBE)
@@ -108,7 +108,7 @@ def test_more_bytes_than_the_window_allows_reset_the_stream_and_nothing_else(ser
 
 
 def test_under_pressure_the_oldest_message_gets_room_and_then_the_next(serve):
-    served = serve(stream_window=20_000, partial=40_000)
+    served = serve(stream_window=20_000, partial=50_000, share=0)
     client = served.client
     messages = {stream: request(binlog(0, _TS + stream, value=b"v" * 60_000)) for stream in (3, 5)}
     rest = {stream: grpc_body(message) for stream, message in messages.items()}
@@ -139,17 +139,18 @@ def test_under_pressure_the_oldest_message_gets_room_and_then_the_next(serve):
         time.sleep(0.01)
 
 
-def test_an_upload_that_waits_for_room_gets_it_when_a_small_call_before_it_ends(serve):
-    client = serve(stream_window=20_000, partial=30_000).client
-    message = grpc_body(request(binlog(0, _TS, value=b"v" * 30_000)))
-    client.send(_headers(3), _headers(5))
-    client.send(f.frame(f.DATA, 0, 5, message[:16_000]), f.frame(f.PING, 0, 0, b"12345678"))
+def test_an_upload_that_waits_for_room_gets_it_when_the_one_before_it_ends(serve):
+    client = serve(stream_window=20_000, partial=30_000, share=0).client
+    first, second = (grpc_body(request(binlog(0, _TS + n, value=b"v" * 30_000))) for n in (0, 1))
+    client.send(_headers(3), _headers(5), f.frame(f.DATA, 0, 3, first[:100]))
+    client.send(f.frame(f.DATA, 0, 5, second[:16_000]), f.frame(f.PING, 0, 0, b"12345678"))
     client.wait_frame(f.PING)
     assert (f.WINDOW_UPDATE, 5) not in {(kind, stream) for kind, _, stream, _ in client.frames}
-    client.body(3, grpc_body(_PROBE))
+    client.body(3, first[100:16_000], end=False)
+    client.body(3, first[16_000:])
     assert client.answer(3).status == "0"
     assert (f.WINDOW_UPDATE, 5) in {(kind, stream) for kind, _, stream, _ in client.frames}
-    client.body(5, message[16_000:])
+    client.body(5, second[16_000:])
     assert client.answer(5).status == "0"
 
 

@@ -65,12 +65,14 @@ def test_a_pulled_entity_carries_its_timestamps_and_an_empty_position(site, clie
 def test_a_pull_follows_what_is_written_after_it_began(site, client, other):
     stream = other.pull(site.pd.ts())
     written = []
-    threading.Timer(0.3, lambda: written.append(client.transaction(site.pd, b"later"))).start()
+    writer = threading.Timer(0.3, lambda: written.append(client.transaction(site.pd, b"later")))
+    writer.start()
     for response in stream:
         found = pb.binlog.Binlog.FromString(response.entity.payload)
         if found.prewrite_value == b"later":
             break
     stream.cancel()
+    writer.join()
     assert written[0] == (found.start_ts, found.commit_ts)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pumpkit import CLUSTER, Site
 from rawhttp2 import CALL, RawClient
 
+from pump_service.admission import Admission
 from pump_service.lane import frames as f
 from pump_service.splice import AckFilter, Splices
 from upstream import pb
@@ -66,7 +67,7 @@ def test_the_first_bytes_of_a_server_that_speaks_at_once_arrive(eager):
         return got
 
     async def all_of_them():
-        splices = Splices(eager)
+        splices = Splices(eager, Admission(100))
         # A loop that is kept busy sees the connection and its first bytes in one round.
         asyncio.get_running_loop().call_soon(time.sleep, 0.05)
         return await asyncio.gather(*(one(splices) for _ in range(20)))
