@@ -41,7 +41,7 @@ def alternative(
 
 
 def _clauses(session: MySQLSession, old: Table | None, table: Table, warnings: list[str]) -> list[str] | None:
-    mariadb = session.is_mariadb
+    dialect = session.dialect
     actual = {column.name.lower() for column in actual_columns(session, table)}
     if not actual:
         return None
@@ -50,7 +50,7 @@ def _clauses(session: MySQLSession, old: Table | None, table: Table, warnings: l
     if any(c.id in {o.id for o in old_columns.values()} and c.name.lower() not in old_columns for c in wanted):
         return None  # a rename: add and drop would lose its values
     clauses = [
-        f"{'MODIFY' if c.name.lower() in actual else 'ADD'} COLUMN {column_definition(c, mariadb)}"
+        f"{'MODIFY' if c.name.lower() in actual else 'ADD'} COLUMN {column_definition(c, dialect)}"
         for c in wanted
         if c.name.lower() not in actual or (old is not None and old_columns.get(c.name.lower()) != c)
     ]
@@ -66,7 +66,7 @@ def _clauses(session: MySQLSession, old: Table | None, table: Table, warnings: l
     public = {("primary" if i.primary else i.name.lower()): i for i in table.indexes if i.state == STATE_PUBLIC}
     for name, index in public.items():
         if name not in found:
-            definition, warning = index_definition(table, index, mariadb)
+            definition, warning = index_definition(table, index, dialect)
             clauses += [f"ADD {definition}"] if definition else []
             warnings += [warning] if warning else []
     gone = {i.name.lower(): i.name for i in old.indexes if not i.primary and i.name.lower() not in public} if old else {}

@@ -10,6 +10,7 @@ from typing import Any
 
 from etl._ddl_text import charset_name, collation_name
 from etl._sql_text import quote_name, quote_table
+from etl.dialect import Dialect
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
 _FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
@@ -86,11 +87,11 @@ def plain(table: Table) -> Table:
     )  # fmt: skip
 
 
-def column_definition(column: Column, mariadb: bool) -> str:
+def column_definition(column: Column, dialect: Dialect) -> str:
     """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
     parts = [quote_name(column.name), column_type(column)]
     if column.kind in ("text", "enum", "set") and column.charset:
-        parts.append(f"CHARACTER SET {charset_name(column.charset)} COLLATE {collation_name(column.collate, mariadb)}")
+        parts.append(f"CHARACTER SET {charset_name(column.charset)} COLLATE {collation_name(column.collate, dialect)}")
     if column.generated:
         parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
     else:
@@ -124,14 +125,14 @@ def _default(column: Column) -> str:
     return quote_text(value)
 
 
-def table_options(table: Table, mariadb: bool) -> str:
+def table_options(table: Table, dialect: Dialect) -> str:
     """``DEFAULT CHARACTER SET ... COLLATE ...``"""
     if not table.charset:
         return ""
-    return f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE {collation_name(table.collate, mariadb)}"
+    return f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE {collation_name(table.collate, dialect)}"
 
 
-def index_definition(table: Table, index: Index, mariadb: bool) -> tuple[str, str]:
+def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str, str]:
     """(definition as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left out."""
     by_name = {column.name: column for column in table.columns}
     columns = [by_name.get(name) for name, _, _ in index.columns]
@@ -146,32 +147,32 @@ def index_definition(table: Table, index: Index, mariadb: bool) -> tuple[str, st
         f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for (name, _, _), length in zip(index.columns, lengths, strict=True)
     )
     if index.primary:
-        if mariadb and any(column is not None and column.generated for column in columns):
+        if not dialect.generated_primary_keys and any(column is not None and column.generated for column in columns):
             return f"UNIQUE KEY ({keys})", f"the primary key of {table.full_name} is on a generated column: a unique key instead"
         return f"PRIMARY KEY ({keys})", ""
     comment = f" COMMENT {quote_text(index.comment)}" if index.comment else ""
     return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}", ""
 
 
-def create_table(table: Table, mariadb: bool, partitions: bool = True) -> tuple[str, list[str]]:
+def create_table(table: Table, dialect: Dialect, partitions: bool = True) -> tuple[str, list[str]]:
     """(CREATE TABLE statement, what was left out or changed)."""
     warnings = []
-    lines = [column_definition(column, mariadb) for column in table.columns if column.public and not column.hidden]
+    lines = [column_definition(column, dialect) for column in table.columns if column.public and not column.hidden]
     handle = table.handle_column
     if handle is not None and table.primary_index is None:
-        if mariadb and handle.generated:
+        if not dialect.generated_primary_keys and handle.generated:
             lines.append(f"UNIQUE KEY ({quote_name(handle.name)})")
             warnings.append(f"the primary key of {table.full_name} is on a generated column: a unique key instead")
         else:
             lines.append(f"PRIMARY KEY ({quote_name(handle.name)})")
     for index in table.indexes:
         if index.state == STATE_PUBLIC:
-            definition, warning = index_definition(table, index, mariadb)
+            definition, warning = index_definition(table, index, dialect)
             lines += [definition] if definition else []
             warnings += [warning] if warning else []
     comment = f" COMMENT={quote_text(table.comment)}" if table.comment else ""
     partition = partition_clause(table) if partitions else ""
-    statement = f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {table_options(table, mariadb)}{comment}{partition}"
+    statement = f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {table_options(table, dialect)}{comment}{partition}"
     if table.partition and table.partition.get("enable", True) and not partition:
         warnings.append(f"{table.full_name} is created without its partitions")
     return statement, warnings

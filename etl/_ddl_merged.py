@@ -30,7 +30,7 @@ def structure_differences(session: MySQLSession, table: Table) -> list[str]:
     """What of columns and unique keys is other than in the table that is there downstream; [] if its rows fit and are told apart
     in the same way."""
     check = f"{quote_name(table.schema_name)}.{quote_name(f'sluice_same_{table.id}')}"
-    statement, _ = create_table(table, session.is_mariadb, partitions=False)
+    statement, _ = create_table(table, session.dialect, partitions=False)
     session.execute(statement.replace(f"CREATE TABLE {quote_table(table)}", f"CREATE TEMPORARY TABLE {check}", 1))
     try:
         here, there = _columns(session, check), _columns(session, quote_table(table))

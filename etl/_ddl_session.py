@@ -37,7 +37,7 @@ def ddl_session(session: MySQLSession, ddl: Mapping[str, Any]) -> Iterator[None]
     """Set the session up for one DDL job, and back. Raises UnknownZoneError."""
     mode = str(session.query("SELECT @@SESSION.sql_mode")[0][0])
     # TiDB rounds what a change of type cuts off a time; MariaDB does so only if told to.
-    rounding = ",TIME_ROUND_FRACTIONAL" if session.is_mariadb else ""
+    rounding = ",TIME_ROUND_FRACTIONAL" if session.dialect.rounds_time_by_mode else ""
     session.query(f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')")
     try:
         moment = _moment(ddl)

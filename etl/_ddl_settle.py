@@ -48,12 +48,12 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table) -> lis
     if gone:
         session.execute(f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}")
         warnings.append(f"{table.full_name}: {', '.join(gone)} dropped apart")
-    mariadb = session.is_mariadb
-    wrong = wrong_collations(table, actual, mariadb)
+    dialect = session.dialect
+    wrong = wrong_collations(table, actual, dialect)
     if wrong:
         by_name = {column.name: column for column in table.columns}
-        changes = ", ".join(f"MODIFY COLUMN {column_definition(by_name[n], mariadb)}" for n in wrong)
-        session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, mariadb)}")
+        changes = ", ".join(f"MODIFY COLUMN {column_definition(by_name[n], dialect)}" for n in wrong)
+        session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
     added = [column for column in _added(old, table) if column.kind in _CHECKED_KINDS] if old is not None else []
     if added:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl._ddl_text import collation_name
-from etl.mysql import DownstreamError, MySQLSession
+from etl.dialect import Dialect
+from etl.mysql import MySQLSession
 from upstream.schema import Table
 
 _FINGERPRINTS = (
@@ -22,11 +23,6 @@ _FINGERPRINTS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME, PARTITION_METHOD, PARTITION_EXPRESSION, PARTITION_DESCRIPTION FROM "
     "information_schema.PARTITIONS WHERE {tables} ORDER BY 1, 2, 3",
     "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE {tables} ORDER BY 1, 2",
-)
-# Swaps leave every definition as it was; InnoDB's own ids tell who is who. Needs the PROCESS privilege.
-_IDENTITIES = (
-    "SELECT NAME, TABLE_ID FROM information_schema.INNODB_SYS_TABLES WHERE {prefixes} ORDER BY 1",
-    "SELECT NAME, TABLE_ID FROM information_schema.INNODB_TABLES WHERE {prefixes} ORDER BY 1",
 )
 
 
@@ -68,15 +64,10 @@ def fingerprint(session: MySQLSession, ddl: Mapping[str, Any], swaps: bool) -> s
             continue
         digest.update(repr(session.query(statement.format(**where), args)).encode())
     if swaps and schemas:
-        for statement in _IDENTITIES:
-            prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
-            args = [_like(schema) + "/%" for schema in sorted(schemas)]
-            try:
-                digest.update(repr(session.query(statement.format(prefixes=prefixes), args)).encode())
-                break
-            except DownstreamError as error:
-                if error.code not in (1109, 1227, 1142):  # no such table there, or no right to look
-                    raise
+        # Swaps leave every definition as it was; the server's own ids tell who is who. Needs the PROCESS privilege.
+        prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
+        args = [_like(schema) + "/%" for schema in sorted(schemas)]
+        digest.update(repr(session.query(session.dialect.table_ids.format(prefixes=prefixes), args)).encode())
     return digest.hexdigest()[:32]
 
 
@@ -90,14 +81,14 @@ def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
     return [ActualColumn(str(name), str(collation)) for name, collation in rows]
 
 
-def wrong_collations(table: Table, actual: Iterable[ActualColumn], mariadb: bool) -> list[str]:
+def wrong_collations(table: Table, actual: Iterable[ActualColumn], dialect: Dialect) -> list[str]:
     """Names of text columns whose collation isn't the upstream's: their keys would take other values for equal."""
     found = {column.name.lower(): column.collation for column in actual}
     wrong = []
     for column in table.columns:
         if not column.public or column.hidden or column.generated or column.kind not in ("text", "enum", "set"):
             continue
-        fine = {_same_charset_name(c) for c in (collation_name(column.collate, mariadb), column.collate)}
+        fine = {_same_charset_name(c) for c in (collation_name(column.collate, dialect), column.collate)}
         if column.collate and _same_charset_name(found.get(column.name.lower(), column.collate)) not in fine:
             wrong.append(column.name)
     return wrong

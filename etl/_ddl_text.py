@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from etl.dialect import Dialect
+
 _REST = r"""|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\s+|[\w$\x80-\U0010ffff]+|."""
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*\"""" + _REST, re.DOTALL)
 _ESCAPED_TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\"""" + _REST, re.DOTALL)
@@ -24,10 +26,6 @@ _DEFAULT_COLLATION = {
     "gbk": "gbk_chinese_ci",
     "gb18030": "gb18030_chinese_ci",
     "binary": "binary",
-}
-_MARIADB_COLLATION = {
-    "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
-    "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
 }
 # What TiDB calls latin1 is utf-8 that nobody checks: it takes any character and compares code points.
 _CHARSET = {"latin1": "utf8mb4"}
@@ -64,13 +62,12 @@ def charset_name(charset: str) -> str:
     return _CHARSET.get(charset.lower(), charset)
 
 
-def collation_name(collation: str, mariadb: bool) -> str:
+def collation_name(collation: str, dialect: Dialect) -> str:
     """TiDB's collation under the name the downstream has for it."""
-    collation = _COLLATION.get(collation.lower(), collation)
-    return _MARIADB_COLLATION.get(collation.lower(), collation) if mariadb else collation
+    return dialect.collation(_COLLATION.get(collation.lower(), collation))
 
 
-def adapt(statement: str, mariadb: bool, table_options: str = "", target: str = "") -> str:
+def adapt(statement: str, dialect: Dialect, table_options: str = "", target: str = "") -> str:
     """The statement with every character set given TiDB's collation, tables in InnoDB, collations and a few words in the
     downstream's spelling. `table_options` go behind the column list of a CREATE TABLE that names no character set for the table.
     `target`: the quoted full name of the table that is created or altered, in place of the one in the text, which may have other
@@ -101,16 +98,16 @@ def adapt(statement: str, mariadb: bool, table_options: str = "", target: str = 
             if not (rest and upper[rest[0]] == "COLLATE"):
                 collation = default_collation(charset)
                 if collation:
-                    additions[charset_at] = f" COLLATE {collation_name(collation, mariadb)}"
+                    additions[charset_at] = f" COLLATE {collation_name(collation, dialect)}"
             if charset_name(charset) != charset:
                 words[charset_at] = charset_name(charset)
         elif word == "COLLATE" and depth == 0:
             table_charset = True
         if word == "COLLATE" and following:
             at = following[1] if words[following[0]] == "=" and len(following) > 1 else following[0]
-            words[at] = collation_name(words[at].strip("'\"`"), mariadb)
-        elif mariadb and word in ("INVISIBLE", "VISIBLE") and words[i][0] != "`":
-            words[i] = "IGNORED" if word == "INVISIBLE" else "NOT IGNORED"
+            words[at] = collation_name(words[at].strip("'\"`"), dialect)
+        elif word in ("INVISIBLE", "VISIBLE") and words[i][0] != "`":
+            words[i] = dialect.index_visibility[word == "INVISIBLE"]
         elif word in ("WITH", "WITHOUT") and following and upper[following[0]] == "VALIDATION":
             words[i] = words[following[0]] = ""
         elif word in _INTRODUCERS and i + 1 < len(words) and words[i + 1].startswith("'"):

@@ -122,7 +122,7 @@ class DdlExecutor:
 
     def is_transactional(self, ddl: Mapping[str, Any]) -> bool:
         """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no marker."""
-        return int(ddl["type"]) == EXCHANGE_PARTITION and self._session.is_mariadb
+        return int(ddl["type"]) == EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
 
     def execute(self, ddl: Mapping[str, Any]) -> list[str]:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
@@ -161,7 +161,7 @@ class DdlExecutor:
     def _statement(self, ddl: Mapping[str, Any]) -> list[str]:
         """Run the text, adapted; then in a mode that converts what doesn't fit; then what can be generated instead."""
         self._use(ddl)
-        text = adapt(_normal_text(ddl), self._session.is_mariadb, target=_target(ddl))
+        text = adapt(_normal_text(ddl), self._session.dialect, target=_target(ddl))
         kind = int(ddl["type"])
         if kind in (ADD_PARTITION, REORGANIZE_PARTITION) and any(t and bounds_depend_on_zone(t) for t in _tables(ddl, "effect").values()):
             text = next(iter(alternative(self._session, ddl)[0] or ()), text)
@@ -210,8 +210,8 @@ class DdlExecutor:
     def _schema(self, ddl: Mapping[str, Any]) -> list[str]:
         for document in ((ddl.get("effect") or {}).get("schemas") or {}).values():
             schema = Schema.from_json(document)
-            mariadb = self._session.is_mariadb
-            options = f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, mariadb)}" if schema.charset else ""
+            dialect = self._session.dialect
+            options = f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, dialect)}" if schema.charset else ""
             verb = "CREATE DATABASE IF NOT EXISTS" if int(ddl["type"]) == CREATE_SCHEMA else "ALTER DATABASE"
             self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
         return []
@@ -241,14 +241,14 @@ class DdlExecutor:
         return warnings
 
     def _create_one(self, ddl: Mapping[str, Any], table: Table, as_written: bool) -> list[str]:
-        mariadb = self._session.is_mariadb
+        dialect = self._session.dialect
         candidates: list[tuple[str, list[str]]] = []
         if as_written and not table.temp_table_type:
-            candidates.append((adapt(_normal_text(ddl), mariadb, table_options(table, mariadb), quote_table(table)), []))
+            candidates.append((adapt(_normal_text(ddl), dialect, table_options(table, dialect), quote_table(table)), []))
         wide = widened(table)
-        candidates += [create_table(table, mariadb), create_table(wide, mariadb), create_table(plain(wide), mariadb)]
+        candidates += [create_table(table, dialect), create_table(wide, dialect), create_table(plain(wide), dialect)]
         if table.partition:
-            candidates.append(create_table(plain(wide), mariadb, partitions=False))
+            candidates.append(create_table(plain(wide), dialect, partitions=False))
         first: DownstreamError | None = None
         for statement, left_out in candidates:
             try:

@@ -18,6 +18,7 @@ import pymysql
 import pymysql.connections
 from pymysql import protocol
 
+from etl.dialect import Dialect, UnknownServerError
 from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
@@ -25,6 +26,7 @@ _SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGI
 _LENIENT_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 _UNKNOWN_VARIABLE = 1193
 _SSL_ERROR = 2026
+_UNKNOWN_SERVER = 2007  # the client library's "version mismatch"
 _OPTIONAL_VARIABLES = (
     ("in_predicate_conversion_threshold", "0"),  # MariaDB: long IN lists stay ranges on the key
     ("allow_auto_random_explicit_insert", "1"),  # TiDB
@@ -111,7 +113,7 @@ class MySQLSession:
         self._settings = settings
         self._unix_socket = unix_socket
         self._connection: _Connection | None = None
-        self.version = ""
+        self._dialect: Dialect | None = None
 
     @property
     def address(self) -> str:
@@ -119,9 +121,11 @@ class MySQLSession:
         return f"{self._settings.user}@{self._unix_socket or f'{self._settings.host}:{self._settings.port}'}"
 
     @property
-    def is_mariadb(self) -> bool:
-        """Whether the connected server is MariaDB."""
-        return "mariadb" in self.version.lower()
+    def dialect(self) -> Dialect:
+        """What the server that was connected to last can do. Raises DownstreamError before the first connect."""
+        if self._dialect is None:
+            raise DownstreamError(2006, f"{self.address}: not connected yet")
+        return self._dialect
 
     @property
     def is_connected(self) -> bool:
@@ -144,7 +148,10 @@ class MySQLSession:
                 raise DownstreamError(_SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity") from error
             raise self._error(error) from error
         self._connection = connection
-        self.version = str(connection.get_server_info())
+        try:
+            self._dialect = Dialect.of(str(connection.get_server_info()))
+        except UnknownServerError as error:
+            raise DownstreamError(_UNKNOWN_SERVER, f"{self.address}: {error}") from error
         self.query(
             "SET SESSION time_zone='+00:00', foreign_key_checks=0, unique_checks=1, "
             f"sql_mode='{_SQL_MODE}', character_set_client=utf8mb4, character_set_results=utf8mb4"
@@ -191,7 +198,7 @@ class MySQLSession:
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, message) of the last statement's warnings."""
-        return [(str(level), int(code), str(message)) for level, code, message in self.query("SHOW WARNINGS LIMIT 10")]
+        return [(str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)]
 
     def load(self, statement: str, payload: Any, strict: bool = True) -> LoadOutcome:
         """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file. `strict` False: what

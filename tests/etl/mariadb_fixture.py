@@ -13,9 +13,12 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from etl.dialect import Dialect
 from etl.mysql import MySQLSession
 from etl.settings import Downstream
 
+MARIADB = Dialect.of("10.11.0-MariaDB")
+"""For tests that need no server."""
 _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
 
 

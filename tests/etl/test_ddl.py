@@ -19,7 +19,7 @@ from etl.ddl import RECYCLE_SCHEMA, DdlError, skip_reason
 from etl.filters import Filter
 from etl.mysql import MySQLSession
 from etl.sinks.mysql import MySQLSink
-from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from upstream.schema import Column, Table
 
@@ -39,7 +39,7 @@ from upstream.schema import Column, Table
     ],
 )  # fmt: skip
 def test_text_is_adapted_where_it_means_something_else_downstream(statement: str, options: str, want: str) -> None:
-    assert " ".join(adapt(statement, True, options).split()) == want
+    assert " ".join(adapt(statement, MARIADB, options).split()) == want
 
 
 def test_strings_names_and_comments_are_single_tokens() -> None:
@@ -76,11 +76,11 @@ def test_generated_tables_are_those_of_the_recording(session: MySQLSession, tmp_
             if table is None or not table.is_base_table or table.schema_name == "mysql" or table.name == "sqt":
                 continue
             table = replace(table, schema_name="gen", name=f"{table.name[:20]}_{created}")
-            statement, _ = create_table(table, mariadb=True)
+            statement, _ = create_table(table, MARIADB)
             session.execute(statement)
             actual = actual_columns(session, table)
             assert [c.name for c in actual] == [c.name for c in table.columns if c.public and not c.hidden]
-            assert wrong_collations(table, actual, mariadb=True) == []
+            assert wrong_collations(table, actual, MARIADB) == []
             created += 1
     assert created >= 4
 

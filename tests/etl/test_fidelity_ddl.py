@@ -11,6 +11,7 @@ import pytest
 
 from etl._ddl_generate import index_definition
 from etl.ddl import DdlError
+from etl.dialect import Dialect
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
 from upstream.schema import Column, Index, Schema, Table
@@ -296,8 +297,8 @@ def test_latin1_columns_in_keys_that_utf8_makes_too_long(story: Story) -> None:
     story.create(made, "CREATE TABLE `t` (`id` INT PRIMARY KEY,`v` VARCHAR(3000),`w` VARCHAR(2000),INDEX `k`(`v`),UNIQUE `u2`(`w`)) DEFAULT CHARACTER SET = LATIN1")
     story.insert(made, {"id": 1, "v": "日" * 1000, "w": "é" * 2000})
     story.apply()
-    assert index_definition(made, made.indexes[-1], mariadb=False) == ("KEY `k` (`v`(768))", "")
-    assert "left out" in index_definition(made, made.indexes[0], mariadb=False)[1]
+    assert index_definition(made, made.indexes[-1], Dialect.of("8.0.36")) == ("KEY `k` (`v`(768))", "")
+    assert "left out" in index_definition(made, made.indexes[0], Dialect.of("8.0.36"))[1]
     assert story.rows("t", "v = REPEAT('日', 1000), w = REPEAT('é', 2000)") == [(1, 1)]
 
 

@@ -1,0 +1,149 @@
+"""What the server at the other end is and can do, told from its version and a few of its variables.
+
+MariaDB 10.11 is run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was measured on 6.6: every line of
+docs/operations.md, "Which servers", is a field here. Nothing else asks for a product's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_MARIADB_COLLATION = {
+    "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
+    "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+}
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_TIDB_VERSION = re.compile(r"tidb-v?(\d+)\.(\d+)(?:\.(\d+))?", re.IGNORECASE)
+
+MYSQL_PRODUCT, MARIADB_PRODUCT, TIDB_PRODUCT = "MySQL", "MariaDB", "TiDB"
+
+
+class UnknownServerError(ValueError):
+    """The version string names no server that is known; it is in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One server's abilities. Made by `of`; equal servers give equal dialects."""
+
+    product: str
+    """``MariaDB``, ``MySQL`` or ``TiDB``."""
+    version: tuple[int, int, int]
+    text: str
+    """The version as the server says it, for messages."""
+    lower_case_names: int = 0
+    """``lower_case_table_names``: 0 names are compared exactly, 1 stored in lower case, 2 stored as written and compared without case."""
+    has_local_infile: bool = True
+    """Whether the server takes LOAD DATA LOCAL at all (``local_infile``)."""
+
+    @classmethod
+    def of(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
+        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`: values of
+        ``lower_case_table_names`` and ``local_infile``, where known. Raises UnknownServerError."""
+        given = {name.lower(): str(value) for name, value in (variables or {}).items()}
+        product, found = _identify(version)
+        return cls(
+            product, found, version, int(given.get("lower_case_table_names") or 0), given.get("local_infile", "1").upper() in ("1", "ON")
+        )
+
+    @property
+    def is_tidb(self) -> bool:
+        """Whether a TiDB is written to. Ask for an ability where there is one."""
+        return self.product == TIDB_PRODUCT
+
+    # Writing rows
+
+    @property
+    def loads_in_transactions(self) -> bool:
+        """Whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other statement. TiDB before 7.6 commits the open
+        transaction with it, so there, and where the server refuses it, rows go as REPLACE statements."""
+        return self.has_local_infile and not self.is_tidb
+
+    @property
+    def long_in_lists_stay_ranges(self) -> bool:
+        """Whether ``in_predicate_conversion_threshold`` has to be set for it."""
+        return self.product != MARIADB_PRODUCT
+
+    # Sessions
+
+    @property
+    def rounds_time_by_mode(self) -> bool:
+        """Whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as TiDB does; the others always do."""
+        return self.product == MARIADB_PRODUCT
+
+    @property
+    def show_warnings(self) -> str:
+        """The statement that shows the last one's warnings."""
+        return "SHOW WARNINGS" if self.is_tidb else "SHOW WARNINGS LIMIT 10"
+
+    @property
+    def has_user_locks(self) -> bool:
+        """Whether GET_LOCK and RELEASE_LOCK mean something; in TiDB before 6.2 they did nothing."""
+        return not self.is_tidb or self.version >= (6, 2, 0)
+
+    @property
+    def has_is_used_lock(self) -> bool:
+        """Whether IS_USED_LOCK tells who holds a lock."""
+        return not self.is_tidb
+
+    def kill(self, connection_id: int) -> str:
+        """The statement that ends another session. TiDB's ids are a server's own before 6.1 (global kill): there it may miss."""
+        return f"KILL {'TIDB ' if self.is_tidb else ''}CONNECTION {int(connection_id)}"
+
+    # What is there
+
+    @property
+    def table_ids(self) -> str:
+        """A query for (schema/name, id) of tables that keeps apart which is which after a swap; ``{prefixes}`` stands for a
+        condition on the column NAME, ``schema/table``."""
+        if self.is_tidb:
+            return (
+                "SELECT NAME, TIDB_TABLE_ID FROM (SELECT CONCAT(TABLE_SCHEMA, '/', TABLE_NAME) AS NAME, TIDB_TABLE_ID FROM "
+                "information_schema.TABLES) ids WHERE {prefixes} ORDER BY 1"
+            )
+        old = self.product == MARIADB_PRODUCT or self.version < (8, 0, 0)
+        return f"SELECT NAME, TABLE_ID FROM information_schema.{'INNODB_SYS_TABLES' if old else 'INNODB_TABLES'} WHERE {{prefixes}} ORDER BY 1"
+
+    # DDL
+
+    def collation(self, collation: str) -> str:
+        """A collation of TiDB's under the name the server has for it."""
+        return _MARIADB_COLLATION.get(collation.lower(), collation) if self.product == MARIADB_PRODUCT else collation
+
+    @property
+    def index_visibility(self) -> tuple[str, str]:
+        """The words for VISIBLE and INVISIBLE of an index."""
+        return ("NOT IGNORED", "IGNORED") if self.product == MARIADB_PRODUCT else ("VISIBLE", "INVISIBLE")
+
+    @property
+    def generated_primary_keys(self) -> bool:
+        """Whether a primary key may be on a generated column."""
+        return self.product != MARIADB_PRODUCT
+
+    @property
+    def exchanges_partitions(self) -> bool:
+        """Whether EXCHANGE PARTITION can be relied on; MariaDB's never ended when the ordinary table held rows (10.11)."""
+        return self.product != MARIADB_PRODUCT
+
+    @property
+    def indexes_new_columns(self) -> bool:
+        """Whether one ALTER TABLE may add a column and an index on it. TiDB sees only columns that were there before."""
+        return not self.is_tidb
+
+
+def _identify(version: str) -> tuple[str, tuple[int, int, int]]:
+    lower = version.lower()
+    if "tidb" in lower:
+        match, product = _TIDB_VERSION.search(version), TIDB_PRODUCT
+        if match is None:  # a build without a number of its own: nothing that came later is relied on
+            return product, (0, 0, 0)
+    elif "mariadb" in lower:  # "5.5.5-" in front is for replicas of old
+        match, product = _VERSION.match(version.removeprefix("5.5.5-")), MARIADB_PRODUCT
+    else:
+        match, product = _VERSION.match(version), MYSQL_PRODUCT
+    if match is None:
+        raise UnknownServerError(f"{version!r} is no version of MariaDB, MySQL or TiDB")
+    major, minor, patch = match.groups()
+    return product, (int(major), int(minor), int(patch or 0))
