@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from etl._grants import RECYCLE_SCHEMA
 from etl._sql_text import quote_name
 from etl.mysql import DownstreamError, MySQLSession
 
-RECYCLE_SCHEMA = "sluice_recycle"
 _NAME = re.compile(r"t(\d+)_(\d+)\Z")
 
 

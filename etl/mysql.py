@@ -18,23 +18,17 @@ import pymysql
 import pymysql.connections
 from pymysql import protocol
 
+from etl import _session_setup
+from etl._grants import grant_statement, has_roles, missing_rights
 from etl.dialect import Dialect, UnknownServerError
 from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
-_SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
-_LENIENT_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
-_UNKNOWN_VARIABLE = 1193
+_UNFIT = 1231  # a variable that can't be what it has to be
+_LACKS_RIGHTS = 1227
+_NO_GRANTS = {1141, 1290}  # a server without grant tables
 _SSL_ERROR = 2026
 _UNKNOWN_SERVER = 2007  # the client library's "version mismatch"
-_OPTIONAL_VARIABLES = (
-    ("in_predicate_conversion_threshold", "0"),  # MariaDB: long IN lists stay ranges on the key
-    ("allow_auto_random_explicit_insert", "1"),  # TiDB
-    ("tidb_constraint_check_in_place", "1"),
-    ("system_versioning_alter_history", "'KEEP'"),
-    # MariaDB: TiDB has checked what it checks; MariaDB's JSON check refuses documents nested deeper than 32.
-    ("check_constraint_checks", "0"),
-)
 # Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for now.
 _TRANSIENT = frozenset(
     {0, 1020, 1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1290, 1317, 1412,
@@ -133,7 +127,8 @@ class MySQLSession:
         return self._connection is not None
 
     def connect(self) -> None:
-        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked."""
+        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked, and all else
+        as `etl._session_setup` says. Raises DownstreamError, also if the server or the user's rights aren't what writing needs."""
         self.close()
         settings = self._settings
         try:
@@ -149,25 +144,56 @@ class MySQLSession:
             raise self._error(error) from error
         self._connection = connection
         try:
-            self._dialect = Dialect.of(str(connection.get_server_info()))
+            variables = self._set_up()
+            self._dialect = Dialect.of(str(connection.get_server_info()), variables)
+            self._check_rights(self._dialect)
         except UnknownServerError as error:
+            self.close()
             raise DownstreamError(_UNKNOWN_SERVER, f"{self.address}: {error}") from error
-        self.query(
-            "SET SESSION time_zone='+00:00', foreign_key_checks=0, unique_checks=1, "
-            f"sql_mode='{_SQL_MODE}', character_set_client=utf8mb4, character_set_results=utf8mb4"
-        )
-        for name, value in _OPTIONAL_VARIABLES:
-            try:
-                self.query(f"SET SESSION {name}={value}")
-            except DownstreamError as error:
-                if error.code != _UNKNOWN_VARIABLE:
-                    raise
+        except DownstreamError:
+            self.close()
+            raise
         self.query("COMMIT")
-        packet = self.query("SELECT @@max_allowed_packet")[0][0]
-        connection.max_allowed_packet = int(packet)
+        connection.max_allowed_packet = int(variables["max_allowed_packet"])
         sockets: Any = connection
         sockets._read_timeout = sockets._write_timeout = settings.read_timeout_s
         connection.commit()
+
+    def _variables(self) -> dict[str, str]:
+        return {str(name).lower(): str(value or "") for name, value in self.query(_session_setup.SHOW)}
+
+    def _set_up(self) -> dict[str, str]:
+        """Set the session's variables; all of them, as they are then."""
+        self.query(_session_setup.ALL_ROWS)
+        assignments = _session_setup.to_set(self._variables())
+        for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [_session_setup.ISOLATION]:
+            try:
+                self.query(statement)
+            except DownstreamError as error:  # what is refused is looked at below
+                if is_transient(error):
+                    raise
+        variables = self._variables()
+        wrong = list(_session_setup.problems(variables))
+        if wrong:
+            raise DownstreamError(_UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}")
+        return variables
+
+    def _check_rights(self, dialect: Dialect) -> None:
+        process = not dialect.is_tidb
+        try:
+            grants = [str(line) for (line,) in self.query("SHOW GRANTS")]
+            missing = missing_rights(grants, self._settings.checkpoint_schema, process)
+            if missing and has_roles(grants):
+                grants += [str(line) for (line,) in self.query(f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}")]
+                missing = missing_rights(grants, self._settings.checkpoint_schema, process)
+        except DownstreamError as error:
+            if error.code in _NO_GRANTS:
+                return
+            raise
+        if missing:
+            raise DownstreamError(
+                _LACKS_RIGHTS, f"{self.address} lacks rights: {', '.join(missing)}. All that is needed: {grant_statement('...', process)}"
+            )
 
     def close(self) -> None:
         """End the session; an open transaction is rolled back by the server. Never raises."""
@@ -204,12 +230,12 @@ class MySQLSession:
         """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file. `strict` False: what
         doesn't fit is converted with a warning."""
         if not strict:
-            self.query(f"SET SESSION sql_mode='{_LENIENT_SQL_MODE}'")
+            self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
             try:
                 return self.load(statement, payload)
             finally:
                 with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
-                    self.query(f"SET SESSION sql_mode='{_SQL_MODE}'")
+                    self.query(f"SET SESSION sql_mode='{_session_setup.STRICT_SQL_MODE}'")
         connection = self._open()
         name = "sluice-" + secrets.token_hex(8)
         connection.offered = (name.encode(), payload)

@@ -1,0 +1,72 @@
+"""The rights that writing needs, and which of them a user lacks, told from SHOW GRANTS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+RECYCLE_SCHEMA = "sluice_recycle"
+ON_TABLES = (
+    "SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "REFERENCES", "CREATE TEMPORARY TABLES", "CREATE VIEW",
+    "SHOW VIEW",
+)  # fmt: skip
+"""On every database that is replicated, and on `sluice_recycle`; on the checkpoint's the first four of them, and CREATE unless it is there."""
+PROCESS = "PROCESS"
+"""On ``*.*``: tells which table is which after names were swapped. Not in TiDB."""
+_ON_CHECKPOINT = ("SELECT", "INSERT", "UPDATE")
+_GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ", re.IGNORECASE)
+_RIGHT = re.compile(r"([A-Z][A-Z_ ]*[A-Z])\s*(\([^)]*\))?", re.IGNORECASE)
+_ALL = "ALL PRIVILEGES"
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    rights: frozenset[str]
+    pattern: str
+    """Of databases, as LIKE; "%" for all of them, and for what is the server's."""
+    everywhere: bool
+
+
+def missing_rights(grants: Iterable[str], checkpoint_schema: str, process: bool) -> list[str]:
+    """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``. A right on the replicated databases
+    counts as given if it is given anywhere: which databases there will be nobody knows. `process`: whether PROCESS is needed."""
+    found = [grant for line in grants if (grant := _parse(line)) is not None]
+    missing = [f"{right} on the replicated databases" for right in ON_TABLES if not _gives(found, right, None)]
+    for schema, rights in ((checkpoint_schema, _ON_CHECKPOINT), (RECYCLE_SCHEMA, ON_TABLES[:7])):
+        missing += [f"{right} on {schema}" for right in rights if _gives(found, right, None) and not _gives(found, right, schema)]
+    if process and not any(grant.everywhere and grant.rights & {_ALL, PROCESS} for grant in found):
+        missing.append(f"{PROCESS} on *.*")
+    return missing
+
+
+def grant_statement(user: str, process: bool) -> str:
+    """The simplest statement that gives all that is needed, for messages."""
+    return f"GRANT {', '.join((*ON_TABLES, *([PROCESS] if process else [])))} ON *.* TO {user}"
+
+
+def has_roles(grants: Iterable[str]) -> bool:
+    """Whether one of the lines grants a role, whose rights are in other lines."""
+    return any(" ON " not in line.upper() for line in grants)
+
+
+def _parse(line: str) -> _Grant | None:
+    match = _GRANT.match(line)
+    if match is None:
+        return None
+    rights = frozenset(word.upper().strip() for word, columns in _RIGHT.findall(match["rights"]) if not columns)
+    everywhere = match["place"] == "*.*"
+    name = "%" if everywhere else match["place"][:-2]
+    if name[0] in "`'\"":
+        name = name[1:-1].replace(name[0] * 2, name[0])
+    return _Grant(rights | ({_ALL} if "ALL" in rights else set()), name, everywhere)
+
+
+def _gives(grants: Iterable[_Grant], right: str, schema: str | None) -> bool:
+    return any(grant.rights & {_ALL, right} and (schema is None or _like(grant.pattern, schema)) for grant in grants)
+
+
+def _like(pattern: str, name: str) -> bool:
+    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
+    expression = "".join(".*" if p == "%" else "." if p == "_" else re.escape(p[-1]) for p in parts)
+    return re.fullmatch(expression, name, re.IGNORECASE | re.DOTALL) is not None
