@@ -1,9 +1,16 @@
-"""SQL text from identifiers and Arrow columns. Nothing reaches a statement unquoted, and nothing is quoted anywhere else."""
+"""SQL text from identifiers, values and Arrow columns. Nothing reaches a statement unquoted, and nothing is quoted anywhere else.
+
+Literals mean the same in every session, whatever its sql_mode says of backslashes and double quotes: text with a backslash in it is
+written in hexadecimal digits, in other text quotes are doubled. `tests/etl/test_literals.py` looks for other ways.
+"""
 
 from __future__ import annotations
 
 import binascii
+import decimal
 import hashlib
+import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +20,12 @@ import pyarrow.compute as pc
 from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
-_STRING_ESCAPES = ((b"\\", b"\\\\"), (b"\0", b"\\0"), (b"'", b"\\'"))
+_NOT_PLAIN = re.compile(r"[\\\0]")  # read in different ways, or by some parsers only
+_PLACE = re.compile(r"`(?:[^`]|``)*`|%s")
+BYTEWISE = ("text", "enum", "set")
+"""Kinds of columns whose values have a collation: they are compared byte for byte."""
 _LONG_VALUE = 4096  # bytes
-_SAFE_TEXT = {"decimal", "date", "datetime", "timestamp", "time"}  # digits, signs, dots and colons only
+_TIMES = {"date", "datetime", "timestamp", "time"}  # digits, signs, dots and colons only
 
 
 def quote_name(name: str) -> str:
@@ -33,9 +43,38 @@ def columns_text(columns: Sequence[Column]) -> str:
     return ", ".join(quote_name(column.name) for column in columns)
 
 
-def quote_string(text: str) -> str:
-    """`text` as a string literal for a session in which backslash escapes are on."""
-    return "'" + text.replace("\\", "\\\\").replace("\0", "\\0").replace("'", "\\'") + "'"
+def literal(value: object) -> str:
+    """None, a bool, int, float, Decimal, str or bytes as a literal. Raises ValueError for what SQL has no literal for."""
+    match value:
+        case None:
+            return "NULL"
+        case bool() | int():
+            return str(int(value))
+        case float() if math.isfinite(value):
+            text = repr(value)
+            return text if "e" in text else f"{text}e0"
+        case decimal.Decimal() if value.is_finite():
+            return f"{value:f}"
+        case str() if _NOT_PLAIN.search(value):
+            return f"_utf8mb4 x'{value.encode().hex()}'"
+        case str():
+            value.encode()  # raises for half a surrogate pair
+            return "'" + value.replace("'", "''") + "'"
+        case bytes():
+            return f"x'{value.hex()}'"
+    raise ValueError(f"there is no SQL literal for {value!r}")
+
+
+def fill(statement: str, args: Sequence[object]) -> str:
+    """`statement` with a literal in each place ``%s``; what stands in a quoted name is none. Raises ValueError if there are not as many."""
+    values = iter(args)
+    try:
+        text = _PLACE.sub(lambda match: literal(next(values)) if match[0] == "%s" else match[0], statement)
+    except StopIteration:
+        raise ValueError(f"more places than the {len(args)} values: {statement[:200]}") from None
+    if next(values, values) is not values:
+        raise ValueError(f"fewer places than the {len(args)} values: {statement[:200]}")
+    return text
 
 
 def join(*parts: pa.Array | bytes, separator: bytes = b"", null: bytes | None = None) -> pa.LargeBinaryArray:
@@ -110,15 +149,17 @@ def literal_column(array: pa.Array, column: Column) -> pa.LargeBinaryArray:
     elif kind in ("float", "double"):
         plain = number_text(array).cast(pa.large_binary())
         text = pc.if_else(pc.match_substring(plain, "e"), plain, join(plain, b"e0"))
+    elif kind == "decimal":
+        text = array.cast(pa.large_binary())  # in quotes it would be compared as a double
     elif kind == "year":
         text = _quoted(year_text(array).cast(pa.large_binary()))
     elif kind == "binary":
         # An empty 0x is no literal, x'' is.
         text = join(b"x'", hex_column(array), b"'")
-    elif kind in _SAFE_TEXT:
+    elif kind in _TIMES:
         text = _quoted(array.cast(pa.large_binary()))
     else:
-        text = _quoted(escape_bytes(array, _STRING_ESCAPES))
+        text = _text_literals(array)
     return pc.fill_null(text, pa.scalar(b"NULL", pa.large_binary()))
 
 
@@ -126,13 +167,31 @@ def _quoted(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     return join(b"'", array, b"'")
 
 
+def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
+    quoted = _quoted(escape_bytes(array, ((b"'", b"''"),)))
+    plain = data_of(array.cast(pa.large_binary()))[1].tobytes()
+    if b"\\" not in plain and b"\0" not in plain:
+        return quoted
+    raw = array.cast(pa.large_binary())
+    special = pc.or_(pc.match_substring(raw, b"\\"), pc.match_substring(raw, b"\0"))
+    return pc.if_else(pc.fill_null(special, False), join(b"_utf8mb4 x'", hex_column(array), b"'"), quoted)
+
+
 def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """A condition a row, `(a=1 AND b='x')`: equality under each column's own collation, as its key sees it."""
+    """A condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the column sees it, so that the key is used, and
+    of text byte for byte, whatever collation the downstream's column has."""
     parts = []
     for column, array in zip(columns, arrays, strict=True):
-        name = quote_name(column.name).encode()
-        parts.append(join(name + b"=", literal_column(array, column)))
+        literals = literal_column(array, column)
+        parts.append(join(quote_name(column.name).encode() + b"=", literals))
+        if column.kind in BYTEWISE:
+            parts.append(join(bytes_of(column) + b"=", literals))
     return join(b"(", join(*parts, separator=b" AND "), b")")
+
+
+def bytes_of(column: Column) -> bytes:
+    """An expression for what a column of text holds, as the bytes of its utf-8."""
+    return b"CAST(CONVERT(" + quote_name(column.name).encode() + b" USING utf8mb4) AS BINARY)"
 
 
 def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
@@ -154,12 +213,11 @@ def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
 
 
 def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
-    name = quote_name(column.name).encode()
-    condition = join(name + b"<=>", literal_column(array, column))
-    if column.kind not in ("text", "json"):
-        return condition
-    exact = pc.fill_null(join(b"x'", hex_column(array), b"'"), pa.scalar(b"NULL", pa.large_binary()))
-    return join(condition, b" AND BINARY CONVERT(" + name + b" USING utf8mb4)<=>", exact)
+    literals = literal_column(array, column)
+    same = join(quote_name(column.name).encode() + b"<=>", literals)
+    if column.kind == "json":  # some servers have a type of its own for it, which no text equals
+        return join(bytes_of(column) + b"<=>", literals)
+    return join(same, b" AND " + bytes_of(column) + b"<=>", literals) if column.kind in BYTEWISE else same
 
 
 def _same_digest(column: Column, array: pa.Array, long: pa.BooleanArray) -> pa.LargeBinaryArray:

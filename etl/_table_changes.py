@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl._sql_text import key_conditions, literal_column, number_text, quote_name, quote_table, row_conditions
+from etl._deletes import deletes_by_key, head
+from etl._sql_text import key_conditions, number_text, row_conditions
 from etl._steps import Step
 from etl.load_format import format_load
 from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
@@ -22,8 +23,6 @@ from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import STATE_PUBLIC, Column, Table
 
 ROW_ID = "_tidb_rowid"
-_KEYS_A_STATEMENT = 1000
-_STATEMENT_BYTES = 1 << 20
 _PORTION_ROWS = 65_536
 _PORTION_BYTES = 64 * 2**20
 _NO_ROWS = np.zeros(0, np.int64)
@@ -159,18 +158,17 @@ class TableChanges:
 
     def _delete_steps(self) -> Iterator[Step]:
         key = self._locating_columns()
-        head = f"DELETE FROM {quote_table(self.table)} WHERE ".encode()
         if self._safe and key:
-            yield from self._deletes_by_key(head, key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key])
+            yield from self._deletes_by_key(key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key])
             return
         if len(self._remove) == 0:
             return
         rows = pa.array(self._remove)
         if not key:
             for condition, count in Counter(self._row_conditions(rows)).items():
-                yield self._step("delete", count, head + condition + b" LIMIT %d" % count)
+                yield self._step("delete", count, head(self.table) + condition + b" LIMIT %d" % count)
             return
-        yield from self._deletes_by_key(head, key, [self.old[c.name].take(rows) for c in key])
+        yield from self._deletes_by_key(key, [self.old[c.name].take(rows) for c in key])
 
     def _row_conditions(self, rows: pa.Array) -> list[bytes]:
         """Conditions that find rows by all their values. While TiDB drops a column, old images come without it: then what the
@@ -186,14 +184,9 @@ class TableChanges:
                 conditions[at] = found[0]
         return conditions
 
-    def _deletes_by_key(self, head: bytes, key: list[Column], arrays: list[pa.Array]) -> Iterator[Step]:
-        if len(key) == 1:
-            terms, before, between, after = literal_column(arrays[0], key[0]), quote_name(key[0].name).encode() + b" IN (", b",\n", b")"
-        else:
-            terms, before, between, after = key_conditions(key, arrays), b"", b"\nOR ", b""
-        wanted = terms.to_pylist()
-        for group in _groups(list(dict.fromkeys(wanted)) if self._safe else wanted):
-            yield self._step("delete", len(group), head + before + between.join(group) + after)
+    def _deletes_by_key(self, key: list[Column], arrays: list[pa.Array]) -> Iterator[Step]:
+        for rows, statement in deletes_by_key(self.table, key, arrays, once=self._safe):
+            yield self._step("delete", rows, statement)
 
     def loads(self) -> Iterator[Step]:
         """Load steps: rows that take a free place first, then those that take the place of their former selves."""
@@ -260,19 +253,6 @@ def check_merged(tables: Sequence[TableChanges]) -> None:
                     f"{key.decode('utf-8', 'replace')[:300]}, written between commit_ts {min(other.first_ts, changes.first_ts)} and "
                     f"{max(other.last_ts, changes.last_ts)}. Give one of them another target, or other keys"
                 )
-
-
-def _groups(terms: list[bytes]) -> Iterator[list[bytes]]:
-    group: list[bytes] = []
-    size = 0
-    for term in terms:
-        if group and (len(group) == _KEYS_A_STATEMENT or size + len(term) > _STATEMENT_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(term)
-        size += len(term) + 4
-    if group:
-        yield group
 
 
 def _as_written(array: pa.Array, column: Column) -> pa.Array:

@@ -128,7 +128,6 @@ class CheckpointTable:
         self.cluster_id = cluster_id
         self._schema = quote_name(schema)
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
-        self._formatted = self._table.replace("%", "%%")  # in statements with arguments
 
     def create(self) -> None:
         """Create schema and table unless they exist (needs no right to do so if they do)."""
@@ -165,10 +164,10 @@ class CheckpointTable:
         """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one now."""
         try:
             if first:
-                self._session.query(f"INSERT INTO {self._formatted} VALUES (%s, %s)", (self.cluster_id, checkpoint.to_text()))
+                self._session.query(f"INSERT INTO {self._table} VALUES (%s, %s)", (self.cluster_id, checkpoint.to_text()))
             else:
                 self._session.query(
-                    f"UPDATE {self._formatted} SET checkPoint = %s WHERE clusterID = %s", (checkpoint.to_text(), self.cluster_id)
+                    f"UPDATE {self._table} SET checkPoint = %s WHERE clusterID = %s", (checkpoint.to_text(), self.cluster_id)
                 )
         except Exception as error:
             if first and getattr(error, "code", 0) == _DUPLICATE_KEY:
@@ -176,5 +175,5 @@ class CheckpointTable:
             raise
 
     def _select(self, suffix: str) -> Checkpoint | None:
-        rows = self._session.query(f"SELECT checkPoint FROM {self._formatted} WHERE clusterID = %s{suffix}", (self.cluster_id,))
+        rows = self._session.query(f"SELECT checkPoint FROM {self._table} WHERE clusterID = %s{suffix}", (self.cluster_id,))
         return Checkpoint.parse(str(rows[0][0]), self.cluster_id) if rows else None

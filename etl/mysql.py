@@ -20,6 +20,7 @@ from pymysql import protocol
 
 from etl import _session_setup
 from etl._grants import grant_statement, has_roles, missing_rights
+from etl._sql_text import fill
 from etl.dialect import Dialect, UnknownServerError
 from etl.settings import Downstream
 
@@ -215,7 +216,7 @@ class MySQLSession:
         self.query("ROLLBACK")
 
     def query(self, statement: str | bytes, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run one statement, return its rows. `args` fill ``%s`` places, escaped."""
+        """Run one statement, return its rows. `args` fill ``%s`` places, as literals."""
         return self._run(statement, args)[1]
 
     def execute(self, statement: str | bytes) -> int:
@@ -259,12 +260,11 @@ class MySQLSession:
     def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
         connection = self._open()
         try:
-            with connection.cursor() as cursor:
-                if args is not None and isinstance(statement, str):
-                    statement = cursor.mogrify(statement, args)
-                affected = connection.query(statement)
-                result = connection._result
-                return affected, list(result.rows or ()) if result is not None else []
+            if args is not None and isinstance(statement, str):
+                statement = fill(statement, args)
+            affected = connection.query(statement)
+            result = connection._result
+            return affected, list(result.rows or ()) if result is not None else []
         except (pymysql.err.MySQLError, OSError) as error:
             raise self._error(error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from etl._deletes import counts
 from etl._sql_text import quote_name
 from etl._steps import Step
 from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
@@ -107,20 +108,9 @@ class StepWriter:
         """Which keys of a DELETE aren't there; for the error message, so it never fails."""
         try:
             self._session.rollback()
-            head, _, conditions = statement.partition(b" WHERE ")
-            count = head.replace(b"DELETE", b"SELECT COUNT(*)", 1)
-            if b" IN (" in conditions and b"\nOR " not in conditions:
-                name, _, values = conditions.partition(b" IN (")
-                terms = [name + b"=" + value for value in values[:-1].split(b",\n")]
-            else:
-                terms = (
-                    conditions.rpartition(b" LIMIT ")[0].split(b"\nOR ")
-                    if b" LIMIT " in conditions
-                    else conditions.split(b"\nOR ")
-                )
             missing = []
-            for term in terms:
-                if int(self._session.query(count + b" WHERE " + term)[0][0]) == 0:
+            for term, count in counts(statement):
+                if int(self._session.query(count)[0][0]) == 0:
                     missing.append(term.decode("utf-8", "replace")[:300])
                     if len(missing) == _SHOWN:
                         break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from etl._sql_text import key_conditions, literal_column, quote_name, quote_string
+from etl._sql_text import key_conditions, literal, literal_column, quote_name
 from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.settings import Downstream
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -30,7 +30,7 @@ def test_names_and_values_that_look_like_statements_stay_names_and_values(sessio
     name = INJECTION.replace("\0", "").rstrip()
     session.query("CREATE DATABASE d")
     session.query(f"CREATE TABLE d.{quote_name(name)} ({quote_name(name + 'c')} varchar(99) CHARACTER SET utf8mb4)")
-    session.query(f"INSERT INTO d.{quote_name(name)} VALUES (%s), ({quote_string(INJECTION)})", (INJECTION,))
+    session.query(f"INSERT INTO d.{quote_name(name)} VALUES (%s), ({literal(INJECTION)})", (INJECTION,))
     column = Column(1, name + "c", 0, 15, charset="utf8mb4")
     (condition,) = key_conditions([column], [pa.array([INJECTION], pa.large_string())]).to_pylist()
     assert session.query(f"SELECT COUNT(*) FROM d.{quote_name(name)} WHERE ".encode() + condition) == [(2,)]
