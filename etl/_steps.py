@@ -27,7 +27,7 @@ STEP_SCHEMA = pa.schema(
 `commit_ts`: the last commit timestamp a step belongs to; on a commit, where the checkpoint goes. `detail` is JSON:
 
     delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
-    load    {"first_ts", "statement", "replaces", "keys"}  payload: the text; REPLACE must remove exactly `replaces` rows
+    load    {"first_ts", "layout", "replaces", "keys"}  payload: the text (`etl.load_format`); REPLACE must remove exactly `replaces` rows
     both    {"safe": true} in safe mode: of as many rows as there are. load {"absent": true}: only if what is written may be there
             already, and then nothing is written, but none of these rows may be there
     ddl     the window record's DDL plus {"before": {table id: Table | null}}

@@ -204,7 +204,7 @@ class TableChanges:
                 self._timings.format += time.perf_counter() - started
                 replaced = chunk.rows if replaces else 0
                 expected = {"warnings": chunk.warnings} if chunk.warnings else {}
-                yield self._step("load", chunk.rows, chunk.payload, statement=chunk.statement, replaces=replaced, keys=keys, **detail, **expected)
+                yield self._step("load", chunk.rows, chunk.payload, layout=chunk.layout, replaces=replaced, keys=keys, **detail, **expected)
                 started = time.perf_counter()
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:

@@ -1,4 +1,4 @@
-"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads.
+"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads; and that text as REPLACE statements, for servers that must not get it so.
 
 One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape character, ``\\N`` for NULL:
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl._sql_text import data_of, escape_bytes, hex_column, join, number_text, quote_name, quote_table, year_text
+from etl._sql_text import data_of, escape_bytes, hex_column, join, number_text, quote_name, year_text
 from upstream.schema import Column, Table
 
 _ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
@@ -27,19 +28,28 @@ _ESCAPED_TEXT = {"text", "enum", "set", "json"}
 _SLICE_ROWS = 1 << 16
 
 CHUNK_BYTES = 4 * 2**20
+STATEMENT_BYTES = 1 << 20
 
 
 class UnsupportedColumnError(ValueError):
     """A column of a kind that can't be written; names table and column."""
 
 
+class Layout(TypedDict):
+    """What the fields of a line are, as JSON: all columns in order, and which of them are ``bits`` (a number) or ``hex`` (digits)."""
+
+    columns: list[str]
+    bits: list[str]
+    hex: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class LoadChunk:
-    """One LOAD DATA statement: `statement` is what follows ``LOAD DATA LOCAL INFILE '<name>' ``, `payload` its text,
-    `first` and `rows` say which of the given rows are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
+    """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is its text, `layout` what its fields
+    are, `first` and `rows` say which of the given rows are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
     take them in a mode that isn't strict, with a warning for each."""
 
-    statement: str
+    layout: Layout
     payload: pa.Buffer
     first: int
     rows: int
@@ -56,22 +66,13 @@ def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_
 
 def _format_slice(table: Table, columns: Mapping[str, pa.Array], first: int, chunk_bytes: int) -> Iterator[LoadChunk]:
     fields: list[pa.Array] = []
-    targets: list[str] = []
-    conversions: list[str] = []
+    layout = Layout(columns=[], bits=[], hex=[])
     for column in table.writable_columns:
-        field, conversion = _field(table, column, columns[column.name])
-        name = quote_name(column.name)
-        if conversion:
-            variable = f"@v{len(conversions)}"
-            conversions.append(f"{name}={conversion.format(variable)}")
-            targets.append(variable)
-        else:
-            targets.append(name)
+        field, special = _field(table, column, columns[column.name])
+        layout["columns"].append(column.name)
+        if special:
+            layout[special].append(column.name)
         fields.append(field)
-    statement = (
-        f"REPLACE INTO TABLE {quote_table(table)} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
-        f"LINES TERMINATED BY '\\n' ({', '.join(targets)})" + (f" SET {', '.join(conversions)}" if conversions else "")
-    )
     fields[-1] = join(fields[-1], b"\n", null=b"\\N")
     lines = join(*fields, separator=b"\t", null=b"\\N")
     offsets, _ = data_of(lines)
@@ -83,8 +84,44 @@ def _format_slice(table: Table, columns: Mapping[str, pa.Array], first: int, chu
         end = int(np.searchsorted(offsets, offsets[start] + chunk_bytes, side="right")) - 1
         end = min(max(end, start + 1), len(lines))
         payload = data.slice(base + int(offsets[start]), int(offsets[end] - offsets[start]))
-        yield LoadChunk(statement, payload, first + start, end - start, int(empty[start:end].sum()))
+        yield LoadChunk(layout, payload, first + start, end - start, int(empty[start:end].sum()))
         start = end
+
+
+def load_statement(target: str, layout: Layout) -> str:
+    """What follows ``LOAD DATA LOCAL INFILE '<name>' ``. `target`: the table's full name, quoted."""
+    targets: list[str] = []
+    conversions: list[str] = []
+    for column in layout["columns"]:
+        if column not in layout["bits"] and column not in layout["hex"]:
+            targets.append(quote_name(column))
+            continue
+        variable = f"@v{len(conversions)}"
+        conversions.append(f"{quote_name(column)}={f'CAST({variable} AS UNSIGNED)' if column in layout['bits'] else f'UNHEX({variable})'}")
+        targets.append(variable)
+    return (
+        f"REPLACE INTO TABLE {target} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
+        f"LINES TERMINATED BY '\\n' ({', '.join(targets)})" + (f" SET {', '.join(conversions)}" if conversions else "")
+    )
+
+
+def replace_statements(target: str, layout: Layout, payload: Any, statement_bytes: int = STATEMENT_BYTES) -> Iterator[bytes]:
+    """The same rows as REPLACE statements of about `statement_bytes`, or one row. For a session in which backslashes escape: what a
+    field has escaped is escaped alike in a string."""
+    forms = [(b"", b"") if c in layout["bits"] else (b"x'", b"'") if c in layout["hex"] else (b"'", b"'") for c in layout["columns"]]
+    head = f"REPLACE INTO {target} ({', '.join(map(quote_name, layout['columns']))}) VALUES\n".encode()
+    rows: list[bytes] = []
+    size = 0
+    for line in bytes(payload).replace(b"'", b"\\'").split(b"\n")[:-1]:
+        fields = zip(forms, line.split(b"\t"), strict=True)
+        row = b"(" + b",".join(b"NULL" if field == b"\\N" else before + field + after for (before, after), field in fields) + b")"
+        if rows and size + len(row) > statement_bytes:
+            yield head + b",\n".join(rows)
+            rows, size = [], 0
+        rows.append(row)
+        size += len(row) + 2
+    if rows:
+        yield head + b",\n".join(rows)
 
 
 def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarray:
@@ -96,8 +133,8 @@ def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarra
     return found
 
 
-def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, str]:
-    """(large binary field values, nulls still null; SQL that converts a user variable, or nothing)."""
+def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Literal["", "bits", "hex"]]:
+    """(large binary field values, nulls still null; where the column belongs in a Layout besides)."""
     kind = column.kind
     binary = pa.large_binary()
     if kind == "int":
@@ -105,7 +142,7 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, str
     if kind in ("float", "double"):
         return _within(column, array).cast(binary), ""
     if kind == "bit":
-        return number_text(array).cast(binary), "CAST({} AS UNSIGNED)"
+        return number_text(array).cast(binary), "bits"
     if kind == "year":
         return year_text(array).cast(binary), ""
     if kind in _PLAIN_TEXT:
@@ -116,7 +153,7 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, str
         try:
             array.cast(pa.large_string())
         except pa.ArrowInvalid:
-            return hex_column(array), "UNHEX({})"
+            return hex_column(array), "hex"
         return escape_bytes(array, _ESCAPES), ""
     raise UnsupportedColumnError(f"{table.full_name}.{column.name}: columns of type number {column.tp} can't be written")
 

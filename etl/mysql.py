@@ -17,11 +17,13 @@ from typing import Any
 import pymysql
 import pymysql.connections
 from pymysql import protocol
+from pymysql.constants import SERVER_STATUS
 
 from etl import _session_setup
 from etl._grants import grant_statement, has_roles, missing_rights
 from etl._sql_text import fill
 from etl.dialect import Dialect, UnknownServerError
+from etl.load_format import Layout, load_statement, replace_statements
 from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
@@ -56,7 +58,8 @@ def is_transient(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What the server says of one LOAD DATA: lines read, rows removed by REPLACE, lines skipped, warnings."""
+    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings. `records` -1: `deleted` is the sum
+    of rows written and rows removed."""
 
     records: int
     deleted: int
@@ -227,21 +230,23 @@ class MySQLSession:
         """(level, code, message) of the last statement's warnings."""
         return [(str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)]
 
-    def load(self, statement: str, payload: Any, strict: bool = True) -> LoadOutcome:
-        """``LOAD DATA LOCAL INFILE '<a name of ours>' <statement>`` with `payload` (bytes-like) as the file. `strict` False: what
-        doesn't fit is converted with a warning."""
+    def load(self, target: str, layout: Layout, payload: Any, strict: bool = True) -> LoadOutcome:
+        """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as `etl.load_format` makes them. Rows
+        with the same keys are replaced. `strict` False: what doesn't fit is converted with a warning."""
         if not strict:
             self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
             try:
-                return self.load(statement, payload)
+                return self.load(target, layout, payload)
             finally:
                 with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
                     self.query(f"SET SESSION sql_mode='{_session_setup.STRICT_SQL_MODE}'")
         connection = self._open()
+        if not self.dialect.loads_in_transactions:
+            return self._replace(connection, target, layout, payload)
         name = "sluice-" + secrets.token_hex(8)
         connection.offered = (name.encode(), payload)
         try:
-            affected, _ = self._run(f"LOAD DATA LOCAL INFILE '{name}' {statement}", None)
+            self._run(f"LOAD DATA LOCAL INFILE '{name}' {load_statement(target, layout)}", None)
         finally:
             connection.offered = (b"", b"")
         result = connection._result
@@ -249,8 +254,18 @@ class MySQLSession:
         match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
         if match:
             return LoadOutcome(*(int(group) for group in match.groups()))
-        # A server that doesn't report the parts (TiDB): affected rows are lines plus rows removed.
-        return LoadOutcome(-1, affected, 0, result.warning_count if result is not None else 0)
+        raise DownstreamError(_UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did")
+
+    def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
+        """As statements; they don't tell rows written from rows removed, only both together."""
+        if connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+            raise DownstreamError(_UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others")
+        affected = warnings = 0
+        for statement in replace_statements(target, layout, payload):
+            affected += self._run(statement, None)[0]
+            result = connection._result
+            warnings += result.warning_count if result is not None else 0
+        return LoadOutcome(-1, affected, 0, warnings)
 
     def _open(self) -> _Connection:
         if self._connection is None:

@@ -50,7 +50,7 @@ class StepWriter:
     def _load(self, step: Step, safe: bool) -> None:
         replaces, warnings = int(step.detail["replaces"]), int(step.detail.get("warnings") or 0)
         try:
-            outcome = self._session.load(str(step.detail["statement"]), step.payload, strict=not warnings)
+            outcome = self._session.load(self._names(step)[0], step.detail["layout"], step.payload, strict=not warnings)
             if outcome.warnings != warnings:
                 texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
                 raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
@@ -68,9 +68,7 @@ class StepWriter:
         target, check = self._names(step)
         try:
             self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
-            statement = str(step.detail["statement"])
-            statement = statement.replace(f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1)
-            self._session.load(statement, step.payload)
+            self._session.load(check, step.detail["layout"], step.payload)
             names = [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
             same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
             query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
@@ -127,10 +125,7 @@ class StepWriter:
         try:
             self._session.rollback()
             self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
-            statement = str(step.detail["statement"]).replace(
-                f"REPLACE INTO TABLE {target}", f"REPLACE INTO TABLE {check}", 1
-            )
-            self._session.load(statement, step.payload)
+            self._session.load(check, step.detail["layout"], step.payload)
             columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
             join = (
                 f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL"

@@ -76,7 +76,7 @@ def filled(session: MySQLSession, kinds: tuple[str, ...], rows: list[tuple[Any, 
     arrays = arrays_of(columns, rows)
     images = {c.name: a for c, a in zip(columns, arrays, strict=True)} | {"n": pa.array(range(len(rows)), pa.int64())}
     for chunk in format_load(table, images, len(rows)):
-        assert session.load(chunk.statement, chunk.payload).warnings == 0
+        assert session.load(quote_table(table), chunk.layout, chunk.payload).warnings == 0
     assert session.query("SELECT COUNT(*) FROM d.t") == [(len(rows),)]
     session.commit()
     return replace(table, columns=columns), arrays

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from etl._sql_text import quote_table, row_conditions
-from etl.load_format import UnsupportedColumnError, format_load
-from etl.mysql import MySQLSession
+from etl.load_format import Layout, UnsupportedColumnError, format_load, replace_statements
+from etl.mysql import DownstreamError, MySQLSession
 from upstream.codec.float import format_float
 from upstream.schema import Column, Table
 
@@ -55,17 +56,26 @@ def make(name: str) -> tuple[Table, str, dict[str, pa.Array], int]:
     return table, create, arrays, len(values)
 
 
+@pytest.fixture(params=["LOAD DATA", "REPLACE"])
+def writing(request: pytest.FixtureRequest, session: MySQLSession) -> MySQLSession:
+    """A session whose server takes LOAD DATA, or doesn't."""
+    session._dialect = replace(session.dialect, has_local_infile=request.param == "LOAD DATA")
+    return session
+
+
 def load(session: MySQLSession, table: Table, arrays: dict[str, pa.Array], rows: int, **options: int) -> int:
     chunks = 0
     for chunk in format_load(table, arrays, rows, **options):
-        outcome = session.load(chunk.statement, chunk.payload)
-        assert (outcome.records, outcome.deleted, outcome.skipped, outcome.warnings) == (chunk.rows, 0, 0, 0), session.warnings()
+        outcome = session.load(quote_table(table), chunk.layout, chunk.payload)
+        said = (chunk.rows, 0, 0, 0) if session.dialect.has_local_infile else (-1, chunk.rows, 0, 0)
+        assert (outcome.records, outcome.deleted, outcome.skipped, outcome.warnings) == said, session.warnings()
         chunks += 1
     return chunks
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(session: MySQLSession, name: str) -> None:
+def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(writing: MySQLSession, name: str) -> None:
+    session = writing
     table, create, arrays, rows = make(name)
     session.query("CREATE DATABASE `d``b` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
     session.query(create)
@@ -102,12 +112,29 @@ def test_chunks_hold_whole_rows_and_stay_within_the_limit(session: MySQLSession)
     assert session.query("SELECT count(*), sum(length(c)) FROM x.t") == [(100, sum(i * 50 for i in range(99)) + 20_000)]
 
 
-def test_a_value_that_does_not_fit_is_refused_not_truncated(session: MySQLSession) -> None:
+def test_a_value_that_does_not_fit_is_refused_not_truncated(writing: MySQLSession) -> None:
+    session = writing
     session.query("CREATE DATABASE x")
     session.query("CREATE TABLE x.t (id int primary key, c varchar(3))")
     table = Table(1, 1, "x", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, charset="utf8mb4")), pk_is_handle=True)
     with pytest.raises(Exception, match="1406"):
         load(session, table, {"id": pa.array([1]), "c": pa.array(["long"], pa.large_string())}, 1)
+
+
+def test_statements_stay_within_the_limit_but_for_single_rows() -> None:
+    layout = Layout(columns=["a", "b"], bits=["b"], hex=[])
+    lines = b"".join(b"%s\t%d\n" % (b"x" * (i % 50), i) for i in range(500)) + b"y" * 5000 + b"\t\\N\n"
+    statements = list(replace_statements("`d`.`t`", layout, lines, statement_bytes=1000))
+    assert max(map(len, statements[:-1])) < 1100
+    assert sum(statement.count(b"\n(") for statement in statements) == 501
+    assert statements[-1].endswith(b"yyy',NULL)")
+
+
+def test_rows_are_not_written_as_statements_where_backslashes_do_not_escape(session: MySQLSession) -> None:
+    session._dialect = replace(session.dialect, has_local_infile=False)
+    session.query("SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'")
+    with pytest.raises(DownstreamError, match="NO_BACKSLASH_ESCAPES"):
+        session.load("`d`.`t`", Layout(columns=["a"], bits=[], hex=[]), b"x\n")
 
 
 def test_a_server_that_asks_for_another_file_gets_nothing(session: MySQLSession, tmp_path) -> None:
