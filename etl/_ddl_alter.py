@@ -35,9 +35,16 @@ def alternative(
         clauses = [change] if change else _clauses(session, old, form(table) if form else table, warnings)
         if clauses is None:
             return None, []
-        if clauses:
-            statements.append(f"ALTER TABLE {quote_table(table)} {', '.join(clauses)}")
+        apart = _apart(clauses, session.dialect.indexes_new_columns)
+        statements += [f"ALTER TABLE {quote_table(table)} {', '.join(some)}" for some in apart]
     return (statements, warnings) if statements or warnings else (None, [])
+
+
+def _apart(clauses: list[str], together: bool) -> list[list[str]]:
+    """The clauses of each statement: in one, unless new columns have to be there before the rest."""
+    columns = [] if together else [clause for clause in clauses if clause.startswith("ADD COLUMN ")]
+    rest = [clause for clause in clauses if clause not in columns]
+    return [some for some in (columns, rest) if some]
 
 
 def _clauses(session: MySQLSession, old: Table | None, table: Table, warnings: list[str]) -> list[str] | None:

@@ -55,7 +55,8 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table) -> lis
         changes = ", ".join(f"MODIFY COLUMN {column_definition(by_name[n], dialect)}" for n in wrong)
         session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
-    added = [column for column in _added(old, table) if column.kind in _CHECKED_KINDS] if old is not None else []
+    checked = _CHECKED_KINDS - ({"json"} if dialect.has_json_type else set())  # there nothing but 'null' is filled in, as upstream
+    added = [column for column in _added(old, table) if column.kind in checked] if old is not None else []
     if added:
         _fill(session, table, added)
     return warnings

@@ -9,7 +9,7 @@ from typing import Any
 
 from etl._ddl_text import collation_name
 from etl.dialect import Dialect
-from etl.mysql import MySQLSession
+from etl.mysql import DownstreamError, MySQLSession
 from upstream.schema import Table
 
 _FINGERPRINTS = (
@@ -24,6 +24,10 @@ _FINGERPRINTS = (
     "information_schema.PARTITIONS WHERE {tables} ORDER BY 1, 2, 3",
     "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE {tables} ORDER BY 1, 2",
 )
+
+
+_ENDED = {"synced", "cancelled", "rollback done"}
+_LOCK_WAIT_TIMEOUT = 1205
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ def affected_names(ddl: Mapping[str, Any]) -> tuple[set[str], set[str]]:
 def fingerprint(session: MySQLSession, ddl: Mapping[str, Any], swaps: bool) -> str:
     """A hash over the definitions of everything the DDL affects; with `swaps` also over which table is which."""
     schemas, tables = affected_names(ddl)
+    _check_nothing_runs(session, schemas)
     in_schemas = _placeholders(schemas)
     where = {
         "schemas": in_schemas,
@@ -69,6 +74,15 @@ def fingerprint(session: MySQLSession, ddl: Mapping[str, Any], swaps: bool) -> s
         args = [_like(schema) + "/%" for schema in sorted(schemas)]
         digest.update(repr(session.query(session.dialect.table_ids.format(prefixes=prefixes), args)).encode())
     return digest.hexdigest()[:32]
+
+
+def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
+    """Where a statement goes on after the session it was sent in, nothing tells whether it has run until it has. Raises DownstreamError,
+    transient, until then."""
+    query = session.dialect.running_ddl
+    wanted = {schema.lower() for schema in schemas}
+    if query and any(str(state) not in _ENDED and str(schema).lower() in wanted for state, schema in session.query(query)):
+        raise DownstreamError(_LOCK_WAIT_TIMEOUT, f"{session.address}: a DDL statement of a session before is still running there")
 
 
 def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:

@@ -31,6 +31,7 @@ _DEFAULT_COLLATION = {
 _CHARSET = {"latin1": "utf8mb4"}
 _COLLATION = {"latin1_bin": "utf8mb4_bin"}
 _INTRODUCERS = {"_LATIN1", "_GBK", "_GB18030", "_ASCII", "_UTF8", "_UTF8MB3"}  # the bytes behind them are utf-8 all the same
+_ACTS_BY_ITSELF = re.compile(r"/\*T!\[(ttl|placement)\]", re.IGNORECASE)
 _HINTS = {"ALGORITHM", "LOCK"}
 
 
@@ -73,6 +74,8 @@ def adapt(statement: str, dialect: Dialect, table_options: str = "", target: str
     `target`: the quoted full name of the table that is created or altered, in place of the one in the text, which may have other
     capitals and no schema."""
     words = tokens(statement.strip().rstrip(";"))
+    if dialect.runs_tidb_comments:
+        words = ["" if _ACTS_BY_ITSELF.match(word) else word for word in words]
     significant = [i for i, word in enumerate(words) if not _blank(word)]
     upper = {i: words[i].upper() for i in significant}
     after = {i: significant[n + 1 : n + 5] for n, i in enumerate(significant)}

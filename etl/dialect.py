@@ -128,6 +128,22 @@ class Dialect:
         return self.product != MARIADB_PRODUCT
 
     @property
+    def has_json_type(self) -> bool:
+        """Whether JSON is a type of its own, which no text equals, and not LONGTEXT under another name."""
+        return self.product != MARIADB_PRODUCT
+
+    @property
+    def runs_tidb_comments(self) -> bool:
+        """Whether what stands in ``/*T![feature] ... */`` is executed. Of the features, those that would act by themselves on rows and
+        machines here (a TTL removes rows) are taken out of statements."""
+        return self.is_tidb
+
+    @property
+    def running_ddl(self) -> str:
+        """A query for (state, schema) of DDL, what is under way first, where a statement goes on after its session has ended; else ""."""
+        return "SELECT STATE, DB_NAME FROM information_schema.DDL_JOBS LIMIT 50" if self.is_tidb else ""
+
+    @property
     def indexes_new_columns(self) -> bool:
         """Whether one ALTER TABLE may add a column and an index on it. TiDB sees only columns that were there before."""
         return not self.is_tidb

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from etl._ddl_alter import alternative
+from etl._ddl_state import fingerprint
+from etl._ddl_text import adapt
 from etl.apply import ApplyError
 from etl.dialect import Dialect
-from etl.mysql import DownstreamError, MySQLSession
+from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.settings import Apply
 from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
@@ -17,6 +21,8 @@ from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
 from tests.etl.test_apply_recordings import replay
 from tests.etl.tidb_stand_in import Seen, TiDBStandIn
+
+TIDB = Dialect.of("5.7.25-TiDB-v6.6.0")
 
 
 @pytest.fixture
@@ -118,3 +124,42 @@ def test_a_transaction_that_is_too_large_is_refused_with_the_settings_that_help(
     tidb.seen = Seen()
     story.apply()
     assert len(story.rows("t")) == 100
+
+
+def test_what_would_act_by_itself_on_rows_downstream_is_left_out_of_ddl() -> None:
+    text = "CREATE TABLE `t` (`id` INT PRIMARY KEY /*T![clustered_index] CLUSTERED */, `a` DATETIME) /*T![ttl] TTL = `a` + INTERVAL 1 DAY */ /*T![placement] PLACEMENT POLICY = `p` */"
+    assert adapt(text, TIDB) == "CREATE TABLE `t` (`id` INT PRIMARY KEY /*T![clustered_index] CLUSTERED */, `a` DATETIME)  "
+    assert adapt(text, MARIADB) == text
+
+
+def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, tidb_session: MySQLSession) -> None:
+    before, after = table(11, "t", "id int", primary="id"), table(11, "t", "id int", "x int", "y int", primary="id", unique=("x",))
+    tidb_session.query("CREATE DATABASE d")
+    tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
+    ddl = {"type": 0, "effect": {"tables": {"11": after.to_json()}}, "before": {"11": before.to_json()}}
+    statements, _ = alternative(tidb_session, ddl)
+    assert statements is not None and len(statements) == 2
+    for statement in statements:
+        tidb_session.execute(statement)
+    assert tidb_session.query("SELECT COUNT(*) FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME = 'x'") == [(1,)]
+
+
+def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServer, tidb_session: MySQLSession) -> None:
+    tidb_session.query("CREATE DATABASE d")
+    tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
+    tidb_session.query("CREATE DATABASE other")
+    tidb_session.begin()
+    tidb_session.query("SELECT * FROM d.t")  # keeps a DDL from ending
+    with mariadb.connect(database="d") as connection:
+        running = threading.Thread(target=lambda: connection.cursor().execute("ALTER TABLE d.t ADD COLUMN x int"))
+        running.start()
+        ddl = {"schema_name": "d", "table_name": "t"}
+        while not tidb_session.query("SELECT STATE FROM information_schema.DDL_JOBS"):
+            pass
+        with pytest.raises(DownstreamError, match="still running") as caught:
+            fingerprint(tidb_session, ddl, swaps=False)
+        assert is_transient(caught.value)
+        fingerprint(tidb_session, ddl | {"schema_name": "other"}, swaps=False)
+        tidb_session.rollback()
+        running.join()
+    fingerprint(tidb_session, ddl, swaps=False)
