@@ -138,8 +138,8 @@ def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str,
     columns = [by_name.get(name) for name, _, _ in index.columns]
     if any(column is None or column.hidden for column in columns):
         return "", f"index {index.name} of {table.full_name} is on an expression: left out"
-    # A latin1 column has four times the bytes as utf8mb4, more than a key may have.
-    long = {c.name for c in columns if c and c.tp in (15, 0xFD) and c.charset == "latin1" and c.flen > _LONGEST_KEY}
+    # A latin1 or ascii column has four times the bytes as utf8mb4, more than a key may have.
+    long = {c.name for c in columns if c and c.tp in (15, 0xFD) and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY}
     if index.unique and any(name in long and length < 0 for name, _, length in index.columns):
         return "", f"index {index.name} of {table.full_name} is longer than the downstream allows: left out"
     lengths = [_LONGEST_KEY if name in long and not 0 < length <= _LONGEST_KEY else length for name, _, length in index.columns]

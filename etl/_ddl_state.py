@@ -96,8 +96,9 @@ def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
 
 
 def wrong_collations(table: Table, actual: Iterable[ActualColumn], dialect: Dialect) -> list[str]:
-    """Names of text columns whose collation isn't the upstream's: their keys would take other values for equal."""
-    found = {column.name.lower(): column.collation for column in actual}
+    """Names of text columns whose collation isn't the upstream's: their keys would take other values for equal. Where an operator has put
+    bytes in the place of text, since text can't hold what the upstream has, nothing is compared wrongly."""
+    found = {column.name.lower(): column.collation for column in actual if column.collation}
     wrong = []
     for column in table.columns:
         if not column.public or column.hidden or column.generated or column.kind not in ("text", "enum", "set"):

@@ -27,9 +27,9 @@ _DEFAULT_COLLATION = {
     "gb18030": "gb18030_chinese_ci",
     "binary": "binary",
 }
-# What TiDB calls latin1 is utf-8 that nobody checks: it takes any character and compares code points.
-_CHARSET = {"latin1": "utf8mb4"}
-_COLLATION = {"latin1_bin": "utf8mb4_bin"}
+# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character and compares code points.
+_CHARSET = {"latin1": "utf8mb4", "ascii": "utf8mb4"}
+_COLLATION = {"latin1_bin": "utf8mb4_bin", "ascii_bin": "utf8mb4_bin"}
 _INTRODUCERS = {"_LATIN1", "_GBK", "_GB18030", "_ASCII", "_UTF8", "_UTF8MB3"}  # the bytes behind them are utf-8 all the same
 _ACTS_BY_ITSELF = re.compile(r"/\*T!\[(ttl|placement)\]", re.IGNORECASE)
 _HINTS = {"ALGORITHM", "LOCK"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from etl._sql_text import BYTEWISE, bytes_of, key_conditions, literal_column, quote_name, quote_table
+from etl._sql_text import BYTEWISE, broken_text, bytes_of, key_conditions, literal_column, quote_name, quote_table
 from upstream.schema import Column, Table
 
 _KEYS_A_STATEMENT = 1000
@@ -27,10 +27,11 @@ def head(table: Table) -> bytes:
 def deletes_by_key(table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], once: bool) -> Iterator[tuple[int, bytes]]:
     """(keys, statement) for the rows with these keys, some hundred a statement. `once`: leave out keys that come again."""
     column = key[0]
-    terms = literal_column(arrays[0], column) if len(key) == 1 else key_conditions(key, arrays)
+    listed = len(key) == 1 and (column.kind not in BYTEWISE or broken_text(arrays[0]) is None)
+    terms = literal_column(arrays[0], column) if listed else key_conditions(key, arrays)
     wanted = terms.to_pylist()
     for group in _groups(list(dict.fromkeys(wanted)) if once else wanted):
-        if len(key) > 1:
+        if not listed:
             yield len(group), head(table) + b"\nOR ".join(group)
             continue
         values = b" IN (" + b",\n".join(group) + b")"

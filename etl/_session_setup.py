@@ -70,7 +70,8 @@ VARIABLES = (
     Variable("tidb_read_staleness", "0", "the past would be read"),
     Variable("tidb_low_resolution_tso", "OFF", "the past would be read"),
     Variable("allow_auto_random_explicit_insert", "ON", "rows of tables with AUTO_RANDOM would be refused"),
-    Variable("tidb_skip_utf8_check", "OFF"),
+    Variable("tidb_skip_utf8_check", "ON"),  # the upstream has checked what it checks
+    Variable("tidb_skip_ascii_check", "ON"),
     Variable("tidb_enable_exchange_partition", "ON"),
     Variable("tidb_enable_list_partition", "ON"),
 )

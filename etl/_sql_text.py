@@ -12,6 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -122,6 +123,32 @@ def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
     )
 
 
+def broken_text(array: pa.Array) -> pa.BooleanArray | None:
+    """Which values of a text column aren't utf-8 (TiDB takes such bytes where it doesn't check); None if all are."""
+    raw = array.cast(pa.large_binary())
+    try:
+        raw.cast(pa.large_string())
+        return None
+    except pa.ArrowInvalid:
+        return pa.array([_is_broken(value) for value in raw.to_pylist()])
+
+
+def shown(array: pa.Array, at: int) -> Any:
+    """A value for people to read; bytes of text that aren't utf-8 as ``\\xe9``."""
+    if array.type != pa.large_string():
+        return array[at].as_py()
+    raw = array.slice(at, 1).cast(pa.large_binary())[0].as_py()
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+
+
+def _is_broken(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+        return False
+    except UnicodeDecodeError:
+        return True
+
+
 def number_text(array: pa.Array) -> pa.LargeStringArray:
     """Integers and floats as text. It reads back as the same value, but for FLOATs that TiDB itself shows with six digits
     only (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets (docs/decisions.md)."""
@@ -168,6 +195,9 @@ def _quoted(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 
 
 def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
+    if (broken := broken_text(array)) is not None:
+        whole = pc.if_else(broken, pa.scalar(b"", pa.large_binary()), array.cast(pa.large_binary()))
+        return pc.if_else(broken, join(b"x'", hex_column(array), b"'"), _text_literals(whole))
     quoted = _quoted(escape_bytes(array, ((b"'", b"''"),)))
     plain = data_of(array.cast(pa.large_binary()))[1].tobytes()
     if b"\\" not in plain and b"\0" not in plain:
@@ -183,10 +213,17 @@ def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
     parts = []
     for column, array in zip(columns, arrays, strict=True):
         literals = literal_column(array, column)
-        parts.append(join(quote_name(column.name).encode() + b"=", literals))
-        if column.kind in BYTEWISE:
-            parts.append(join(bytes_of(column) + b"=", literals))
+        same = join(quote_name(column.name).encode() + b"=", literals)
+        parts.append(_and_bytewise(same, column, array, literals, b"=") if column.kind in BYTEWISE else same)
     return join(b"(", join(*parts, separator=b" AND "), b")")
+
+
+def _and_bytewise(same: pa.Array, column: Column, array: pa.Array, literals: pa.Array, operator: bytes) -> pa.LargeBinaryArray:
+    """`same`, and the same bytes besides. What isn't utf-8 has no collation: only its bytes are compared, as they are stored."""
+    both = join(same, b" AND " + bytes_of(column) + operator, literals)
+    if (broken := broken_text(array)) is None:
+        return both
+    return pc.if_else(broken, join(b"CAST(" + quote_name(column.name).encode() + b" AS BINARY)" + operator, literals), both)
 
 
 def bytes_of(column: Column) -> bytes:
@@ -217,7 +254,7 @@ def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     same = join(quote_name(column.name).encode() + b"<=>", literals)
     if column.kind == "json":  # some servers have a type of its own for it, which no text equals
         return join(bytes_of(column) + b"<=>", literals)
-    return join(same, b" AND " + bytes_of(column) + b"<=>", literals) if column.kind in BYTEWISE else same
+    return _and_bytewise(same, column, array, literals, b"<=>") if column.kind in BYTEWISE else same
 
 
 def _same_digest(column: Column, array: pa.Array, long: pa.BooleanArray) -> pa.LargeBinaryArray:

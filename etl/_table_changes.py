@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl._deletes import deletes_by_key, head
-from etl._sql_text import key_conditions, number_text, row_conditions
+from etl._sql_text import key_conditions, number_text, row_conditions, shown
 from etl._steps import Step
 from etl.load_format import format_load
 from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
@@ -218,7 +218,7 @@ class TableChanges:
     def _key_text(self, kinds: np.ndarray, change: int, identity: Sequence[str]) -> str:
         images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
         at = int(np.count_nonzero(wanted[:change]))
-        return ", ".join(f"{name}={images[name][at].as_py()!r}" for name in identity)
+        return ", ".join(f"{name}={shown(images[name], at)!r}" for name in identity)
 
 
 def locating_columns(table: Table) -> list[Column]:

@@ -11,6 +11,7 @@ a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns that hol
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl._sql_text import data_of, escape_bytes, hex_column, join, number_text, quote_name, year_text
+from etl._sql_text import broken_text, data_of, escape_bytes, hex_column, join, number_text, quote_name, year_text
 from upstream.schema import Column, Table
 
 _ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
@@ -32,7 +33,7 @@ STATEMENT_BYTES = 1 << 20
 
 
 class UnsupportedColumnError(ValueError):
-    """A column of a kind that can't be written; names table and column."""
+    """A column of a kind, or with values, that can't be written; names table and column."""
 
 
 class Layout(TypedDict):
@@ -46,12 +47,11 @@ class Layout(TypedDict):
 @dataclass(frozen=True, slots=True)
 class LoadChunk:
     """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is its text, `layout` what its fields
-    are, `first` and `rows` say which of the given rows are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
+    are, `rows` how many are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
     take them in a mode that isn't strict, with a warning for each."""
 
     layout: Layout
     payload: pa.Buffer
-    first: int
     rows: int
     warnings: int = 0
 
@@ -61,10 +61,23 @@ def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_
     at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError."""
     for first in range(0, rows, _SLICE_ROWS):
         count = min(_SLICE_ROWS, rows - first)
-        yield from _format_slice(table, {name: array.slice(first, count) for name, array in columns.items()}, first, chunk_bytes)
+        some = {name: array.slice(first, count) for name, array in columns.items()}
+        broken = _broken_rows(table, some)
+        if broken is None:
+            yield from _format_slice(table, some, chunk_bytes)
+            continue
+        # Only their own rows are written as bytes: other text is converted to the character set that the column has there.
+        for rows_of in (pc.invert(broken), broken):
+            yield from _format_slice(table, {name: array.filter(rows_of) for name, array in some.items()}, chunk_bytes)
 
 
-def _format_slice(table: Table, columns: Mapping[str, pa.Array], first: int, chunk_bytes: int) -> Iterator[LoadChunk]:
+def _broken_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.BooleanArray | None:
+    """The rows with text that isn't utf-8; None if there are none."""
+    found = [broken for c in table.writable_columns if c.kind == "text" and (broken := broken_text(columns[c.name])) is not None]
+    return functools.reduce(pc.or_, found) if found else None
+
+
+def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: int) -> Iterator[LoadChunk]:
     fields: list[pa.Array] = []
     layout = Layout(columns=[], bits=[], hex=[])
     for column in table.writable_columns:
@@ -84,7 +97,7 @@ def _format_slice(table: Table, columns: Mapping[str, pa.Array], first: int, chu
         end = int(np.searchsorted(offsets, offsets[start] + chunk_bytes, side="right")) - 1
         end = min(max(end, start + 1), len(lines))
         payload = data.slice(base + int(offsets[start]), int(offsets[end] - offsets[start]))
-        yield LoadChunk(layout, payload, first + start, end - start, int(empty[start:end].sum()))
+        yield LoadChunk(layout, payload, end - start, int(empty[start:end].sum()))
         start = end
 
 
@@ -147,6 +160,10 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Lit
         return year_text(array).cast(binary), ""
     if kind in _PLAIN_TEXT:
         return array.cast(binary), ""
+    if kind == "text" and broken_text(array) is not None:
+        if column.charset.startswith("gb"):  # as bytes of that character set they would be other characters
+            raise UnsupportedColumnError(f"{table.full_name}.{column.name}: text in {column.charset} that isn't utf-8 in the binlog")
+        return hex_column(array), "hex"
     if kind in _ESCAPED_TEXT:
         return escape_bytes(array, _ESCAPES), ""
     if kind == "binary":

@@ -37,11 +37,14 @@ _TRANSIENT = frozenset(
     {0, 1020, 1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1290, 1317, 1412,
      1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 4031, 8002, 8005, 8022, 8027, 8028, 8229, 9001, 9002, 9003, 9005, 9007}
 )  # fmt: skip
+_INCORRECT_VALUE = 1366
 _ADVICE = {
     8004: "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or lower [apply] max-bytes, or "
     "use mode parallel, which commits every statement by itself",
     8175: "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every statement by itself",
     8025: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
+    _INCORRECT_VALUE: "the column's character set can't hold these bytes, which the upstream has not checked either: change the column here, to utf8mb4 if "
+    "they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes",
     1153: "raise the server's max_allowed_packet",
 }
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
@@ -293,5 +296,6 @@ class MySQLSession:
     def _error(self, error: BaseException) -> DownstreamError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[1]) if len(error.args) > 1 else str(error) or "connection lost"
-        text += f"; {_ADVICE[code]}" if code in _ADVICE else ""
+        if code in _ADVICE and (code != _INCORRECT_VALUE or "string value" in text):
+            text += f"; {_ADVICE[code]}"
         return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from etl._sql_text import shown
 from relay import DELETE, INSERT, UPDATE, RelayLog, Window
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
@@ -184,11 +185,16 @@ def key_columns(table: Table) -> tuple[str, ...]:
 def _images(table: Table, kind: int, row: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     rows = pa.array([row], pa.large_binary())
     if kind == INSERT:
-        return None, decode_inserts(table, rows).to_pylist()[0]
+        return None, _values(decode_inserts(table, rows))
     if kind == DELETE:
-        return decode_deletes(table, rows).to_pylist()[0], None
+        return _values(decode_deletes(table, rows)), None
     before, after = decode_updates(table, rows)
-    return before.to_pylist()[0], after.to_pylist()[0]
+    return _values(before), _values(after)
+
+
+def _values(batch: pa.RecordBatch) -> dict[str, Any]:
+    """The one row of a batch."""
+    return {name: shown(column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def _unknown(table_id: int) -> str:
