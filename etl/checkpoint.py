@@ -127,10 +127,12 @@ class CheckpointTable:
         self._session = session
         self.cluster_id = cluster_id
         self._schema = quote_name(schema)
+        self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
 
     def create(self) -> None:
-        """Create schema and table unless they exist (needs no right to do so if they do)."""
+        """Create schema and table unless they exist (needs no right to do so if they do). Raises CheckpointError if rows there can't be
+        rolled back."""
         try:
             self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
         except Exception as error:
@@ -139,6 +141,12 @@ class CheckpointTable:
             self._session.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
             self._session.query(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
+            )
+        engine = self._session.engine_without_transactions(*self._place)
+        if engine:
+            raise CheckpointError(
+                f"the checkpoint table {self._table} on {self._session.address} is in the storage engine {engine}, which has no transactions: ALTER "
+                "TABLE ... ENGINE = InnoDB"
             )
         self._session.query("COMMIT")
 

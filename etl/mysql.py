@@ -38,6 +38,10 @@ _TRANSIENT = frozenset(
      1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 4031, 8002, 8005, 8022, 8027, 8028, 8229, 9001, 9002, 9003, 9005, 9007}
 )  # fmt: skip
 _INCORRECT_VALUE = 1366
+_ENGINE = (
+    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA = %s "
+    "AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
+)
 _ADVICE = {
     8004: "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or lower [apply] max-bytes, or "
     "use mode parallel, which commits every statement by itself",
@@ -122,6 +126,8 @@ class MySQLSession:
         self._unix_socket = unix_socket
         self._connection: _Connection | None = None
         self._dialect: Dialect | None = None
+        self.known_tables: set[str] = set()
+        """Full names of tables that were looked at in this session; for its users."""
 
     @property
     def address(self) -> str:
@@ -157,6 +163,7 @@ class MySQLSession:
                 raise DownstreamError(_SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity") from error
             raise self._error(error) from error
         self._connection = connection
+        self.known_tables = set()
         try:
             variables = self._set_up()
             self._dialect = Dialect.of(str(connection.get_server_info()), variables)
@@ -239,6 +246,11 @@ class MySQLSession:
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, message) of the last statement's warnings."""
         return [(str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)]
+
+    def engine_without_transactions(self, schema: str, table: str) -> str:
+        """The table's storage engine if it has no transactions, else "", also if there is no such table."""
+        rows = self.query(_ENGINE, (schema, table))
+        return str(rows[0][0]) if rows else ""
 
     def load(self, target: str, layout: Layout, payload: Any, strict: bool = True) -> LoadOutcome:
         """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as `etl.load_format` makes them. Rows

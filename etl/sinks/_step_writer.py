@@ -31,10 +31,23 @@ class StepWriter:
                 self._check_absent(step)
             return
         safe = safe or bool(step.detail.get("safe"))
+        self._check_engine(step)
         if step.kind == "delete":
             self._delete(step, safe)
         else:
             self._load(step, safe)
+
+    def _check_engine(self, step: Step) -> None:
+        """A table whose engine has no transactions would keep what is rolled back. Looked at once in a session."""
+        if step.full_name in self._session.known_tables:
+            return
+        engine = self._session.engine_without_transactions(step.schema, step.table)
+        if engine:
+            raise ApplyError(
+                f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no transactions: after a crash "
+                f"changes would be lost or doubled. Nothing was written to it. Way out: ALTER TABLE ... ENGINE = InnoDB there"
+            )
+        self._session.known_tables.add(step.full_name)
 
     def _delete(self, step: Step, safe: bool) -> None:
         statement = bytes(step.payload)

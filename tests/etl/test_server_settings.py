@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from etl._grants import ON_TABLES, missing_rights
+from etl.apply import ApplyError, local_preparer, run_apply
+from etl.checkpoint import CheckpointError, CheckpointTable
 from etl.mysql import DownstreamError, MySQLSession, is_transient
+from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, table
 
 
 @pytest.fixture
@@ -110,3 +115,30 @@ def test_grants_are_read_as_servers_write_them() -> None:
     assert missing_rights([listed.replace("INDEX, ", "")], "tidb_binlog", process=True) == ["INDEX on the replicated databases"]
     assert "UPDATE on the replicated databases" in missing_rights([listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], "c", process=True)
     assert len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], "c", process=True)) == len(ON_TABLES) + 1
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_table_without_transactions_is_not_written_to(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+    story = Story(mariadb, tmp_path)
+    made = story.create(table(11, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` int primary key)")
+    story.apply()
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t ENGINE = MyISAM")
+    story.insert(made, {"id": 1})
+    config = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2))
+    with pytest.raises(ApplyError, match=r"table d\.t .* MyISAM.* ENGINE = InnoDB"):
+        run_apply(config, until_ts=story._ts, run_seconds=30, prepare=local_preparer(config))
+    assert story.rows("t") == []
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t ENGINE = InnoDB")
+    story.apply()
+    assert story.rows("t") == [(1,)]
+
+
+def test_a_checkpoint_table_without_transactions_is_refused(mariadb: MariaDBServer) -> None:
+    session = opened(mariadb)
+    checkpoint = CheckpointTable(session, 7)
+    checkpoint.create()
+    session.query("ALTER TABLE tidb_binlog.checkpoint ENGINE = MyISAM")
+    with pytest.raises(CheckpointError, match="MyISAM"):
+        checkpoint.create()
