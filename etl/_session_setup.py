@@ -52,7 +52,10 @@ VARIABLES = (
     Variable("max_statement_time", "0.000000"),
     Variable("sql_if_exists", "OFF", "a DDL on what isn't there would look as if it had been done"),
     Variable("character_set_collations", ""),
+    Variable("tx_read_only", "OFF", "nothing could be written"),
     # MySQL
+    Variable("transaction_read_only", "OFF", "nothing could be written"),
+    Variable("information_schema_stats_expiry", "0", "what a DDL has left would be seen a day later"),
     Variable("range_optimizer_max_mem_size", "0"),  # long OR lists stay ranges on the key
     Variable("sql_require_primary_key", "OFF"),
     Variable("sql_generate_invisible_primary_key", "OFF"),

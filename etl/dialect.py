@@ -61,11 +61,6 @@ class Dialect:
         transaction with it, so there, and where the server refuses it, rows go as REPLACE statements."""
         return self.has_local_infile and not self.is_tidb
 
-    @property
-    def long_in_lists_stay_ranges(self) -> bool:
-        """Whether ``in_predicate_conversion_threshold`` has to be set for it."""
-        return self.product != MARIADB_PRODUCT
-
     # Sessions
 
     @property

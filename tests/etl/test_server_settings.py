@@ -54,7 +54,7 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(mariadb
     set_global(
         mariadb, with_globals, completion_type="1", sql_safe_updates="1", sql_select_limit="1", default_storage_engine="MyISAM", sql_notes="0",
         sql_mode="'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'", time_zone="'+05:00'", foreign_key_checks="1", max_error_count="0",
-        tx_isolation="'SERIALIZABLE'", sql_if_exists="1", autocommit="1", default_week_format="3", max_statement_time="1",
+        tx_isolation="'SERIALIZABLE'", tx_read_only="1", sql_if_exists="1", autocommit="1", default_week_format="3", max_statement_time="1",
     )  # fmt: skip
     session = opened(mariadb)
     session.query("CREATE DATABASE d")
