@@ -259,9 +259,12 @@ def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
 
 def _same_digest(column: Column, array: pa.Array, long: pa.BooleanArray) -> pa.LargeBinaryArray:
     name = quote_name(column.name).encode()
-    content = name if column.kind == "binary" else b"CONVERT(" + name + b" USING utf8mb4)"
-    values = array.cast(pa.large_binary())
-    digests = [
-        hashlib.sha256(values[i].as_buffer()).hexdigest() if is_long else None for i, is_long in enumerate(long.to_pylist())
-    ]
-    return join(b"SHA2(" + content + b",256)<=>'", pa.array(digests, pa.large_binary()), b"'")
+    conditions: list[bytes | None] = []
+    for value, is_long in zip(array.cast(pa.large_binary()), long.to_pylist(), strict=True):
+        if not is_long:
+            conditions.append(None)
+            continue
+        as_stored = column.kind == "binary" or _is_broken(value.as_py())
+        content = b"CAST(%b AS BINARY)" % name if as_stored else b"CONVERT(%b USING utf8mb4)" % name
+        conditions.append(b"SHA2(%b,256)<=>'%b'" % (content, hashlib.sha256(value.as_buffer()).hexdigest().encode()))
+    return pa.array(conditions, pa.large_binary())

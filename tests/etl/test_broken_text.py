@@ -85,6 +85,20 @@ def test_broken_keys_are_found_again(mariadb: MariaDBServer, tmp_path: Path) -> 
     assert stored(story) == bytes_in(rows)
 
 
+def test_long_broken_text_is_found_again_without_a_key(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    story = Story(mariadb, tmp_path)
+    of = made(story, "mediumtext", "")
+    story.apply()
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t MODIFY v MEDIUMBLOB")
+    rows: list[Row] = [{"id": i, "v": value * 3000} for i, value in enumerate((b"a\xe9", b"b\xe9", b"\xc3\xa9"))]
+    story.insert(of, *rows)
+    story.apply()
+    story.delete(of, rows.pop(0), rows.pop(-1))
+    story.apply()
+    assert stored(story) == bytes_in(rows)
+
+
 def test_broken_text_of_a_chinese_character_set_stops_by_name(mariadb: MariaDBServer, tmp_path: Path) -> None:
     story = Story(mariadb, tmp_path)
     of = made(story, "varchar(20) character set gbk", "id")
