@@ -26,6 +26,7 @@ def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
     server.start()
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER known@'%' REQUIRE X509")
+        cursor.execute("GRANT ALL ON *.* TO known@'%'")
     yield server
     server.kill()
 

@@ -48,6 +48,7 @@ def test_the_password_of_each_source_opens_the_downstream_and_no_repr_shows_it(
 ) -> None:
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE OR REPLACE USER writer@'127.0.0.1' IDENTIFIED BY %s", (SECRET,))
+        cursor.execute("GRANT ALL ON *.* TO writer@'127.0.0.1'")
     settings = load_settings(config(tmp_path, mariadb.port, sources[source]))
     session = MySQLSession(settings.downstream)
     session.connect()
