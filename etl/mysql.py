@@ -38,6 +38,7 @@ _TRANSIENT = frozenset(
      1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 4031, 8002, 8005, 8022, 8027, 8028, 8229, 9001, 9002, 9003, 9005, 9007}
 )  # fmt: skip
 _INCORRECT_VALUE = 1366
+_TOO_LARGE = 1153
 _ENGINE = (
     "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA = %s "
     "AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
@@ -49,7 +50,7 @@ _ADVICE = {
     8025: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
     _INCORRECT_VALUE: "the column's character set can't hold these bytes, which the upstream has not checked either: change the column here, to utf8mb4 if "
     "they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes",
-    1153: "raise the server's max_allowed_packet",
+    _TOO_LARGE: "raise the server's max_allowed_packet",
 }
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
@@ -299,7 +300,10 @@ class MySQLSession:
         try:
             if args is not None and isinstance(statement, str):
                 statement = fill(statement, args)
-            affected = connection.query(statement)
+            raw = statement.encode("utf-8", "surrogateescape") if isinstance(statement, str) else statement
+            if len(raw) >= connection.max_allowed_packet:  # the server would end the connection, as if trying again could help
+                raise pymysql.err.OperationalError(_TOO_LARGE, f"a statement of {len(raw)} bytes, max_allowed_packet is {connection.max_allowed_packet}")
+            affected = connection.query(raw)
             result = connection._result
             return affected, list(result.rows or ()) if result is not None else []
         except (pymysql.err.MySQLError, OSError) as error:
