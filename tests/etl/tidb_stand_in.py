@@ -36,7 +36,10 @@ _TABLE_IDS = (
     "(SELECT t.TABLE_SCHEMA, t.TABLE_NAME, i.TABLE_ID AS TIDB_TABLE_ID FROM information_schema.TABLES t LEFT JOIN "
     "information_schema.INNODB_SYS_TABLES i ON i.NAME = CONCAT(t.TABLE_SCHEMA, '/', t.TABLE_NAME)) with_ids"
 )
-_RUNNING_DDL = "(SELECT 'running' AS STATE, DB AS DB_NAME FROM information_schema.PROCESSLIST WHERE INFO REGEXP '^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) ') jobs"
+_RUNNING_DDL = (
+    "(SELECT 'running' AS STATE, DB AS DB_NAME, 'any' AS JOB_TYPE FROM information_schema.PROCESSLIST WHERE INFO REGEXP "
+    "'^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) ' UNION ALL SELECT 'done', SCHEMA_NAME, 'add column /* subjob */' FROM information_schema.SCHEMATA) jobs"
+)
 # (pattern, error code, SQL state, message)
 _REFUSED = (
     (r"\s*SHOW WARNINGS LIMIT", 1064, "42000", "You have an error in your SQL syntax"),
