@@ -15,14 +15,24 @@ import pyarrow.compute as pc
 from etl._deletes import deletes_by_key, head
 from etl._sql_text import key_conditions, number_text, row_conditions, shown
 from etl._steps import Step
+from etl.identity import identity, locating_columns
 from etl.load_format import format_load
-from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
+from etl.net_effect import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    BrokenHistoryError,
+    NetEffect,
+    key_codes,
+    multiset_effect,
+    net_effect,
+    unchanged,
+)
 from etl.shapes.segment import Segment, Timings
 from upstream.codec.row import column_ids
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import STATE_PUBLIC, Column, Table
 
-ROW_ID = "_tidb_rowid"
 _PORTION_ROWS = 65_536
 _PORTION_BYTES = 64 * 2**20
 _NO_ROWS = np.zeros(0, np.int64)
@@ -79,18 +89,8 @@ class TableChanges:
 
     def _reduce(self, kinds: np.ndarray, commit_ts: np.ndarray) -> None:
         table, old, new = self.table, self.old, self.new
-        identity = [ROW_ID] if table.handle_kind == "heap" else list(table.primary_key)
-        columns = {column.name: column for column in table.stored_columns}
-        old_keys = [comparable(old[name], columns.get(name)) for name in identity]
-        new_keys = [comparable(new[name], columns.get(name)) for name in identity]
-        try:
-            effect = net_effect(kinds, *key_codes(old_keys, new_keys), partial=self._partial)
-        except BrokenHistoryError as error:
-            key = self._key_text(kinds, error.change, identity)
-            raise ChangeError(
-                f"table {table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the changes between "
-                f"{self.first_ts} and {self.last_ts} contradict each other, so the relay log does not hold what the upstream did"
-            ) from None
+        names = identity(table)
+        effect = self._effect_by(names, kinds, commit_ts) if names else self._effect_by_values()
         if self._safe and self.is_locatable:
             # Whatever images of them are downstream, the rows go, and come back as they are in the end.
             self._remove, self._replace = _NO_ROWS, _NO_ROWS
@@ -106,8 +106,50 @@ class TableChanges:
         self._write = np.concatenate((effect.new_only, kept_new[~in_place]))
         self._replace = kept_new[in_place]
 
+    def _effect_by(self, names: Sequence[str], kinds: np.ndarray, commit_ts: np.ndarray) -> NetEffect:
+        columns = {column.name: column for column in self.table.stored_columns}
+        old, new = ([comparable(images[name], columns.get(name)) for name in names] for images in (self.old, self.new))
+        try:
+            return net_effect(kinds, *key_codes(old, new), partial=self._partial)
+        except BrokenHistoryError as error:
+            key = self._key_text(kinds, error.change, names)
+            raise ChangeError(
+                f"table {self.table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the changes between "
+                f"{self.first_ts} and {self.last_ts} contradict each other, so the relay log does not hold what the upstream did"
+            ) from None
+
+    def _effect_by_values(self) -> NetEffect:
+        """Rows whose values say who they are: what comes and goes in equal numbers is as it was."""
+        columns = self.table.stored_columns
+        old, new = ([_as_written(images[c.name], c) for c in columns] for images in (self.old, self.new))
+        effect = multiset_effect(*key_codes(old, new))
+        return self._without_dropped_columns(effect) if len(effect.gone_old) and len(effect.new_only) else effect
+
+    def _without_dropped_columns(self, effect: NetEffect) -> NetEffect:
+        """While TiDB drops a column, old images come without it: there what the row was written with doesn't count."""
+        short: dict[frozenset[int], list[int]] = {}
+        for row, carried in zip(effect.gone_old.tolist(), self._carried(effect.gone_old), strict=True):
+            if any(c.id not in carried for c in self.table.writable_columns):
+                short.setdefault(carried, []).append(row)
+        gone, come = effect.gone_old, effect.new_only
+        for carried, rows in short.items():
+            columns = [c for c in self.table.writable_columns if c.id in carried]
+            of, to = pa.array(rows), pa.array(come)
+            if not columns or not len(come):
+                continue
+            old = [_as_written(self.old[c.name].take(of), c) for c in columns]
+            matched = multiset_effect(*key_codes(old, [_as_written(self.new[c.name].take(to), c) for c in columns]))
+            gone = np.setdiff1d(gone, np.setdiff1d(rows, np.array(rows)[matched.gone_old]))
+            come = come[matched.new_only]
+        return NetEffect(gone, come, _NO_ROWS, _NO_ROWS)
+
+    def _carried(self, old: np.ndarray) -> list[frozenset[int]]:
+        """The ids of the columns that these old images were sent with."""
+        changes = self._old_changes[old].tolist()
+        return [frozenset(column_ids(self._rows[i].as_py(), images=2 if self._kinds[i] == UPDATE else 1)) for i in changes]
+
     def _in_place(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-        if not self._locating_columns():
+        if not locating_columns(self.table):
             return np.zeros(len(kept_old), bool)
         stored = {column.name for column in self.table.stored_columns}
         names = set(self.table.primary_key)
@@ -124,7 +166,7 @@ class TableChanges:
     @property
     def is_locatable(self) -> bool:
         """Whether rows are found downstream by a key; without one only by all their values."""
-        return bool(self._locating_columns())
+        return bool(locating_columns(self.table))
 
     def only(self, old: np.ndarray, new: np.ndarray) -> Self:
         """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in none."""
@@ -134,12 +176,9 @@ class TableChanges:
         part._replace = self._replace[new[self._replace]]
         return part
 
-    def _locating_columns(self) -> list[Column]:
-        return locating_columns(self.table)
-
     def new_keys(self) -> list[bytes]:
         """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
-        key = self._locating_columns()
+        key = locating_columns(self.table)
         rows = pa.array(self._write)
         return key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
 
@@ -157,7 +196,7 @@ class TableChanges:
         yield from steps
 
     def _delete_steps(self) -> Iterator[Step]:
-        key = self._locating_columns()
+        key = locating_columns(self.table)
         if self._safe and key:
             yield from self._deletes_by_key(key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key])
             return
@@ -176,8 +215,7 @@ class TableChanges:
         columns = self.table.writable_columns
         images = [self.old[c.name].take(rows) for c in columns]
         conditions = row_conditions(columns, images).to_pylist()
-        for at, change in enumerate(self._old_changes[self._remove].tolist()):
-            ids = set(column_ids(self._rows[change].as_py(), images=2 if self._kinds[change] == UPDATE else 1))
+        for at, ids in enumerate(self._carried(self._remove)):
             kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
             if len(kept) < len(columns):
                 found = row_conditions([c for c, _ in kept], [image for _, image in kept]).to_pylist() if kept else [b"TRUE"]
@@ -194,7 +232,7 @@ class TableChanges:
             yield from self._load_steps(rows, replaces)
 
     def _load_steps(self, rows: np.ndarray, replaces: bool = False, **detail: object) -> Iterator[Step]:
-        keys = [column.name for column in self._locating_columns()]
+        keys = [column.name for column in locating_columns(self.table)]
         for first in range(0, len(rows), _PORTION_ROWS):
             started = time.perf_counter()
             index = pa.array(rows[first : first + _PORTION_ROWS])
@@ -219,15 +257,6 @@ class TableChanges:
         images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
         at = int(np.count_nonzero(wanted[:change]))
         return ", ".join(f"{name}={shown(images[name], at)!r}" for name in identity)
-
-
-def locating_columns(table: Table) -> list[Column]:
-    """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing."""
-    by_name = {column.name: column for column in table.stored_columns}
-    for key in table.unique_keys():
-        if key == table.primary_key or all(by_name[name].not_null for name in key):
-            return [by_name[name] for name in key]
-    return []
 
 
 def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> TableChanges:

@@ -100,6 +100,25 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
     )
 
 
+def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
+    """The net effect where all of a row's values are its key: of each, as many are gone or new as old and new images differ in number.
+    The order plays no part, and nothing is kept: what goes and comes again is as it was."""
+    _, codes = np.unique(np.concatenate((old_codes, new_codes)), return_inverse=True)
+    old, new = codes[: len(old_codes)], codes[len(old_codes) :]
+    count = int(codes.max(initial=-1)) + 1
+    gone = np.bincount(old, minlength=count) - np.bincount(new, minlength=count)
+    nothing = np.zeros(0, np.int64)
+    return NetEffect(_first_of_each(old, gone), _first_of_each(new, -gone), nothing, nothing)
+
+
+def _first_of_each(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The places of the first `wanted[code]` (none if negative) of each code, ascending."""
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes, minlength=len(wanted))
+    number = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(order[number < wanted[codes[order]]]).astype(np.int64)
+
+
 def unchanged(old: Sequence[pa.Array], new: Sequence[pa.Array], kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
     """Which of the kept rows (bool mask) end exactly as they began; `old` and `new` are the same columns of both images."""
     same = np.arange(len(kept_old))

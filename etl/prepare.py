@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from etl._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl._steps import STEP_SCHEMA, Step, to_batches
-from etl._table_changes import ChangeError, locating_columns
+from etl._table_changes import ChangeError
 from etl.ddl import TRUNCATE_TABLE, skip_reason
 from etl.decided import REPLACED_BY
 from etl.filters import Filter, is_internal_table
+from etl.identity import locating_columns
 from etl.routes import RouteError, Routes
 from etl.shapes import Segment, Timings, find_shape
 from relay import PART_SCHEMA, Window, read_parts

@@ -306,6 +306,11 @@ class Table:
         return not (self.is_view or self.is_sequence or self.temp_table_type)
 
     @property
+    def is_partitioned(self) -> bool:
+        """Whether the rows lie in partitions, each of which counts row ids for itself."""
+        return self.partition is not None and bool(self.partition.get("enable", True))
+
+    @property
     def handle_kind(self) -> str:
         """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or `"heap"` (hidden row id)."""
         return "int" if self.pk_is_handle else "common" if self.is_common_handle else "heap"

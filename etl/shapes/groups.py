@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl._steps import Step
-from etl._table_changes import ROW_ID, TableChanges, changes_of, check_merged, comparable
+from etl._table_changes import TableChanges, changes_of, check_merged, comparable
 from etl.conflicts import Dispatch, dispatch
+from etl.identity import conflict_keys
 from etl.net_effect import DELETE, INSERT, key_codes
 from etl.shapes.segment import Segment, Timings
-from upstream.schema import STATE_PUBLIC, WHOLE_COLUMN, Column, Table
+from upstream.schema import Column
 
 CHECKPOINT_SESSION = -1
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # multiplying by it spreads neighbouring codes over the high bits
@@ -89,7 +90,7 @@ def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:
     owners: list[np.ndarray] = []
     codes: list[np.ndarray] = []
     base = 0
-    for names in _keys(changes.table):
+    for names in conflict_keys(changes.table):
         folded = _folded(changes, names) if names else None
         if folded is None:
             return Dispatch(np.zeros(count, np.int32), np.zeros(count, np.int64))
@@ -100,19 +101,6 @@ def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:
         owners += [has_old[old_known], has_new[new_known]]
         codes += [dense[: len(old)][old_known], dense[len(old) :][new_known]]
     return dispatch(count, np.concatenate(owners), np.concatenate(codes))
-
-
-def _keys(table: Table) -> list[tuple[str, ...]]:
-    """The column names of everything that must be unique downstream; an empty tuple for a key that isn't in the rows."""
-    identity: tuple[str, ...] = (ROW_ID,) if table.handle_kind == "heap" else tuple(table.primary_key)
-    stored = {column.name for column in table.stored_columns}
-    keys = [identity]
-    for index in table.indexes:
-        if (index.unique or index.primary) and index.state == STATE_PUBLIC:
-            names = tuple(name for name, _, _ in index.columns)
-            whole = all(length == WHOLE_COLUMN for _, _, length in index.columns)
-            keys.append(names if whole and set(names) <= stored else ())
-    return list(dict.fromkeys(keys))
 
 
 def _folded(changes: TableChanges, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:

@@ -19,6 +19,10 @@ Row = dict[str, Any]
 
 _CI = {"charset": "utf8mb4", "collate": "utf8mb4_general_ci"}
 _BIN = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
+_PARTITIONS: dict[str, Any] = {
+    "type": 1, "expr": "`p`", "enable": True, "num": 2,
+    "definitions": [{"id": 900, "name": {"O": "p0", "L": "p0"}, "less_than": ["2"]}, {"id": 901, "name": {"O": "p1", "L": "p1"}, "less_than": ["100"]}],
+}  # fmt: skip
 TABLES = {
     "account": Table(101, 1, "rnd", "account", (
         Column(1, "id", 0, 3, 3), Column(2, "email", 1, 15, 0, 20, **_CI), Column(3, "v", 2, 3),
@@ -36,6 +40,9 @@ TABLES = {
     "heap": Table(106, 1, "rnd", "heap", (
         Column(1, "t", 0, 15, 0, 20, **_CI), Column(2, "f", 1, 4), Column(3, "v", 2, 3),
     )),
+    "parted": Table(107, 1, "rnd", "parted", (Column(1, "p", 0, 3), Column(2, "v", 1, 3)), partition=_PARTITIONS),
+    "parted_key": Table(108, 1, "rnd", "parted_key", (Column(1, "p", 0, 3, 3), Column(2, "k", 1, 15, 3, 20, **_BIN), Column(3, "v", 2, 3)),
+        (Index(1, "PRIMARY", (("k", 1, -1), ("p", 0, -1)), unique=True, primary=True),), partition=_PARTITIONS),
 }  # fmt: skip
 CREATE = (
     "CREATE DATABASE rnd CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
@@ -45,6 +52,9 @@ CREATE = (
     "CREATE TABLE rnd.nonclustered (a varchar(20), b int, v int, PRIMARY KEY (a, b))",
     "CREATE TABLE rnd.`unique` (a int NOT NULL, b int, v int, UNIQUE (a), UNIQUE (b))",
     "CREATE TABLE rnd.heap (t varchar(20) COLLATE utf8mb4_general_ci, f float, v int)",
+    "CREATE TABLE rnd.parted (p int, v int) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (2), PARTITION p1 VALUES LESS THAN (100))",
+    "CREATE TABLE rnd.parted_key (p int, k varchar(20), v int, PRIMARY KEY (k, p)) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (2), "
+    "PARTITION p1 VALUES LESS THAN (100))",
 )
 _WORDS = ("a", "A", "b", "B ", "é", "E", "'", "\\", "\t")
 
@@ -62,6 +72,7 @@ class History:
     rows: dict[str, dict[int, Row]] = field(default_factory=lambda: {name: {} for name in TABLES})
     transactions: list[tuple[int, list[tuple[str, int, bytes]]]] = field(default_factory=list)
     _next: int = 1
+    _local: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -100,6 +111,14 @@ class History:
         names = [column.name for column in TABLES[name].columns]
         return sorted((tuple(_shown(row[n]) for n in names) for row in self.rows[name].values()), key=repr)
 
+    def with_rowid(self, name: str, number: int, row: Row) -> Row:
+        """A row with TiDB's hidden id; each partition counts for itself."""
+        if not bool(TABLES[name].partition):
+            return row | {ROWID_NAME: number}
+        partition = name, _partition(row)
+        counted = self._local.setdefault(partition, {})
+        return row | {ROWID_NAME: counted.setdefault(number, len(counted) + 1)}
+
     def _change(self, name: str, changes: list[tuple[str, int, bytes]]) -> None:
         table, rows, rng = TABLES[name], self.rows[name], self._random
         kind = rng.choice([INSERT, INSERT, UPDATE, UPDATE, DELETE, "swap"] if rows else [INSERT])
@@ -109,14 +128,14 @@ class History:
             row = self._row(name)
             if self._fits(name, row, None):
                 rows[self._next] = row
-                changes.append((name, INSERT, encode_insert(table, row | {ROWID_NAME: self._next})))
+                changes.append((name, INSERT, encode_insert(table, self.with_rowid(name, self._next, row))))
                 self._next += 1
         else:
             rowid = rng.choice(list(rows))
             old = rows[rowid]
             if kind == DELETE:
                 del rows[rowid]
-                changes.append((name, DELETE, encode_delete(table, old | {ROWID_NAME: rowid})))
+                changes.append((name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old))))
                 return
             new = self._row(name) if rng.random() < 0.5 else old | {"v": rng.randint(0, 5)}
             if self._fits(name, new, rowid):
@@ -127,11 +146,14 @@ class History:
         table, old = TABLES[name], self.rows[name][rowid]
         self.rows[name][rowid] = new
         moved = table.handle_kind != "heap" and any(old[key] != new[key] for key in table.primary_key)
-        if moved:
-            changes.append((name, DELETE, encode_delete(table, old | {ROWID_NAME: rowid})))
-            changes.append((name, INSERT, encode_insert(table, new | {ROWID_NAME: rowid})))
+        if table.partition and _partition(old) != _partition(new):  # there TiDB adds the row before it removes it
+            changes.append((name, INSERT, encode_insert(table, self.with_rowid(name, rowid, new))))
+            changes.append((name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old))))
+        elif moved:
+            changes.append((name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old))))
+            changes.append((name, INSERT, encode_insert(table, self.with_rowid(name, rowid, new))))
         else:
-            changes.append((name, UPDATE, encode_update(table, old | {ROWID_NAME: rowid}, new | {ROWID_NAME: rowid})))
+            changes.append((name, UPDATE, encode_update(table, self.with_rowid(name, rowid, old), self.with_rowid(name, rowid, new))))
 
     def _swap(self, name: str, changes: list[tuple[str, int, bytes]]) -> None:
         """Two rows exchange their unique values in one statement: neither order of the two updates is valid by itself."""
@@ -158,6 +180,10 @@ class History:
                 row |= {"a": word, "b": rng.randint(0, 2)}
             case "unique":
                 row |= {"a": number, "b": rng.choice([None, number, number + 1])}
+            case "parted":
+                row |= {"p": rng.choice([None, *range(4)])}
+            case "parted_key":
+                row |= {"p": rng.randint(0, 3), "k": word}
             case "heap":
                 row |= {"t": rng.choice([None, word]), "f": rng.choice([None, 0.5, 1.100000023841858, 3.4028234663852886e38])}
         return row
@@ -165,7 +191,8 @@ class History:
     def _fits(self, name: str, row: Row, own: int | None) -> bool:
         others = [other for rowid, other in self.rows[name].items() if rowid != own]
         keys = {
-            "account": (("id",), ("email",)), "plain": (("id",),), "ci": (("k",),), "nonclustered": (("a", "b"),), "unique": (("a",), ("b",)), "heap": (),
+            "account": (("id",), ("email",)), "plain": (("id",),), "ci": (("k",),), "nonclustered": (("a", "b"),), "unique": (("a",), ("b",)), "heap": (), "parted": (),
+            "parted_key": (("k", "p"),),
         }[name]  # fmt: skip
         for key in keys:
             ci = name in ("account", "ci")
@@ -173,6 +200,10 @@ class History:
             if None not in mine and any(_collated([other[k] for k in key], ci) == mine for other in others):
                 return False
         return True
+
+
+def _partition(row: Row) -> int:
+    return 0 if row["p"] is None or row["p"] < 2 else 1
 
 
 def _collated(values: list[Any], ci: bool) -> list[Any]:

@@ -54,7 +54,7 @@ def steps(url: str, relay: RelayLog) -> list[Step]:
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_flight_that_was_broken_off_is_finished_by_either_mode(mariadb: MariaDBServer, tmp_path: Path, then: str, flushed: bool) -> None:
     """`flushed`: everything is downstream already, only the checkpoint isn't."""
-    history, url, relay = landed(tmp_path, 21, 400)
+    history, url, relay = landed(tmp_path, 26, 400)
     fresh(mariadb).close()
     broken = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
     broken.recover()

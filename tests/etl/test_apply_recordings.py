@@ -46,3 +46,9 @@ def test_every_type_and_key_shape(mariadb: MariaDBServer, tmp_path: Path) -> Non
     assert differences(RECORDINGS / "types", label, mariadb) == []
     assert any("types.expr" in warning and "left out" in warning for warning in summary.warnings)
     assert any("types.gpk" in warning and "unique key instead" in warning for warning in summary.warnings)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_partitions_that_have_equal_row_ids_by_exchange(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+    replay(mariadb, tmp_path, "edges", "a_exchange", 1000, Apply(mode=mode))
+    assert differences(RECORDINGS / "edges", "a_exchange", mariadb) == []

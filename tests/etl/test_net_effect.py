@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, net_effect, unchanged
+from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes, multiset_effect, net_effect, unchanged
 
 
 @st.composite
@@ -86,3 +88,12 @@ def test_rows_that_end_as_they_began_are_found_nulls_included() -> None:
     new = [pa.array([1, None, 3, None]), pa.array(["a", "x", None, "y"])]
     every = np.arange(4)
     assert unchanged(old, new, every, every).tolist() == [True, False, True, False]
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
+def test_where_all_values_are_the_key_numbers_are_all_that_counts(old: list[int], new: list[int]) -> None:
+    effect = multiset_effect(np.array(old, np.int64), np.array(new, np.int64))
+    before = Counter({value: old.count(value) for value in range(4)})
+    after = before - Counter(old[i] for i in effect.gone_old) + Counter(new[i] for i in effect.new_only)
+    assert after == before - Counter(old) + Counter(new)
+    assert not {old[i] for i in effect.gone_old} & {new[i] for i in effect.new_only}
