@@ -16,7 +16,7 @@ import pyarrow as pa
 from etl._steps import Step, from_batches, to_batches
 from etl.checkpoint import Flight
 from etl.decided import put_into
-from etl.prepare import describe_window
+from etl.prepare import began_before, counting_from, describe_window
 from etl.settings import Apply
 from relay import Decision, RelayGapError, RelayLog, Window
 
@@ -203,10 +203,28 @@ class Ahead:
         if any(window.changes or window.ddls for window in windows):
             safe = batch.after_ts < self._safe_until
             flight = self._flight if self._flight is not None and batch.after_ts < self._flight.until else None
-            described = [describe_window(window, batch.after_ts, batch.hi, safe, flight) for window in windows]
+            before = self._counted_before(windows[0], batch.after_ts)
+            described = [describe_window(w, batch.after_ts, batch.hi, safe, flight, self._behind(w, batch.after_ts)) for w in windows]
+            described[0]["counted_before"] = before
             yield from self._prepare(put_into(described, batch.decisions))
         else:
             yield from to_batches(iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})]))
+
+    def _behind(self, window: Window, after_ts: int) -> dict[int, list[Window]]:
+        """For DDL that began before its window, by commit_ts: the windows between. Older ones may be gone, and then hold nothing of it."""
+        began = began_before(window, after_ts)
+        return {commit_ts: [w for w in self._relay.windows(ts, window.lo) if w.lo < window.lo] for commit_ts, ts in began.items()}
+
+    def _counted_before(self, window: Window, after_ts: int) -> list[dict[str, Any]]:
+        """What `prepare` has to count anew, see `counting_from`: the windows between such a DDL and `after_ts`, each with the DDL's job."""
+        found = []
+        for job_id, began_ts in counting_from(window, after_ts).items():
+            windows = [w for w in self._relay.windows(began_ts, after_ts) if w.lo < after_ts]
+            at = next(((i, int(ddl["commit_ts"])) for i, w in enumerate(windows) for ddl in w.ddls if ddl.get("job_id") == job_id), None)
+            if at is not None:
+                parts = [part.to_dict() for w in windows[at[0] :] for part in w.parts]
+                found.append({"job_id": job_id, "after_ts": at[1], "parts": parts})
+        return found
 
     def _next(self, position: int) -> list[Window]:
         """The windows after `position` that are landed, as many as go together; waits for the first, and for operators.

@@ -43,11 +43,13 @@ _STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class TableSpan:
-    """First and last commit_ts with rows of a table."""
+    """First and last commit_ts with rows of a table; oldest and newest schema version by which they were made."""
 
     rows: int
     first_commit_ts: int
     last_commit_ts: int
+    oldest_version: int
+    newest_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def _land(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str)
         "transactions": totals.transactions + len(left_out),
         "left_out": left_out,
         "ddls": [ddl.to_dict() for ddl in totals.ddls],
-        "tables": {str(i): [t.rows, t.first_commit_ts, t.last_commit_ts] for i, t in totals.tables.items()},
+        "tables": {str(i): [t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version] for i, t in totals.tables.items()},
         "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
         "worker_ms": {
             "read": reading * 1000,
@@ -193,11 +195,12 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
             worker_ms = item["worker_ms"]
         for raw in item["ddls"]:
             ddls.setdefault(raw["commit_ts"], DdlRecord(**raw))
-        for key, (rows, first, last) in item["tables"].items():
+        for key, (rows, first, last, oldest, newest) in item["tables"].items():
             known = tables.get(int(key))
             if known is not None:
                 rows, first, last = known.rows + rows, min(known.first_commit_ts, first), max(known.last_commit_ts, last)
-            tables[int(key)] = TableSpan(rows, first, last)
+                oldest, newest = min(known.oldest_version, oldest), max(known.newest_version, newest)
+            tables[int(key)] = TableSpan(rows, first, last, oldest, newest)
     return JobResult(
         parts=tuple(Part.from_dict(item["part"]) for item in stats if item["part"]),
         transactions=sum(item["transactions"] for item in stats),

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from etl._job_versions import (
+    HAS_STEPS,
+    as_info,
+    counted_through,
+    describe_move,
+    loosened_tables,
+    relaxed_indexes,
+    versions_of,
+)
 from etl._landing_job import TableSpan
 from etl.explode import DdlRecord
 from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
-from upstream.history import Job, SchemaHistory
-from upstream.meta import string_key
+from upstream.history import Job, Moved, SchemaHistory
+from upstream.meta import read_schema_diff, read_table_info, string_key
+from upstream.schema import Table
 
 if TYPE_CHECKING:
     from upstream import PDClient, TiKVClient
@@ -37,6 +47,8 @@ class WindowSchema:
     ddls: tuple[dict[str, Any], ...]
     truncated_tables: tuple[int, ...]
     schema_version: int
+    moved: tuple[dict[str, Any], ...] = ()
+    relaxed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def version_at(tikv: TiKVClient, ts: int) -> int:
@@ -56,16 +68,18 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
 class LandingSchema:
     """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
 
-    def __init__(self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient) -> None:
+    def __init__(self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient, relaxed: Mapping[str, Any] | None = None) -> None:
+        """`relaxed`: as in the last window record."""
         self._history = history
+        self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
         self._pd = pd
         self._tikv = tikv
 
     @classmethod
-    def load(cls, pd: PDClient, tikv: TiKVClient, schema_version: int) -> LandingSchema:
+    def load(cls, pd: PDClient, tikv: TiKVClient, schema_version: int, relaxed: Mapping[str, Any] | None = None) -> LandingSchema:
         """Rebuild it from TiDB's DDL job history. Raises PDError, TiKVError."""
         jobs = (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso()))
-        return cls(SchemaHistory.from_jobs(jobs, schema_version), pd, tikv)
+        return cls(SchemaHistory.from_jobs(jobs, schema_version), pd, tikv, relaxed)
 
     @property
     def schema_version(self) -> int:
@@ -82,9 +96,13 @@ class LandingSchema:
         """
         before = dict(self._history.tables)
         truncated_before = set(self._history.truncated)
+        version_before = self._history.schema_version
+        states = {i: [before[i]] for i in spans if i in before}
         described = []
+        moved = self._moved(spans)
         born: dict[int, int] = {}
-        wanted = set(spans)
+        wanted = set(spans).union(*(move["effect"]["tables"] for move in moved))
+        wanted = {int(i) for i in wanted}
         for record in ddls:
             job = self._job(record, wait)
             if job.state not in (_DONE, _SYNCED):
@@ -92,6 +110,7 @@ class LandingSchema:
                 continue
             schema = self._history.schemas.get(job.schema_id)
             schema_before = schema.name if schema else job.schema_name
+            since = self._history.changed_at.get(job.table_id, 0)
             effect = self._history.apply(job)
             wanted |= set(effect.tables)
             for table_id, table in effect.tables.items():
@@ -101,10 +120,15 @@ class LandingSchema:
                 **record.to_dict(), "type": job.type, "schema_version": job.schema_version,
                 "schema_name": schema_before or job.schema_name, "table_name": job.table_name, "effect": effect.to_json(),
                 "time_zone": job.time_zone, "as_typed": job.as_typed(record.query),
+                **({"began_ts": job.start_ts, "finished_ts": job.finished_ts, "versions": versions_of(job, since, self._read_diff)} if job.type in HAS_STEPS else {}),
             })  # fmt: skip
+            for table_id, table in effect.tables.items():
+                self._relaxed.pop(table_id, None)
+                if table is not None and table_id in spans:
+                    states.setdefault(table_id, []).append(table)
         truncated = truncated_before | self._history.truncated
         for table_id, span in spans.items():
-            if table_id in before or table_id in truncated or born.get(table_id, span.first_commit_ts) < span.first_commit_ts:
+            if table_id in before or table_id in truncated or table_id in self._history.moved or born.get(table_id, span.first_commit_ts) < span.first_commit_ts:
                 continue
             if span.first_commit_ts in skips:
                 continue
@@ -119,7 +143,45 @@ class LandingSchema:
             ddls=tuple(described),
             truncated_tables=tuple(sorted(i for i in spans if i in truncated and i not in before)),
             schema_version=self._history.schema_version,
+            moved=moved,
+            relaxed=self._relax(spans, states, version_before),
         )
+
+    def _read_diff(self, version: int) -> dict[str, Any] | None:
+        return read_schema_diff(self._tikv, version, self._pd.tso())
+
+    def _info_to_come(self, table: Table, version: int) -> Mapping[str, Any] | None:
+        """A table's TableInfo by now; if it has been dropped since, as the next job behind a schema version left it."""
+        info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
+        if info is not None:
+            return info
+        jobs = (Job.from_json(raw) for raw in read_ddl_jobs(self._tikv, self._pd.tso()) if int(raw.get("table_id") or 0) == table.id)
+        later = [job for job in jobs if job.finished and job.schema_version > version and job.table_info is not None]
+        return min(later, key=lambda job: job.schema_version).table_info if later else None
+
+    def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[dict[str, Any], ...]:
+        """DDL that is over by now, and that some of these rows don't know of."""
+        late: dict[int, Moved] = {}
+        for table_id, span in spans.items():
+            for moved in self._history.moved.get(table_id, ()):
+                if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= counted_through(moved.job):
+                    late[moved.job.schema_version] = moved
+        return tuple(describe_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late))
+
+    def _relax(self, spans: Mapping[int, TableSpan], states: Mapping[int, Sequence[Table]], version_before: int) -> dict[str, Any]:
+        """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way: which keys it
+        gives up is in TiKV. `states`: the tables as they are in the window, one after the other."""
+        newest = max((span.newest_version for span in spans.values()), default=0)
+        relaxed = dict(self._relaxed)
+        for table_id in loosened_tables(range(version_before + 1, newest + 1), self._read_diff) & states.keys():
+            *_, last = states[table_id]
+            to_come = relaxed_indexes(last, self._info_to_come(last, self._history.schema_version))
+            if to_come:
+                self._relaxed[table_id] = to_come
+            given_up = {index for table in states[table_id] for index in relaxed_indexes(table, as_info(last))}
+            if found := sorted(given_up.union(to_come)):
+                relaxed[table_id] = found
+        return {str(i): indexes for i, indexes in relaxed.items() if i in spans}
 
     def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> Job:
         """The job of a DDL binlog. TiDB moves it to the history one transaction later: wait until it is there."""

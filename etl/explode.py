@@ -72,11 +72,14 @@ class DdlRecord:
 
 @dataclass(slots=True)
 class TableRows:
-    """How many changes of a table are inside, and the first and last commit_ts among them."""
+    """How many changes of a table are inside, the first and last commit_ts among them, and the oldest and newest schema version by
+    which they were made."""
 
     rows: int
     first_commit_ts: int
     last_commit_ts: int
+    oldest_version: int
+    newest_version: int
 
 
 @dataclass(slots=True)
@@ -202,7 +205,7 @@ class Exploder:
         ends = np.cumsum(counts)
         commits, starts = transactions.commits[owners], transactions.starts[owners]
         tables, versions = mutations.table_ids[kept], mutations.versions[kept]
-        self._count_tables(tables, counts, commits)
+        self._count_tables(tables, counts, commits, versions)
         self.totals.changes += int(ends[-1])
         # Positions count on through the mutations of a transaction.
         before = ends - counts
@@ -229,18 +232,20 @@ class Exploder:
             taken = rows.take(pa.array(places[changes] * 2))
             yield pa.RecordBatch.from_arrays([*map(pa.array, columns), taken], schema=PART_SCHEMA)
 
-    def _count_tables(self, tables: Ints, counts: Ints, commits: Ints) -> None:
+    def _count_tables(self, tables: Ints, counts: Ints, commits: Ints, versions: Ints) -> None:
         ids, inverse = np.unique(tables, return_inverse=True)
         rows = np.bincount(inverse, weights=counts)
         for i, table_id in enumerate(ids.tolist()):
-            own = commits[inverse == i]
+            own, made_by = commits[inverse == i], versions[inverse == i]
             first, last = int(own[0]), int(own[-1])
+            oldest, newest = int(made_by.min()), int(made_by.max())
             known = self.totals.tables.get(table_id)
             if known is None:
-                self.totals.tables[table_id] = TableRows(int(rows[i]), first, last)
+                self.totals.tables[table_id] = TableRows(int(rows[i]), first, last, oldest, newest)
             else:
                 known.rows += int(rows[i])
                 known.last_commit_ts = last
+                known.oldest_version, known.newest_version = min(known.oldest_version, oldest), max(known.newest_version, newest)
 
     def _error(self, transactions: _Transactions, i: int, what: str, skippable: bool = True) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""

@@ -281,6 +281,8 @@ class _Loop:
             truncated_tables=schema.truncated_tables,
             timings_ms={name: round(ms, 2) for name, ms in stages.items()},
             skipped=result.left_out,
+            moved=schema.moved,
+            relaxed=schema.relaxed,
         )
         began = time.perf_counter()
         self._claim.check()
@@ -365,7 +367,7 @@ class _Loop:
         else:
             version = self._start_version if self._start_version is not None else version_at(self._tikv, self._lo)
         began = time.perf_counter()
-        self._schema = LandingSchema.load(self._pd, self._tikv, version)
+        self._schema = LandingSchema.load(self._pd, self._tikv, version, last.relaxed if last is not None else None)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, _ms_since(began))
 
     def _connect(self) -> None:

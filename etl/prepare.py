@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from etl._ddl_relax import describe_indexes
 from etl._ddl_scope import Scoped, ScopeError, scope_ddl
+from etl._job_versions import LONGEST_STATEMENT
 from etl._steps import STEP_SCHEMA, Step, to_batches
-from etl._table_changes import ChangeError
+from etl._table_changes import ChangeError, TableChanges
 from etl.ddl import TRUNCATE_TABLE, skip_reason
 from etl.decided import REPLACED_BY
 from etl.filters import Filter, is_internal_table
 from etl.identity import locating_columns
+from etl.kept_rows import with_kept_rows
+from etl.late_changes import Move, kept_changes, move_of, relocate
+from etl.partitions import PartitionError
 from etl.routes import RouteError, Routes
 from etl.shapes import Segment, Timings, find_shape
 from relay import PART_SCHEMA, Window, read_parts
+from upstream.history import Action
 from upstream.schema import Table
 
 if TYPE_CHECKING:
@@ -51,11 +57,13 @@ class PrepareOptions:
 
 
 def describe_window(
-    window: Window, after_ts: int | None = None, until_ts: int | None = None, safe: bool = False, flight: Flight | None = None
-) -> dict[str, Any]:
+    window: Window, after_ts: int | None = None, until_ts: int | None = None, safe: bool = False, flight: Flight | None = None,
+    behind: Mapping[int, Sequence[Window]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a window
     that a checkpoint lies in); `until_ts`: leave out what was committed after it. `safe`: safe mode, for this window and those
-    prepared with it. `flight`: which may have written some of it already."""
+    prepared with it. `flight`: which may have written some of it already. `behind`: for DDL inside that drops partitions, by commit_ts, the
+    windows before this one since it began, see `began_before`."""
     hi = window.hi if until_ts is None else min(window.hi, until_ts)
     later = [int(ddl["schema_version"]) for ddl in window.ddls if int(ddl["commit_ts"]) > hi]
     return {
@@ -68,7 +76,29 @@ def describe_window(
         "tables": dict(window.tables),
         "ddls": [dict(ddl) for ddl in window.ddls if int(ddl["commit_ts"]) <= hi],
         "truncated_tables": list(window.truncated_tables),
+        "moved": [dict(move) for move in window.moved],
+        "relaxed": dict(window.relaxed),
+        "behind": {str(ts): [[part.to_dict() for part in before.parts] for before in windows] for ts, windows in (behind or {}).items()},
         "flight": {"until": flight.until, "left_out": list(flight.left_out)} if flight else None,
+    }
+
+
+def began_before(window: Window, after_ts: int) -> dict[int, int]:
+    """DDL inside and behind `after_ts` whose first rows may lie in windows before, by commit_ts: the timestamps (TSO) behind which these lie."""
+    return {
+        int(ddl["commit_ts"]): int(ddl["began_ts"])
+        for ddl in window.ddls
+        if len(ddl.get("versions") or ()) > 1 and int(ddl["commit_ts"]) > after_ts and int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION)
+        and int(ddl["began_ts"]) < window.lo
+    }  # fmt: skip
+
+
+def counting_from(window: Window, after_ts: int) -> dict[int, int]:
+    """DDL before the window of which changes behind it depend on what came between, by job: the timestamps (TSO) behind which they lie."""
+    return {
+        int(ddl["job_id"]): int(ddl["began_ts"])
+        for ddl in window.moved
+        if int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION) and int(ddl.get("finished_ts") or 0) + LONGEST_STATEMENT > after_ts
     }
 
 
@@ -98,29 +128,45 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
         timings.read += time.perf_counter() - started
         state.enter(window)
         done = int(window["after_ts"])
+        for counted in window.get("counted_before", ()):
+            state.count(int(counted["job_id"]), _between(read_parts(relay_url, counted["parts"]), int(counted["after_ts"]), done))
+        relaxed = list(state.relaxed_steps(done)) if segment.loads_rows else []
+        if relaxed:
+            yield from segment.flush(done, int(window["schema_version"]), last=False, barrier=0)
+            yield from relaxed
         for ddl in window["ddls"]:
             commit_ts = int(ddl["commit_ts"])
             try:
                 scoped = state.scope(ddl, ignored=commit_ts in options.ignored_ts or commit_ts <= int(window["after_ts"]))
             except ScopeError:
-                segment.add(_between(changes, done, commit_ts))
+                segment.add(state.relocated(_between(changes, done, commit_ts)))
                 yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
                 raise
             if scoped is None:
                 state.apply(ddl)
                 continue
-            segment.add(_between(changes, done, commit_ts))
+            segment.add(state.relocated(_between(changes, done, commit_ts)))
+            move = None
             if commit_ts > int(window["after_ts"]):
                 yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
+            move = state.apply(ddl)
+            if commit_ts <= int(window["after_ts"]):
+                state.count(int(ddl.get("job_id") or 0), _between(changes, commit_ts, int(window["after_ts"])))
+            else:
                 if commit_ts in options.ignored_ts:
                     segment.warn(f"ignored as asked: the DDL at commit_ts {commit_ts}: {str(ddl.get('query'))[:500]}")
                 elif scoped.ddl is not None:
-                    yield Step("ddl", commit_ts, detail=scoped.ddl)
+                    step = Step("ddl", commit_ts, detail=scoped.ddl)
+                    if move is not None and move.drops and move.version < move.last_version and REPLACED_BY not in ddl:
+                        before = (read_parts(relay_url, parts) for parts in window.get("behind", {}).get(str(commit_ts), ()))
+                        step = segment.bring_along(step, move, itertools.chain(before, (_between(changes, 0, commit_ts),)))
+                    yield step
+                    if segment.loads_rows:
+                        yield from state.relaxed_steps(commit_ts, ((ddl.get("effect") or {}).get("tables") or {}).keys())
                 for warning in scoped.warnings:
                     segment.warn(warning)
             done = max(done, commit_ts)
-            state.apply(ddl)
-        segment.add(_between(changes, done, int(window["hi"])))
+        segment.add(state.relocated(_between(changes, done, int(window["hi"]))))
     changes = None  # what the collector has taken is enough
     if windows:
         yield from segment.flush(int(windows[-1]["hi"]), int(windows[-1]["schema_version"]), last=True)
@@ -147,6 +193,8 @@ class _Schemas:
         self._routed: dict[int, tuple[Table, str]] = {}
         self._truncated: set[int] = set()
         self._unwanted: set[int] = set()
+        self._moves: dict[int, Move] = {}
+        self._relaxed: dict[int, frozenset[int]] = {}
 
     def _put(self, table_id: int, document: Mapping[str, Any] | None) -> None:
         self._routed.pop(table_id, None)
@@ -161,6 +209,39 @@ class _Schemas:
         for key, document in window["tables"].items():
             self._put(int(key), document)
         self._truncated.update(int(table_id) for table_id in window["truncated_tables"])
+        for document in window.get("moved", ()):
+            self._note(move_of(document, {int(i): Table.from_json(t) for i, t in document["before"].items()}))
+        self._relaxed = {int(key): frozenset(indexes) for key, indexes in window.get("relaxed", {}).items()}
+        for table_id in self._relaxed:
+            self._routed.pop(table_id, None)
+
+    def _note(self, move: Move | None) -> Move | None:
+        if move is not None and move.last_version not in self._moves:
+            self._moves[move.last_version] = move
+        return move
+
+    def count(self, job_id: int, changes: pa.Table) -> None:
+        """Changes before those to be applied, and behind a DDL."""
+        relocate(changes, [move for move in self._moves.values() if move.job_id == job_id])
+
+    def relocated(self, changes: pa.Table) -> pa.Table:
+        """Changes that follow the DDL so far, as what they mean by now: some may have been made by a definition before. Raises ChangeError."""
+        if not self._moves:
+            return changes
+        moves = [self._moves[version] for version in sorted(self._moves)]
+        try:
+            return relocate(changes, [move for move in moves if move.table.id not in self._unwanted])
+        except PartitionError as error:
+            raise ChangeError(str(error)) from error
+
+    def relaxed_steps(self, commit_ts: int, changed: Iterable[str] | None = None) -> Iterator[Step]:
+        """For each table that gives up unique keys in this window, of those `changed` (ids as text), a relax step."""
+        for table_id in self._relaxed.keys() if changed is None else self._relaxed.keys() & {int(i) for i in changed}:
+            found = self.find(table_id, commit_ts) if table_id in self._tables else None
+            if found is not None and not found[1]:
+                indexes = describe_indexes(self._tables[table_id], self._relaxed[table_id])
+                if indexes:
+                    yield Step("relax", commit_ts, found[0].schema_name, found[0].name, {"indexes": indexes})
 
     def scope(self, ddl: Mapping[str, Any], ignored: bool) -> Scoped | None:
         """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no barrier.
@@ -175,11 +256,15 @@ class _Schemas:
         runs = scoped.ddl is not None and skip_reason(ddl, _EVERYTHING) is None
         return scoped if runs or scoped.touches else None
 
-    def apply(self, ddl: Mapping[str, Any]) -> None:
-        for key, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
+    def apply(self, ddl: Mapping[str, Any]) -> Move | None:
+        """Go on behind a DDL; what it moves, if it moves rows."""
+        documents = (ddl.get("effect") or {}).get("tables") or {}
+        move = self._note(move_of(ddl, {int(i): self._tables[int(i)] for i in documents if int(i) in self._tables}))
+        for key, document in documents.items():
             if document is None and ddl.get("type") == TRUNCATE_TABLE:
                 self._truncated.add(int(key))
             self._put(int(key), document)
+        return move
 
     def find(self, table_id: int, commit_ts: int) -> tuple[Table, str] | None:
         """The table a change belongs to, under the name it has downstream, and, if its rows are merged with those of others there,
@@ -202,6 +287,9 @@ class _Schemas:
         except RouteError as error:
             raise ChangeError(f"row changes at commit_ts {commit_ts}: {error}") from None
         routed = table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        given_up = self._relaxed.get(table_id)
+        if given_up:
+            routed = replace(routed, indexes=tuple(index for index in routed.indexes if index.id not in given_up))
         self._routed[table_id] = routed, table.full_name if target.is_merged else ""
         return self._routed[table_id]
 
@@ -254,9 +342,37 @@ class _Collector:
             self._taken_back.append(changes.filter(pa.array(written)))
         return changes.filter(pa.array(~ignored)) if ignored.any() else changes
 
-    def flush(self, commit_ts: int, schema_version: int, last: bool) -> Iterator[Step]:
-        """The shape's steps of what was added, then a commit; without changes a commit only at the end."""
-        after_ts, self._after_ts = self._after_ts, commit_ts + 1  # a barrier lies between two segments
+    @property
+    def loads_rows(self) -> bool:
+        """Whether the sink writes rows into tables; others are told what happened."""
+        return self._shape in (find_shape("net"), find_shape("groups"))
+
+    def bring_along(self, ddl: Step, move: Move, changes: Iterable[pa.Table]) -> Step:
+        """The step of a DDL that drops partitions, with the rows that stay; `changes`: what came before it, in order."""
+        try:
+            kept = kept_changes(changes, move).combine_chunks()
+        except PartitionError as error:
+            raise ChangeError(f"DDL at commit_ts {ddl.commit_ts}: {error}. Way out: `sluice ddl replace {ddl.commit_ts}`") from error
+        found = self._schemas.find(move.table.id, ddl.commit_ts)
+        kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))
+        if not kept.num_rows or found is None:
+            return ddl
+        if not self.loads_rows:
+            self.warn(
+                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts {ddl.commit_ts} are about rows that its upstream kept, "
+                "in another partition; who executes its statement drops them"
+            )
+            return ddl
+        kinds = kept["kind"].to_numpy()
+        changes_kept = TableChanges(
+            found[0], kinds, kept["row"].combine_chunks(), kept["commit_ts"].to_numpy(), self._timings, partial=True, source=found[1]
+        )
+        return with_kept_rows(ddl, changes_kept.loads())
+
+    def flush(self, commit_ts: int, schema_version: int, last: bool, barrier: int = 1) -> Iterator[Step]:
+        """The shape's steps of what was added, then a commit; without changes a commit only at the end. `barrier`: how far behind it
+        the next segment begins."""
+        after_ts, self._after_ts = self._after_ts, commit_ts + barrier
         if not self._pieces and not self._taken_back and not last:
             return
         changes = rows = 0

@@ -47,6 +47,13 @@ class Window:
     skipped: tuple[Mapping[str, Any], ...] = ()
     """Transactions that operators had landing leave out: {commit_ts, start_ts, why}. Written only if there are any."""
 
+    moved: tuple[Mapping[str, Any], ...] = ()
+    """DDL before lo that moved rows away (partitions dropped, truncated, exchanged) and by which some of the rows inside are still
+    written as if it had not happened. Written only if there are any."""
+    relaxed: Mapping[str, Any] = field(default_factory=dict)
+    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are in `tables`, doesn't hold to any more.
+    Written only if there are any."""
+
     @property
     def path(self) -> str:
         return window_path(self.lo)
@@ -71,6 +78,10 @@ class Window:
         }
         if self.skipped:
             record["skipped"] = [dict(entry) for entry in self.skipped]
+        if self.moved:
+            record["moved"] = [dict(entry) for entry in self.moved]
+        if self.relaxed:
+            record["relaxed"] = dict(self.relaxed)
         body = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
         return body[:-1] + b',"crc32c":%d}\n' % google_crc32c.value(body)
 
@@ -88,15 +99,17 @@ class Window:
         if version != FORMAT:
             raise ValueError(f"the record has format {version}, this version of Sluice reads {FORMAT}")
         raw.setdefault("skipped", [])
+        raw.setdefault("moved", [])
+        raw.setdefault("relaxed", {})
         known = {entry.name for entry in fields(cls)}
         if set(raw) != known:
             raise ValueError(f"the record has the fields {sorted(raw)}, expected {sorted(known)}")
         for name in ("lo", "hi", "cluster_id", "landed_ms", "transactions", "changes", "schema_version"):
             _expect(raw, name, int)
         _expect(raw, "token", str)
-        for name in ("tables", "timings_ms"):
+        for name in ("tables", "timings_ms", "relaxed"):
             _expect(raw, name, dict)
-        for name, kind in (("parts", dict), ("ddls", dict), ("truncated_tables", int), ("skipped", dict)):
+        for name, kind in (("parts", dict), ("ddls", dict), ("truncated_tables", int), ("skipped", dict), ("moved", dict)):
             _expect(raw, name, list)
             for item in raw[name]:
                 if type(item) is not kind:
@@ -105,6 +118,7 @@ class Window:
         raw["ddls"] = tuple(raw["ddls"])
         raw["truncated_tables"] = tuple(raw["truncated_tables"])
         raw["skipped"] = tuple(raw["skipped"])
+        raw["moved"] = tuple(raw["moved"])
         window = cls(**raw)
         window.check()
         return window

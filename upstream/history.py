@@ -22,23 +22,36 @@ class Action(IntEnum):
     CREATE_TABLE = 3
     DROP_TABLE = 4
     DROP_COLUMN = 6
+    DROP_INDEX = 8
     TRUNCATE_TABLE = 11
+    DROP_PARTITION = 20
     CREATE_VIEW = 21
+    TRUNCATE_PARTITION = 23
     DROP_VIEW = 24
     RECOVER_TABLE = 25
     MODIFY_SCHEMA_CHARSET = 26
+    DROP_PRIMARY_KEY = 33
     CREATE_SEQUENCE = 34
     DROP_SEQUENCE = 36
     DROP_COLUMNS = 38
     EXCHANGE_PARTITION = 42
     RENAME_TABLES = 47
+    DROP_INDEXES = 48
     CREATE_TABLES = 60
+    MULTI_SCHEMA_CHANGE = 61
     RECOVER_SCHEMA = 63
+    PARTITION_TABLE = 71
+    REMOVE_PARTITIONING = 72
 
 
 IGNORED_ACTIONS = frozenset({27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70})
 """Job types that change nothing a downstream has: table locks, TiFlash progress, attributes, placement, table cache,
 resource groups."""
+
+MOVES_ROWS = frozenset(
+    {Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING}
+)
+"""Job types after which rows that were written by the definition before lie elsewhere, or nowhere."""
 
 SYSTEM_SCHEMAS = frozenset(
     {"mysql", "information_schema", "performance_schema", "metrics_schema", "inspection_schema", "sys"}
@@ -47,6 +60,7 @@ MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
 """Table ids above belong to TiDB's internal DDL tables."""
 
 _DONE, _SYNCED = 4, 6
+_MOVES_KEPT = 8
 
 
 class HistoryError(ValueError):
@@ -72,6 +86,8 @@ class Job:
     db_info: Mapping[str, Any] | None = field(repr=False)
     table_info: Mapping[str, Any] | None = field(repr=False)
     table_infos: tuple[Mapping[str, Any], ...] = field(repr=False)
+    start_ts: int = 0
+    """TSO from which on the job ran: nothing that it changed can be older."""
     time_zone: str = ""
     """The zone in which the job converted values, a name or an offset like ``+08:00``; "" where TiDB didn't note it."""
 
@@ -99,6 +115,7 @@ class Job:
                 db_info=binlog.get("DBInfo"),
                 table_info=binlog.get("TableInfo"),
                 table_infos=tuple(binlog.get("MultipleTableInfos") or ()),
+                start_ts=int(document.get("real_start_ts") or document.get("start_ts") or 0),
                 time_zone=_time_zone((document.get("reorg_meta") or {}).get("location") or {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -142,6 +159,16 @@ class Effect:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A job of MOVES_ROWS that is over, with the tables it changed as they were. `since`: the schema version of the job before it."""
+
+    job: Job
+    before: dict[int, Table]
+    effect: Effect
+    since: int
+
+
 class SchemaHistory:
     """Schemas and tables as of one schema version; `apply` moves it on, job by job."""
 
@@ -159,6 +186,10 @@ class SchemaHistory:
         self.schema_version = schema_version
         self.truncated: set[int] = set(truncated)
         self.dropping_columns: set[int] = set()
+        self.changed_at: dict[int, int] = {}
+        """The schema version of the last job that changed a table, by its id."""
+        self.moved: dict[int, list[Moved]] = {}
+        """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after."""
         self._dropped_schemas: dict[int, list[Table]] = {}
 
     @classmethod
@@ -197,6 +228,8 @@ class SchemaHistory:
         if job.schema_version <= self.schema_version:
             return Effect()
         effect = Effect() if job.type in IGNORED_ACTIONS else self._effect(job)
+        if job.type in MOVES_ROWS:
+            self._note_move(job, effect)
         for schema_id, schema in effect.schemas.items():
             _put(self.schemas, schema_id, schema)
         for table_id, table in effect.tables.items():
@@ -204,8 +237,15 @@ class SchemaHistory:
             if table is not None:
                 self.truncated.discard(table_id)
             self.dropping_columns.discard(table_id)
+            self.changed_at[table_id] = job.schema_version
         self.schema_version = job.schema_version
         return effect
+
+    def _note_move(self, job: Job, effect: Effect) -> None:
+        before = {i: self.tables[i] for i in effect.tables if i in self.tables}
+        since = max((self.changed_at.get(i, 0) for i in before), default=0)
+        for table_id in effect.tables:
+            self.moved[table_id] = [*self.moved.get(table_id, [])[1 - _MOVES_KEPT :], Moved(job, before, effect, since)]
 
     def should_send(self, job: Job) -> bool:
         """Whether the statement concerns a downstream: the job finished, is of a type with a meaning there, isn't the

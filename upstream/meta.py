@@ -76,15 +76,31 @@ def read_schema_version(tikv: TiKVClient, ts: int) -> int:
     return int(value) if value else 0
 
 
+def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] | None:
+    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id" ...}; None without such a version."""
+    value = tikv.get(string_key(f"Diff:{version}"), ts)
+    return None if not value else _object(value, f"schema version {version}'s diff")
+
+
+def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) -> dict[str, Any] | None:
+    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without such a table."""
+    value = tikv.get(hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode()), ts)
+    return None if not value else _object(value, f"table {table_id}")
+
+
 def _key(name: str, kind: str) -> bytes:
     return b"m" + encode_bytes(name.encode()) + ord(kind).to_bytes(8, "big")
 
 
 def _job(value: bytes, what: object) -> dict[str, Any]:
+    return _object(value, f"DDL job {what}")
+
+
+def _object(value: bytes, what: str) -> dict[str, Any]:
     try:
-        job = json.loads(value)
+        found = json.loads(value)
     except ValueError as error:
-        raise ValueError(f"DDL job {what} in TiKV is not JSON: {error}") from error
-    if not isinstance(job, dict):
-        raise ValueError(f"DDL job {what} in TiKV is a {type(job).__name__}, not an object")
-    return job
+        raise ValueError(f"{what} in TiKV is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} in TiKV is a {type(found).__name__}, not an object")
+    return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 STATE_DELETE_ONLY = 1
+STATE_WRITE_ONLY = 2
 STATE_PUBLIC = 5
 
 FLAG_NOT_NULL = 1

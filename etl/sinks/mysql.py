@@ -18,12 +18,14 @@ from dataclasses import replace
 from typing import Any, Self
 
 from etl._ddl_ran import how_many_ran
+from etl._ddl_relax import relax
 from etl._sql_text import quote_name
 from etl._steps import Step
 from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
 from etl.ddl import EXCHANGE_PARTITION, DdlError, DdlExecutor, skip_reason
 from etl.decided import REPLACED_BY
 from etl.filters import Filter
+from etl.kept_rows import kept_rows
 from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.operator_sql import changes_rows_only
 from etl.settings import Settings, Upstream
@@ -117,6 +119,8 @@ class MySQLSink:
                 self._commit(step, written)
             case "ddl":
                 self._run_ddl(step, written)
+            case "relax":
+                self._relax(step, written)
             case _:
                 raise ValueError(f"unknown step {step.kind!r}")
 
@@ -223,10 +227,19 @@ class MySQLSink:
         if not self._in_transaction:
             self._session.query("COMMIT")
             self._begin()
+        for load in kept_rows(step):
+            self._writer.write(load)
+            written.rows += load.rows
         self._save(after)
         if REPLACED_BY in ddl or reason is None:
             self._session.query("DO RELEASE_LOCK(%s)", (self._alone,))
         written.ddl_s += time.perf_counter() - started
+
+    def _relax(self, step: Step, written: Written) -> None:
+        """Nothing is open: it comes behind a commit. Whoever else does the same at the same time does no harm."""
+        names = relax(self._session, step.schema, step.table, step.detail["indexes"])
+        if names:
+            written.warn([f"{step.full_name}: {', '.join(names)} may have values twice from here on: the upstream is about to drop it"])
 
     @property
     def _alone(self) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from etl._landing_job import TableSpan
+from etl._landing_schema import LandingSchema
 from etl.explode import WINDOW_SCHEMA, Exploder
 from relay import RelayLog, Window
 from upstream import pb
-from upstream.history import Job, SchemaHistory
+from upstream.history import SchemaHistory
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
@@ -62,39 +64,47 @@ def jobs(folder: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
+class MetaKeys:
+    """TiDB's meta keys of a recording, as they were at its end, in place of TiKV and PD."""
+
+    def __init__(self, folder: Path) -> None:
+        self._values: dict[bytes, bytes] = {}
+        with gzip.open(folder / "tikv-meta.jsonl.gz", "rt", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith(("{", '["')):
+                    pair = json.loads(line)
+                    key, value = pair if isinstance(pair, list) else list(pair.values())[:2]
+                    self._values[bytes.fromhex(key)] = bytes.fromhex(value)
+
+    def get(self, key: bytes, ts: int) -> bytes | None:
+        return self._values.get(key)
+
+    def scan(self, start: bytes, end: bytes, ts: int) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self._values[key]) for key in sorted(self._values) if start <= key < end)
+
+    def tso(self) -> int:
+        return 1 << 62
+
+
 def land(folder: Path, url: str, transactions: int = 1000, through: int | None = None, cluster_id: int = 7) -> RelayLog:
     """Write the windows of a recording, `transactions` each, to the relay log at `url`."""
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
-    job_by_id = jobs(folder)
-    history = SchemaHistory()
+    meta: Any = MetaKeys(folder)
+    landing = LandingSchema(SchemaHistory(), meta, meta)
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
         chosen = rows[first : first + transactions]
         hi = chosen[-1][0]
         exploder = Exploder("recording")
-        batches: list[pa.RecordBatch] = []
         columns = [pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))]
-        batches += exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA))
-        part = relay.write_part(lo, hi, "test", 0, batches)
-        wanted = set(exploder.totals.tables)
-        before = dict(history.tables)
-        truncated = sorted(i for i in wanted if history.is_truncated(i))
-        ddls = []
-        for record in exploder.totals.ddls:
-            raw = job_by_id[record.job_id]
-            job = Job.from_json(raw, record.schema_state)
-            name = history.schemas[job.schema_id].name if job.schema_id in history.schemas else job.schema_name
-            effect = history.apply(job)
-            wanted |= set(effect.tables)
-            ddls.append({
-                **record.to_dict(), "type": job.type, "schema_version": job.schema_version, "schema_name": name or job.schema_name,
-                "table_name": job.table_name, "effect": effect.to_json(),
-                "time_zone": job.time_zone, "as_typed": job.as_typed(record.query),
-            })  # fmt: skip
+        part = relay.write_part(lo, hi, "test", 0, list(exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA))))
+        totals = exploder.totals
+        spans = {i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version) for i, t in totals.tables.items()}
+        schema = landing.resolve(totals.ddls, spans, lambda _: True)
         relay.commit(Window(
-            lo, hi, cluster_id, "test", 0, exploder.totals.transactions, exploder.totals.changes, history.schema_version,
-            (part,) if part else (), {str(i): before[i].to_json() for i in wanted if i in before}, tuple(ddls), tuple(truncated),
+            lo, hi, cluster_id, "test", 0, totals.transactions, totals.changes, schema.schema_version, (part,) if part else (), schema.tables,
+            schema.ddls, schema.truncated_tables, moved=schema.moved, relaxed=schema.relaxed,
         ))  # fmt: skip
         lo = hi
     return relay

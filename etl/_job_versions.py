@@ -1,0 +1,78 @@
+"""The schema versions a DDL job went through, and what of it rows show before and after its binlog.
+
+TiDB changes a schema in steps, each with a version of its own, writes the DDL binlog with the last one, and lets sessions be one version
+behind. Rows carry the version of their session. ``Diff:<version>`` in TiKV says which table each version was about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from upstream.history import Action, Job, Moved
+from upstream.schema import STATE_PUBLIC, STATE_WRITE_ONLY, Index, Table
+
+ReadDiff = Callable[[int], Mapping[str, Any] | None]
+"""From a schema version to its diff, None if TiKV has none."""
+
+HAS_STEPS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING})
+"""Job types of which rows follow one step or another."""
+_LOOSENS = frozenset(
+    {Action.DROP_COLUMN, Action.DROP_INDEX, Action.DROP_PRIMARY_KEY, Action.DROP_COLUMNS, Action.DROP_INDEXES, Action.MULTI_SCHEMA_CHANGE}
+)
+LONGEST_STATEMENT = 10_000 << 18
+"""Ten seconds of TSO."""
+_FARTHEST = 256
+_LONGEST_GAP = 32  # versions of other jobs between two of one
+
+
+def versions_of(job: Job, since: int, read_diff: ReadDiff) -> list[int]:
+    """The job's schema versions, ascending. `since`: that of the job before it on the same table."""
+    found = [job.schema_version]
+    if job.type not in HAS_STEPS:
+        return found
+    for version in range(job.schema_version - 1, max(since, job.schema_version - _FARTHEST), -1):
+        diff = read_diff(version)
+        if diff is None or found[0] - version > _LONGEST_GAP:
+            break
+        if int(diff.get("type") or 0) == job.type and job.table_id in (diff.get("table_id"), diff.get("old_table_id")):
+            found.insert(0, version)
+    return found
+
+
+def counted_through(job: Job) -> int:
+    """The commit timestamp up to which rows may have been written by statements that were planned before the job, whatever version they
+    name."""
+    return job.finished_ts + LONGEST_STATEMENT
+
+
+def describe_move(moved: Moved, versions: Iterable[int]) -> dict[str, Any]:
+    """A job after which rows lie elsewhere, for a window record."""
+    return {
+        "type": int(moved.job.type), "job_id": moved.job.id, "began_ts": moved.job.start_ts, "finished_ts": moved.job.finished_ts, "schema_version": moved.job.schema_version, "versions": list(versions),
+        "before": {str(i): table.to_json() for i, table in moved.before.items()}, "effect": moved.effect.to_json(),
+    }  # fmt: skip
+
+
+def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> set[int]:
+    """The tables of which these schema versions may have given up a unique key."""
+    diffs = [diff for version in versions if (diff := read_diff(version)) is not None]
+    return {int(diff.get("table_id") or 0) for diff in diffs if int(diff.get("type") or 0) in _LOOSENS}
+
+
+def relaxed_indexes(table: Table, info: Mapping[str, Any] | None) -> list[int]:
+    """The ids of unique indexes that the upstream enforces no longer, though no DDL binlog has said so yet. `info`: the table's
+    TableInfo as it is by now, None if it is gone. An index that is being dropped is enforced while rows are still written to it."""
+    if info is None:
+        return []
+    states = {int(index["id"]): int(index.get("state") or 0) for index in info.get("index_info") or ()}
+    return [index.id for index in table.indexes if _is_enforced(index) and states.get(index.id, 0) not in (STATE_PUBLIC, STATE_WRITE_ONLY)]
+
+
+def as_info(table: Table) -> dict[str, Any]:
+    """What `relaxed_indexes` needs of a table's TableInfo."""
+    return {"index_info": [{"id": index.id, "state": index.state} for index in table.indexes]}
+
+
+def _is_enforced(index: Index) -> bool:
+    return (index.unique or index.primary) and index.state == STATE_PUBLIC
