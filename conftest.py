@@ -1,3 +1,3 @@
 """Fixtures that several folders of tests share."""
 
-pytest_plugins = ("tests.etl.mariadb_fixture",)
+pytest_plugins = ("tests.etl.mariadb_fixture", "tests.upstream.etcd_fixture")

@@ -10,12 +10,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from etl._ahead import Ahead, Batch, DecidedAnewError, Prepare, StoppedError
 from etl._prepare_job import SparkPreparer
+from etl._steps import Step
 from etl.checkpoint import Checkpoint
 from etl.decided import note_used
 from etl.mysql import DownstreamError, is_transient
@@ -24,11 +25,12 @@ from etl.prepare import PrepareOptions
 from etl.prepare import prepare as prepare_here
 from etl.settings import Settings
 from etl.sinks import ApplyError, Sink, TakesOver, open_sink, sink_shape
+from etl.sole_writer import NotSoleWriterError, SoleWriter
 from etl.takeover import look_ahead
 from relay import RelayLog, Window
 from upstream import PDError
 
-__all__ = ["ApplyError", "ApplySummary", "BatchReport", "Prepare", "local_preparer", "run_apply"]
+__all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "local_preparer", "run_apply"]
 
 log = logging.getLogger("sluice.apply")
 
@@ -99,8 +101,8 @@ def run_apply(
     """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
 
     `prepare` is the Spark job by default. Connection loss, deadlocks and lock waits are retried from the checkpoint. Raises
-    ApplyError, DdlError, CheckpointMovedError, CheckpointError, DownstreamError (refused for good), relay errors, and what
-    `prepare` raises.
+    ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for good), relay errors,
+    and what `prepare` raises.
     """
     stop = stop or threading.Event()
     end = None if run_seconds is None else time.monotonic() + run_seconds
@@ -118,22 +120,28 @@ def run_apply(
     first = _wait_for_first(relay, over)
     if first is None:
         return summary
+    sole = SoleWriter(settings, relay)
     sink = open_sink(settings, first.cluster_id)
+    if isinstance(sink, TakesOver):
+        sink.guard(sole)
     try:
         while not over():
             ahead: Ahead | None = None
             batch: Batch | None = None
             try:
+                sole.check()
                 checkpoint = sink.recover()
                 if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, TakesOver):
                     checkpoint = look_ahead(sink, checkpoint, relay, lambda: not stop.wait(_POLL_S) and not over(), settings)
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
+                sole.at(summary.checkpoint, checkpoint is not None and checkpoint.owner == sole.pipeline)
                 flight = checkpoint.flight if checkpoint else None
                 safe_until = checkpoint.safe_until if checkpoint else 0
                 ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
                 for batch in ahead.batches(over):
-                    _write(sink, batch, stop, summary, on_batch)
+                    _write(sink, batch, _guarded(batch.steps(stop), sole), summary, on_batch)
+                    sole.at(summary.checkpoint, True)
                     summary.warn(note_used(relay, batch.decisions))
                     failures = 0
             except StoppedError:
@@ -156,6 +164,7 @@ def run_apply(
                 if ahead is not None:
                     ahead.stop()
     finally:
+        sole.close()
         sink.close()
         if hasattr(prepare, "reset"):
             prepare.reset()
@@ -183,8 +192,15 @@ def _is_spark_transient(error: BaseException) -> bool:
     return transient(error)
 
 
-def _write(sink: Sink, batch: Batch, stop: threading.Event, summary: ApplySummary, on_batch: Callable[[BatchReport], None] | None) -> None:
-    written = sink.run(batch.steps(stop))
+def _guarded(steps: Iterable[Step], sole: SoleWriter) -> Iterator[Step]:
+    """The steps, for as long as nobody else writes."""
+    for step in steps:
+        sole.check()
+        yield step
+
+
+def _write(sink: Sink, batch: Batch, steps: Iterable[Step], summary: ApplySummary, on_batch: Callable[[BatchReport], None] | None) -> None:
+    written = sink.run(steps)
     hi = batch.hi
     stages = dict(written.stages_ms) | {
         "prepare": batch.prepare_s * 1000, "wait": batch.waited_s * 1000, "send": written.send_s * 1000, "ddl": written.ddl_s * 1000,

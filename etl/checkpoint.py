@@ -5,7 +5,8 @@ The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer 
     tidb_binlog.checkpoint(clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)
     {"consistent": true, "commitTS": 1, "ts-map": {}, "schema-version": 0}
 
-One key is ours, and Drainer ignores it: `"sluice": {"ddl": {...}}` while a DDL statement is being executed downstream,
+One key is ours, and Drainer ignores it: `"sluice": {"owner": "..."}` names the pipeline that wrote the row, and is gone once a Drainer
+writes it; `"sluice": {"ddl": {...}}` stands there while a DDL statement is being executed downstream,
 `"sluice": {"flight": {...}}` while several sessions write what comes after commitTS, `"sluice": {"safe-until": ts}` while changes
 through that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order.
 """
@@ -65,6 +66,8 @@ class Checkpoint:
     flight: Flight | None = None
     safe_until: int = 0
     """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it isn't known yet."""
+    owner: str = field(default="", compare=False)
+    """The pipeline that wrote it, see `relay.Ownership`; empty: a Drainer, or people."""
 
     @classmethod
     def parse(cls, text: str, cluster_id: int) -> Self:
@@ -81,6 +84,7 @@ class Checkpoint:
                 pending=PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None,
                 flight=Flight(int(flight["until"]), str(flight["token"]), tuple(map(int, flight.get("left-out") or ()))) if flight else None,
                 safe_until=int(sluice.get("safe-until") or 0),
+                owner=str(sluice.get("owner") or ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint of cluster {cluster_id} can't be read ({error!r}): {text[:200]!r}") from error
@@ -102,6 +106,8 @@ class Checkpoint:
                 ours["flight"]["left-out"] = list(self.flight.left_out)
         if self.safe_until:
             ours["safe-until"] = self.safe_until
+        if self.owner:
+            ours["owner"] = self.owner
         if ours:
             document["sluice"] = ours
         return json.dumps(document, separators=(",", ":"))
@@ -111,13 +117,20 @@ class Checkpoint:
         further."""
         version = self.schema_version if schema_version is None else schema_version
         flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
-        moved = replace(self, commit_ts=commit_ts, schema_version=version, pending=None, flight=flight)
+        ts_map = self.ts_map if commit_ts == self.commit_ts else {}
+        moved = replace(self, commit_ts=commit_ts, schema_version=version, ts_map=ts_map, pending=None, flight=flight)
         return moved if flight is not None or commit_ts < self.safe_until else replace(moved, consistent=True, safe_until=0)
 
     @property
     def needs_safe_mode(self) -> bool:
         """Whether changes after it may be downstream, left there by a Drainer."""
         return not self.consistent and self.flight is None
+
+
+def _by(found: Checkpoint | None, expected: Checkpoint | None) -> str:
+    if found is None or found.owner == (expected.owner if expected else ""):
+        return ""
+    return f", pipeline {found.owner}" if found.owner else ", a Drainer it seems"
 
 
 class CheckpointTable:
@@ -156,16 +169,16 @@ class CheckpointTable:
         return self._select(" FOR UPDATE" if settled else "")
 
     def lock(self, expected: Checkpoint | None) -> None:
-        """Lock the row for this transaction; it must hold the commit timestamp and the flight of
+        """Lock the row for this transaction; it must hold the commit timestamp, the flight and the owner of
         `expected` (None: no row).
         Raises CheckpointMovedError."""
         found = self._select(" FOR UPDATE")
-        place = [(it.commit_ts, it.flight) if it else None for it in (found, expected)]
+        place = [(it.commit_ts, it.flight, it.owner) if it else None for it in (found, expected)]
         if place[0] != place[1]:
             raise CheckpointMovedError(
                 f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at "
                 f"{found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected: another process "
-                "replicates to the same downstream; stop one of the two"
+                f"replicates to the same downstream{_by(found, expected)}; stop one of the two"
             )
 
     def save(self, checkpoint: Checkpoint, first: bool = False) -> None:

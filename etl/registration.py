@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Callable
 
+from etl.settings import Settings
 from upstream import EtcdError, NodeStatus, PDError, Registry, RegistryError
 
 log = logging.getLogger("sluice.land")
@@ -24,9 +25,29 @@ _HEARTBEAT_S = 1.0
 _REPORT_S = 30.0
 
 
+OWNER_LABEL = "sluice"
+"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL. Beside it `downstream`."""
+
+
 def default_node_id(relay_url: str) -> str:
     """One id a relay log, the same wherever the task runs."""
     return f"sluice-{zlib.crc32(relay_url.rstrip('/').encode()):08x}"
+
+
+def pipeline_id(settings: Settings) -> str:
+    """The id of the pipeline among the drainers in the registry."""
+    return settings.upstream.node_id or default_node_id(settings.relay.url)
+
+
+def downstream_name(settings: Settings) -> str:
+    """Where the settings write to, and keep their checkpoint; without secrets."""
+    match settings.downstream.type:
+        case "file":
+            return f"files in {settings.file.dir}"
+        case "kafka":
+            return f"Kafka {settings.kafka.brokers}, topic {settings.kafka.topic or '<cluster id>_obinlog'}"
+    downstream = settings.downstream
+    return f"{downstream.host}:{downstream.port}, checkpoint {downstream.checkpoint_schema}.{downstream.checkpoint_table}"
 
 
 class DrainerEntry:

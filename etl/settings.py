@@ -57,6 +57,8 @@ class Upstream:
     ssl_key: str = ""
     node_id: str = ""
     """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
+    unrelated_drainers: list[str] = field(default_factory=list)
+    """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this pipeline."""
 
     def tls(self) -> TLS | None:
         """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on Spark's workers
@@ -320,6 +322,8 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
         wanted = typing.get_origin(hints[attribute]) or hints[attribute]
         if type(value) is not wanted:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected")
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
         for option, scalar in value.items() if isinstance(value, dict) else ():
             if not isinstance(scalar, str | int | bool):
                 raise SettingsError(f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected")

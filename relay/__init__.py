@@ -7,6 +7,7 @@ from relay.control import Control
 from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.log import Claim, RelayLog
+from relay.ownership import Ownership, Stop
 from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, iter_parts, merge, read_parts
 from relay.url import refuse_credentials
 from relay.window import Window, hour_of
@@ -24,11 +25,13 @@ __all__ = [
     "Decision",
     "DecisionExistsError",
     "Decisions",
+    "Ownership",
     "Part",
     "RelayCorruptError",
     "RelayError",
     "RelayGapError",
     "RelayLog",
+    "Stop",
     "Window",
     "WindowConflictError",
     "hour_of",

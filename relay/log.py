@@ -4,6 +4,7 @@
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
     <url>/control.json                                 what operators ask for
+    <url>/downstream.json, <url>/stop.json             whose downstream it is, why applying must not go on
     <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its record
@@ -13,20 +14,22 @@ a part without a record is waste, never data.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from relay.control import Control
 from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from relay.ownership import Ownership, Stop
 from relay.part import Part, read_parts, write_part
 from relay.storage import Storage, open_storage
 from relay.window import Window, hour_of, window_path
@@ -34,6 +37,7 @@ from relay.window import Window, hour_of, window_path
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_AGE_S = 3600.0
+T = TypeVar("T")
 
 
 class RelayLog:
@@ -179,6 +183,41 @@ class RelayLog:
     def set_control(self, control: Control) -> None:
         """Durably say what the tasks should do."""
         self._storage.replace("control.json", control.to_json())
+
+    def ownership(self) -> Ownership | None:
+        """Which downstream these windows go to; None if none was ever written to. Raises RelayCorruptError."""
+        return self._small("downstream.json", Ownership.from_json)
+
+    def own(self, ownership: Ownership) -> Ownership:
+        """Durably say so if nobody has; what is said then. Raises RelayCorruptError."""
+        with contextlib.suppress(FileExistsError):
+            self._storage.create("downstream.json", ownership.to_json())
+        return self.ownership() or ownership
+
+    def set_ownership(self, ownership: Ownership) -> None:
+        """Durably say so, whatever was said before."""
+        self._storage.replace("downstream.json", ownership.to_json())
+
+    def stopped(self) -> Stop | None:
+        """Why applying must not go on; None if it may. Raises RelayCorruptError."""
+        return self._small("stop.json", Stop.from_json)
+
+    def stop(self, stop: Stop) -> None:
+        """Durably forbid applying; the first reason stays."""
+        with contextlib.suppress(FileExistsError):
+            self._storage.create("stop.json", stop.to_json())
+
+    def clear_stop(self) -> None:
+        """Allow applying again."""
+        self._storage.remove("stop.json")
+
+    def _small(self, path: str, parse: Callable[[bytes], T]) -> T | None:
+        try:
+            return parse(self._storage.read(path))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RelayCorruptError(f"{self.url}/{path}: {error}; restore the file from a copy") from None
 
     # Retention
 

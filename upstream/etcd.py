@@ -64,14 +64,16 @@ _RETRIED = {
 
 
 class EtcdClient:
-    """Thread-safe. `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them.
+    """Thread-safe. `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them. Without `retries` every
+    URL is tried once: for those who ask again by themselves.
 
     All calls raise EtcdError.
     """
 
-    def __init__(self, urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0) -> None:
+    def __init__(self, urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0, retries: bool = True) -> None:
         self._urls = split_urls(urls)
         self._timeout_s = timeout_s
+        self._retries = retries
         self._lock = threading.Lock()
         self._channels = Channels(tls)
         self._current = 0
@@ -180,7 +182,9 @@ class EtcdClient:
 
     def _call(self, method: str, key: str, request: Any, response_type: Any, lost: list[str] | None = None) -> Any:
         backoff = Backoff(Deadline(self._timeout_s), self._closed.wait)
+        attempt = 0
         while True:
+            attempt += 1
             url, channel = self._endpoint()
             attempt_s = max(0.05, min(max(self._timeout_s / 2, 0.2), backoff.deadline.left()))
             try:
@@ -199,6 +203,10 @@ class EtcdClient:
                 if lost is not None:
                     lost.append(failure)
                 self._next_endpoint()
+                if not self._retries:
+                    if attempt < len(self._urls):
+                        continue
+                    raise EtcdError(failure) from error
                 if not backoff.wait("etcd", 50, 1000):
                     raise EtcdError(f"{failure} (gave up after {self._timeout_s:g} s)") from error
 

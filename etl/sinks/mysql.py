@@ -30,7 +30,7 @@ from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.operator_sql import changes_rows_only
 from etl.settings import Settings, Upstream
 from etl.sinks._step_writer import StepWriter
-from etl.sinks.sink import ApplyError, Written
+from etl.sinks.sink import ApplyError, Keeper, Written
 from upstream import PDClient
 
 log = logging.getLogger("sluice.apply")
@@ -45,6 +45,7 @@ class MySQLSink:
 
     shape = "net"
     _upstream: Upstream | None = None
+    _keeper: Keeper | None = None
     _flying = False
     """Whether the checkpoint's flight was begun here, so that nothing of it was there before."""
 
@@ -77,12 +78,17 @@ class MySQLSink:
     def close(self) -> None:
         self._session.close()
 
+    def guard(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
     def recover(self) -> Checkpoint | None:
         self._in_transaction = self._locked = False
         self._session.connect()
         self._table.create()
         self._checkpoint = found = self._table.load(settled=True)
         self._session.query("COMMIT")
+        if self._keeper is not None:
+            self._keeper.admit(found)
         if found is not None and found.flight is not None:
             log.warning(
                 "changes between commit_ts %s and %s may be on %s already: writing them again, replacing what is there",
@@ -186,6 +192,8 @@ class MySQLSink:
 
     def _save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint row and commit."""
+        if self._keeper is not None:
+            checkpoint = replace(checkpoint, owner=self._keeper.pipeline)
         self._table.save(checkpoint, first=self._checkpoint is None)
         self._session.commit()
         self._checkpoint = checkpoint

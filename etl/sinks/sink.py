@@ -47,9 +47,22 @@ class Written:
             self.stages_ms[stage] = self.stages_ms.get(stage, 0.0) + milliseconds
 
 
+class Keeper(Protocol):
+    """Knows whose the checkpoint is, see `etl.sole_writer`."""
+
+    pipeline: str
+    """What checkpoints are to name as their owner."""
+
+    def admit(self, found: Checkpoint | None) -> None:
+        """Raises an error if this isn't a checkpoint to go on from."""
+
+
 @runtime_checkable
 class TakesOver(Protocol):
     """A sink in whose place a Drainer may have written before."""
+
+    def guard(self, keeper: Keeper) -> None:
+        """Have every checkpoint that is found admitted before anything is written, and write checkpoints as the keeper's pipeline."""
 
     def look_ahead(self, ddls: Sequence[Mapping[str, Any]]) -> Checkpoint:
         """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and safe mode ends

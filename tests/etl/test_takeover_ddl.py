@@ -10,7 +10,7 @@ from etl.settings import Relay, Settings, Upstream
 from relay import Control
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
-from tests.etl.test_safe_mode import leave_checkpoint
+from tests.etl.test_safe_mode import forget, leave_checkpoint
 
 ADD_COLUMN, DROP_COLUMN, DROP_TABLE, RENAME_TABLE = 5, 6, 4, 14
 PAIRS = [(0, 9), (0, 12), (1, 2), (1, 5), (1, 11), (3, 9), (4, 12), (5, 8), (5, 11), (6, 9), (7, 12), (8, 11)]
@@ -69,11 +69,13 @@ def test_it_goes_on_from_wherever_the_drainer_broke_off(mariadb: MariaDBServer, 
     bad, refused = [], []
     for checkpoint, reached in PAIRS:
         mariadb.empty()
+        forget(story._url)
         story._relay.set_control(Control())
         run_apply(settings, until_ts=marks[reached], run_seconds=30, prepare=local_preparer(settings))
         with mariadb.connect() as connection:
             connection.cursor().execute("DROP DATABASE IF EXISTS sluice_recycle")
             leave_checkpoint(connection, marks[checkpoint], sluice={"safe-until": marks[reached]})
+        forget(story._url)
         try:
             run_apply(settings, until_ts=marks[-1], run_seconds=30, prepare=local_preparer(settings))
             found = story.rows("item"), story.rows("other"), story.rows("log")

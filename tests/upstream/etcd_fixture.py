@@ -1,4 +1,4 @@
-"""A real etcd on free ports, for the tests of this folder."""
+"""A real etcd on free ports."""
 
 import pathlib
 import shutil
