@@ -18,6 +18,8 @@ _COMMANDS = {
     "ddl": "Skip or replace one DDL statement.",
     "txn": "Skip one transaction.",
     "decisions": "What was decided about transactions and DDL.",
+    "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
+    "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",
     "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",

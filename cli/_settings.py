@@ -44,6 +44,38 @@ def settings_of(ctx: click.Context, config: str | None) -> Settings:
     return load_settings(path)
 
 
+def acting_on(ctx: click.Context, config: str | None) -> Settings:
+    """The settings of the pipeline that the command is going to change something of; prints which one that is. Raises SettingsError, and
+    UsageError when it isn't clear which is meant."""
+    from etl.operate import identity
+    from etl.settings import CONFIG_VARIABLE
+
+    possible = {} if config else _possible(ctx)
+    if len(possible) > 1:
+        found = "\n".join(f"  --config {path}   ({why})" for path, why in possible.items())
+        raise click.UsageError(f"which pipeline? There is more than one; say which:\n{found}", ctx)
+    settings = settings_of(ctx, config)
+    path = config or named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
+    click.echo(f"{identity(settings)} ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})")
+    return settings
+
+
+def _possible(ctx: click.Context) -> dict[Path, str]:
+    """The settings files that a command without --config could mean, each once, and why."""
+    from etl.settings import CONFIG_VARIABLE
+
+    if ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
+        return {}
+    named = os.environ.get(CONFIG_VARIABLE)
+    places = [(Path(named), f"${CONFIG_VARIABLE}")] if named else []
+    places += [(stack_of(ctx).home / "sluice.toml", "the one-machine stack"), (Path("sluice.toml"), "this folder"), (Path("/etc/sluice/sluice.toml"), "this machine")]
+    found: dict[Path, str] = {}
+    for path, why in places:
+        if path.exists():
+            found.setdefault(path.resolve(), why)
+    return found
+
+
 def operator() -> str:
     """Who gives the command, for decisions."""
     try:

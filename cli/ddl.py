@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli._settings import config_option, operator, settings_of
+from cli._settings import acting_on, config_option, operator
 
 _WHY = click.option("--why", default="", help="Kept with the decision.")
 
@@ -25,7 +25,7 @@ def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
     """Execute nothing downstream for this DDL. What it would have done there is up to you."""
     from etl import operate
 
-    click.echo(operate.skip_ddl(settings_of(ctx, config), which, operator(), why))
+    click.echo(operate.skip_ddl(acting_on(ctx, config), which, operator(), why))
 
 
 @command.command("replace")
@@ -44,4 +44,4 @@ def replace(ctx: click.Context, which: int, statements: tuple[str, ...], file: P
         raise click.UsageError("give --sql or --file (--sql '' for nothing at all)")
     texts = [*statements, *([file.read_text(encoding="utf-8")] if file else [])]
     sql = [statement for text in texts for statement in split_statements(text)]
-    click.echo(operate.replace_ddl(settings_of(ctx, config), which, sql, operator(), why))
+    click.echo(operate.replace_ddl(acting_on(ctx, config), which, sql, operator(), why))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cli._settings import config_option, settings_of
+from cli._settings import acting_on, config_option, settings_of
 
 
 @click.group("decisions")
@@ -41,7 +41,7 @@ def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
     """Take the decision about COMMIT_TS back. What was skipped or replaced already stays so."""
     from etl import operate
 
-    click.echo(operate.remove_decision(settings_of(ctx, config), commit_ts))
+    click.echo(operate.remove_decision(acting_on(ctx, config), commit_ts))
 
 
 def lines(decision: dict[str, Any]) -> list[str]:

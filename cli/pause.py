@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import config_option, settings_of
+from cli._settings import acting_on, config_option
 
 
 @click.command("pause")
@@ -15,4 +15,4 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
     """Have landing, applying or both wait until `sluice resume`, over runs and restarts."""
     from etl import operate
 
-    click.echo(operate.pause(settings_of(ctx, config), what))
+    click.echo(operate.pause(acting_on(ctx, config), what))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import config_option, settings_of
+from cli._settings import acting_on, config_option
 
 
 @click.command("resume")
@@ -15,4 +15,4 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
     """Have landing, applying or both go on, also beyond what `sluice run-until` said."""
     from etl import operate
 
-    click.echo(operate.resume(settings_of(ctx, config), what))
+    click.echo(operate.resume(acting_on(ctx, config), what))

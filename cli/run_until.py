@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import config_option, settings_of
+from cli._settings import acting_on, config_option
 
 if TYPE_CHECKING:
     from etl.settings import Settings
@@ -28,7 +28,7 @@ def command(ctx: click.Context, moment: str, follow: bool, config: str | None) -
     """
     from etl import operate
 
-    settings = settings_of(ctx, config)
+    settings = acting_on(ctx, config)
     click.echo(operate.run_until(settings, moment))
     if follow:
         _follow(settings, operate.parse_moment(moment))

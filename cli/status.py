@@ -117,7 +117,7 @@ def _text(status: dict[str, Any]) -> str:
 
 
 def _order_lines(orders: dict[str, Any]) -> list[str]:
-    lines = []
+    lines = [f"STOPPED     {orders['stopped']}"] if orders["stopped"] else []
     paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
     if paused:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")

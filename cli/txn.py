@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import config_option, operator, settings_of
+from cli._settings import acting_on, config_option, operator
 
 
 @click.group("txn")
@@ -22,4 +22,4 @@ def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> No
     It holds at the next attempt."""
     from etl import operate
 
-    click.echo(operate.skip_transaction(settings_of(ctx, config), commit_ts, operator(), why))
+    click.echo(operate.skip_transaction(acting_on(ctx, config), commit_ts, operator(), why))

@@ -121,6 +121,11 @@ def run_apply(
     if first is None:
         return summary
     sole = SoleWriter(settings, relay)
+
+    def over_or_not_alone() -> bool:
+        sole.check()  # also while there is nothing to write
+        return over()
+
     sink = open_sink(settings, first.cluster_id)
     if isinstance(sink, TakesOver):
         sink.guard(sole)
@@ -139,7 +144,7 @@ def run_apply(
                 flight = checkpoint.flight if checkpoint else None
                 safe_until = checkpoint.safe_until if checkpoint else 0
                 ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
-                for batch in ahead.batches(over):
+                for batch in ahead.batches(over_or_not_alone):
                     _write(sink, batch, _guarded(batch.steps(stop), sole), summary, on_batch)
                     sole.at(summary.checkpoint, True)
                     summary.warn(note_used(relay, batch.decisions))

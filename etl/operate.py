@@ -15,10 +15,11 @@ from typing import Any
 from etl.checkpoint import Checkpoint, CheckpointError
 from etl.mysql import DownstreamError
 from etl.operator_sql import split_statements
+from etl.registration import downstream_name, pipeline_id
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint
 from etl.window_view import NotLandedError, describe, find_window, newest
-from relay import REPLACE, SKIP, Control, Decision, RelayLog
+from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
 from upstream.tso import compose, parse_timestamp, to_datetime
 
 BOTH, LAND, APPLY = "both", "land", "apply"
@@ -46,6 +47,16 @@ def _time_text(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
+def identity(settings: Settings) -> str:
+    """Which pipeline the settings are of, for people who are about to change something of it."""
+    try:
+        last = RelayLog.open(settings.relay.url).last()
+        cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
+    except (RelayError, OSError) as error:
+        cluster = f"a cluster that the relay log doesn't tell ({error})"
+    return f"pipeline {pipeline_id(settings)}: {cluster} at {settings.upstream.pd_urls}, to {downstream_name(settings)}, relay log {settings.relay.url}"
+
+
 AS_SET = "as in sluice.toml"
 """What the DAG `replicate` offers beside MODES."""
 
@@ -65,7 +76,11 @@ ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-d
 
 def act(settings: Settings, action: str, value: str = "", sql: str = "", by: str = "", why: str = "") -> str:
     """One of ACTIONS with what was typed into the form; what was done or found, as text. Raises ValueError."""
-    value = value.strip()
+    text = _act(settings, action, value.strip(), sql, by, why)
+    return text if action in ("show", "status") else f"{identity(settings)}\n{text}"
+
+
+def _act(settings: Settings, action: str, value: str, sql: str, by: str, why: str) -> str:
     match action:
         case "show":
             return _shown(settings, value)
@@ -254,7 +269,9 @@ def status(settings: Settings) -> dict[str, Any]:
 def orders(settings: Settings) -> dict[str, Any]:
     """What operators asked for, as JSON values."""
     control = RelayLog.open(settings.relay.url).control()
+    stop = RelayLog.open(settings.relay.url).stopped()
     return {
+        "stopped": stop.why if stop else None,
         "land_paused": control.land_paused,
         "apply_paused": control.apply_paused,
         "apply_until_ts": control.apply_until_ts,

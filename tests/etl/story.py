@@ -84,8 +84,9 @@ def table(number: int, name: str, *columns: Column | str, primary: str = "", clu
 class Story:
     """`server` is the downstream. Every method is one committed transaction."""
 
-    def __init__(self, server: MariaDBServer, folder: Path) -> None:
+    def __init__(self, server: MariaDBServer, folder: Path, cluster_id: int = 7) -> None:
         self.server = server
+        self.cluster_id = cluster_id
         self._url = f"file://{folder}/relay"
         self._relay = RelayLog.open(self._url)
         self._tables: dict[int, Table] = {}
@@ -170,4 +171,4 @@ class Story:
             assert part is not None
             parts = (part,)
         documents = {str(i): t.to_json() for i, t in tables.items()}
-        self._relay.commit(Window(lo, self._ts, 7, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls)))
+        self._relay.commit(Window(lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls)))

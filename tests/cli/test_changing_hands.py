@@ -1,0 +1,219 @@
+"""From a Drainer to the pipeline and back, as an operator types it: what is said, what is left, what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from embedded.stack import Stack
+from etl import load_settings
+from etl.apply import NotSoleWriterError, local_preparer, run_apply
+from etl.checkpoint import Checkpoint, CheckpointTable, Flight
+from etl.mysql import MySQLSession
+from relay import Control, RelayLog
+from tests.cli.test_operate import Done, Run
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS
+from tests.etl.story import Story, table
+from tests.etl.test_safe_mode import forget, leave_checkpoint, read_checkpoint
+from upstream import EtcdClient, NodeStatus, PDClient, Registry
+from upstream.tso import compose
+
+ITEM = table(11, "item", "id int", "v int", primary="id")
+
+
+@pytest.fixture(scope="module")
+def pd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """PD and etcd of a stand-in cluster."""
+    stack = Stack(tmp_path_factory.mktemp("up"))
+    try:
+        stack.up(["etcd", "cluster"], recording=RECORDINGS / "shop")
+        yield f"http://127.0.0.1:{stack.site().ports['cluster']}"
+    finally:
+        stack.down()
+
+
+@pytest.fixture
+def registry(pd_url: str) -> Iterator[Registry]:
+    with EtcdClient(pd_url) as etcd:
+        yield Registry(etcd)
+        etcd.delete_prefix("/tidb-binlog/v1/drainers/")
+
+
+@pytest.fixture
+def story(mariadb: MariaDBServer, pd_url: str, tmp_path: Path) -> Story:
+    with PDClient(pd_url) as pd:
+        story = Story(mariadb, tmp_path, cluster_id=pd.cluster_id)
+    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
+    story.insert(ITEM, {"id": 1, "v": 1})
+    return story
+
+
+@pytest.fixture
+def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "sluice.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{story._url}"\n[downstream]\nhost = "127.0.0.1"\nport = {story.server.port}\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(path))
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("etl.handover._WATCH_S", 0.1)
+    return path
+
+
+def apply(story: Story, config: Path, until: int = 0) -> None:
+    settings = load_settings(config)
+    run_apply(settings, until_ts=until or story._ts, run_seconds=20, prepare=local_preparer(settings))
+
+
+def drainer(state: str) -> NodeStatus:
+    return NodeStatus("drainer-1:8249", "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000))
+
+
+def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, registry: Registry) -> None:
+    apply(story, config)
+    at = story._ts
+    story.insert(ITEM, {"id": 2, "v": 2})
+    said = sluice("handover", "--to-drainer").stdout
+    assert said.splitlines()[0].startswith("pipeline sluice-") and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in said
+    assert f"complete through {at}" in said and "update-drainer -node-id sluice-" in said and "start the Drainer" in said
+    with story.server.connect() as connection:
+        left = read_checkpoint(connection)
+        assert left == {"consistent": True, "commitTS": at, "ts-map": {}, "schema-version": left["schema-version"]}
+        with pytest.raises(NotSoleWriterError, match=r"handed over to a Drainer .* `sluice takeover`"):
+            apply(story, config)
+        assert "STOPPED     the downstream was handed over" in sluice("status").stdout
+        with connection.cursor() as cursor:  # what a Drainer does
+            cursor.execute("INSERT INTO d.item VALUES (2, 2)")
+        leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
+    registry.update_drainer(drainer("online"))
+    refused = sluice("takeover", code=1)
+    assert "drainer drainer-1:8249 at 10.0.0.1:8249 is online" in refused.stderr and "pause-drainer -node-id drainer-1:8249" in refused.stderr
+    registry.update_drainer(drainer("paused"))
+    assert f"applying goes on from {story._ts}" in sluice("takeover").stdout
+    story.insert(ITEM, {"id": 3, "v": 3})
+    apply(story, config)
+    assert story.rows("item") == [(1, 1), (2, 2), (3, 3)]
+    assert "nothing to do" in sluice("takeover").stdout
+    assert "sluice handover --to-drainer" in sluice("handover", code=2).stderr
+
+
+def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config: Path, sluice: Run) -> None:
+    apply(story, config)
+    settings, ended = load_settings(config), []
+
+    def run() -> None:
+        try:
+            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+        except Exception as error:
+            ended.append(error)
+
+    tasks = [threading.Thread(target=run) for _ in range(2)]
+    for task in tasks:
+        task.start()
+    for number in range(2, 30):
+        story.insert(ITEM, {"id": number, "v": number})
+    sluice("handover", "--to-drainer")
+    with story.server.connect() as connection:
+        left, rows = read_checkpoint(connection), story.rows("item")
+        RelayLog.open(story._url).set_control(Control())  # as if they had not noticed the pause
+        for task in tasks:
+            task.join(20)
+        assert len(ended) == 2 and (read_checkpoint(connection), story.rows("item")) == (left, rows)
+        assert [number for number, _ in sorted(rows)] == list(range(1, len(rows) + 1))
+
+
+def test_what_is_under_way_is_finished_before_a_handover(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply(story, config)
+    at = story._ts
+    story.insert(ITEM, {"id": 2, "v": 2})
+    settings = load_settings(config)
+    owner = RelayLog.open(story._url).ownership().pipeline
+    session = MySQLSession(settings.downstream)
+    session.connect()
+    checkpoints = CheckpointTable(session, story.cluster_id)
+    checkpoints.save(Checkpoint(at, 3, False, flight=Flight(story._ts, "t"), owner=owner))
+    session.commit()
+    session.close()
+    assert f"reaches to {story._ts} is not finished" in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
+    monkeypatch.setattr("etl.handover._IDLE_S", 0.1)
+    task = threading.Thread(target=lambda: apply(story, config, story._ts))
+    task.start()
+    assert f"complete through {story._ts}" in sluice("handover", "--to-drainer", "--wait", 20).stdout
+    task.join(20)
+    assert story.rows("item") == [(1, 1), (2, 2)]
+
+
+def test_a_checkpoint_that_still_moves_is_not_taken_over(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply(story, config)
+    over = threading.Event()
+
+    def drain() -> None:
+        with story.server.connect() as connection:
+            for ts in range(story._ts, story._ts + 1000):
+                leave_checkpoint(connection, ts, cluster_id=story.cluster_id)
+                if over.wait(0.02):
+                    return
+
+    task = threading.Thread(target=drain)
+    task.start()
+    time.sleep(0.2)
+    monkeypatch.setattr("etl.handover._WATCH_S", 0.5)
+    try:
+        assert "somebody writes there" in sluice("takeover", code=1).stderr
+    finally:
+        over.set()
+        task.join()
+    assert f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now" in sluice("takeover").stdout
+
+
+def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(story: Story, config: Path, sluice: Run, registry: Registry) -> None:
+    apply(story, config)
+    story.insert(ITEM, {"id": 2, "v": 2})
+    registry.update_drainer(drainer("online"))
+    with pytest.raises(NotSoleWriterError, match="sluice takeover"):
+        apply(story, config)
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO d.item VALUES (2, 2)")  # the Drainer was killed before it saved its checkpoint
+        registry.update_drainer(drainer("offline"))
+        assert "makes no difference" in sluice("takeover").stdout
+        found = read_checkpoint(connection)
+        assert not found["consistent"] and found["sluice"]["safe-until"] > story._ts
+
+
+def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
+    story: Story, config: Path, sluice: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = sluice("pause").stdout.splitlines()[0]
+    for part in (f"cluster {story.cluster_id}", f"127.0.0.1:{story.server.port}", story._url, str(config), "SLUICE_CONFIG"):
+        assert part in first
+    sluice("resume")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "sluice.toml").write_text(config.read_text().replace("tidb_binlog", "x"))
+    asked = sluice("pause", code=2).stderr
+    assert f"--config {config}" in asked and f"--config {home / 'sluice.toml'}" in asked
+    assert RelayLog.open(story._url).control() == Control()
+    assert str(config) in sluice("pause", "--config", config).stdout
+    monkeypatch.delenv("SLUICE_CONFIG")
+    forget(story._url)
+    assert str(home / "sluice.toml") in sluice("resume").stdout
+
+
+@pytest.fixture
+def sluice(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    from cli import main
+
+    def run(*words: object, code: int = 0) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        done = Done(*capsys.readouterr())
+        assert ended.value.code == code, done
+        return done
+
+    return run
