@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections import deque
@@ -22,13 +21,14 @@ from etl import spark_session
 from etl._landing_job import JobResult, LandingJob
 from etl._landing_report import LandedWindow, LandSummary, Progress
 from etl._landing_schema import LandingSchema, Stopped, UnknownTableError, version_at
+from etl._landing_start import NoCheckpointError, without_checkpoint
 from etl._spark_job import WorkerError
 from etl.checkpoint import Checkpoint
 from etl.explode import BinlogDecodeError
 from etl.mysql import DownstreamError
 from etl.mysql import is_transient as is_downstream_transient
 from etl.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
-from etl.registration import DrainerEntry, default_node_id
+from etl.registration import DrainerEntry
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from relay import SKIP, Claim, RelayLog, Window, WindowConflictError
@@ -49,6 +49,7 @@ __all__ = [
     "CommitsPurgedError",
     "LandSummary",
     "LandedWindow",
+    "NoCheckpointError",
     "UnknownTableError",
     "WrongClusterError",
     "run_land",
@@ -89,7 +90,7 @@ def run_land(
     says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried again.
 
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, CommitsPurgedError,
-    WrongClusterError, HistoryError, and relay errors.
+    WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
     """
     loop = _Loop(settings, run_seconds, stop, until_ts, start_ts, on_window)
     try:
@@ -291,8 +292,7 @@ class _Loop:
         for entry in result.left_out:
             log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
         self._lo = plan.hi
-        if self._entry is not None:
-            self._entry.landed(plan.hi)
+        self._register(plan.hi)
         self._anchored = True
         lag_ms = ((plan.fresh_ts - plan.hi) >> 18) + sum(stages[name] for name in ("job", "resolve", "commit"))
         landed = LandedWindow(
@@ -322,15 +322,15 @@ class _Loop:
         else:
             self._lo = self._first_ts()
         self.summary.hi = self._lo
-        self._register(self._lo)
+        if self._anchored:  # else once something is landed: a position in the registry says that something was
+            self._register(self._lo)
         log.info("landing from commit_ts %d on", self._lo)
 
     def _register(self, landed_ts: int) -> None:
         if self._entry is not None:
             self._entry.landed(landed_ts)
             return
-        node_id = self._settings.upstream.node_id or default_node_id(self._settings.relay.url)
-        self._entry = DrainerEntry(Registry(self._etcd), node_id, socket.gethostname(), self._pd.tso, landed_ts)
+        self._entry = DrainerEntry(self._settings, Registry(self._etcd), self._pd.tso, landed_ts)
 
     def _first_ts(self) -> int:
         if self._start_ts is not None:
@@ -339,8 +339,7 @@ class _Loop:
         if checkpoint is not None:
             self._start_version = self._version_of(checkpoint)
             return checkpoint.commit_ts
-        initial = self._settings.upstream.initial_commit_ts
-        return self._pd.tso() if initial < 0 else initial
+        return without_checkpoint(self._settings, self._pd.cluster_id, Registry(self._etcd).drainers, self._pd.tso)
 
     def _version_of(self, checkpoint: Checkpoint) -> int:
         """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of then."""
@@ -423,6 +422,8 @@ class _Loop:
             if paused != self._paused:
                 log.info("landing is %s", "paused by the relay log's control.json" if paused else "resumed")
             self._paused = paused
+            if self._entry is not None:
+                self._entry.working(not paused)
         return self._paused
 
 

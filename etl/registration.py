@@ -3,25 +3,31 @@
 Pumps remove nothing silently that a drainer still needs to know of, and one that goes offline for good waits until every
 drainer is past what it holds: to them this is a drainer at the commit timestamp that the relay log is complete through.
 
-The state is always ``paused``. A pump that starts calls every *online* drainer and ends itself if one doesn't answer; the
-landing task comes and goes, on changing machines, and needs no such call, because windows are planned from a timestamp taken
-before the pumps are listed. Paused drainers count in everything else.
+While landing works the state is ``online``, for people and scripts that look. A pump that starts calls every online drainer
+(`binlog.Cistern/Notify`), at the address that the entry names, and an original pump ends itself if one doesn't answer; the landing task
+comes and goes, on changing machines, and a killed one would keep pumps from starting. It needs no such call, because windows are planned
+from a timestamp taken before the pumps are listed. So the entry names a pump of Sluice's, which answers in its place and outlives it;
+where none answers, the state is ``paused``: such entries are not called, and count in everything else.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 import zlib
 from collections.abc import Callable
 
 from etl.settings import Settings
-from upstream import EtcdError, NodeStatus, PDError, Registry, RegistryError
+from upstream import TLS, EtcdError, NodeStatus, PDError, Registry, RegistryError, pb
+from upstream.rpc import open_channel
 
 log = logging.getLogger("sluice.land")
 
 _HEARTBEAT_S = 1.0
+_FIND_EVERY_S = 5.0
+_ANSWER_S = 1.0
 _REPORT_S = 30.0
 
 
@@ -53,13 +59,15 @@ def downstream_name(settings: Settings) -> str:
 class DrainerEntry:
     """Registers at once and then every second, from a thread of its own; trouble is logged and never stops landing."""
 
-    def __init__(self, registry: Registry, node_id: str, host: str, tso: Callable[[], int], landed_ts: int) -> None:
-        """`host`: where the task runs, for people to read. `tso` gives timestamps. `landed_ts`: through where all is landed."""
+    def __init__(self, settings: Settings, registry: Registry, tso: Callable[[], int], landed_ts: int) -> None:
+        """`tso` gives timestamps. `landed_ts`: through where all is landed."""
         self._registry = registry
-        self._node_id = node_id
-        self._host = host
+        self._node_id = pipeline_id(settings)
+        self._label = {OWNER_LABEL: settings.relay.url, "downstream": downstream_name(settings)}
+        self._answering = _Answering(registry, settings.upstream.tls())
         self._tso = tso
         self._landed_ts = landed_ts
+        self._working = True
         self._failed_at = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drainer-heartbeat", daemon=True)
@@ -69,6 +77,10 @@ class DrainerEntry:
         """Everything through `ts` (TSO) is in the relay log; told with the next heartbeat."""
         self._landed_ts = ts
 
+    def working(self, yes: bool) -> None:
+        """Whether landing goes on, or operators have it wait."""
+        self._working = yes
+
     def close(self) -> None:
         """Tell the last position and end. Takes as long as a time-out of etcd at most."""
         self._over.set()
@@ -77,18 +89,52 @@ class DrainerEntry:
     def _run(self) -> None:
         while True:
             last = self._over.is_set()
-            self._beat()
+            self._beat(last)
             if last:
                 return
             self._over.wait(_HEARTBEAT_S)
 
-    def _beat(self) -> None:
+    def _beat(self, last: bool) -> None:
         try:
+            host = None if last or not self._working else self._answering.host()
             status = NodeStatus(
-                self._node_id, self._host, "paused", max_commit_ts=self._landed_ts, update_ts=self._tso()
-            )
+                self._node_id, host or socket.gethostname(), "online" if host else "paused", label=self._label,
+                max_commit_ts=self._landed_ts, update_ts=self._tso(),
+            )  # fmt: skip
             self._registry.update_drainer(status)
         except (EtcdError, RegistryError, PDError, OSError) as error:
             if time.monotonic() - self._failed_at >= _REPORT_S:
                 self._failed_at = time.monotonic()
                 log.warning("the registry can't be told how far landing is, it goes on: %s", error)
+
+
+class _Answering:
+    """Finds a pump that answers `Notify` in the pipeline's place, as Sluice's do."""
+
+    def __init__(self, registry: Registry, tls: TLS | None) -> None:
+        self._registry = registry
+        self._tls = tls
+        self._host: str | None = None
+        self._due = 0.0
+
+    def host(self) -> str | None:
+        """Its address, None if there is none; looked for now and then. Raises EtcdError, RegistryError."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _FIND_EVERY_S
+            hosts = [pump.host for pump in self._registry.pumps() if pump.state == "online"]
+            hosts.sort(key=lambda host: host != self._host)
+            self._host = next((host for host in hosts if self._answers(host)), None)
+        return self._host
+
+    def _answers(self, host: str) -> bool:
+        import grpc
+
+        try:
+            with open_channel(host, self._tls) as channel:
+                call = channel.unary_unary(
+                    "/binlog.Cistern/Notify", request_serializer=pb.pump.NotifyReq.SerializeToString, response_deserializer=pb.pump.NotifyResp.FromString
+                )
+                call(pb.pump.NotifyReq(), timeout=_ANSWER_S)
+            return True
+        except (grpc.RpcError, OSError):
+            return False

@@ -19,6 +19,8 @@ from upstream.rpc import TLS
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
+_PIPELINE = "sluice"
+"""The label of Sluice's pipelines among the drainers: they list the pumps before each window, and needn't be told of a new one."""
 ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "closing", "offline"
 
 _TRIES = 3
@@ -137,7 +139,7 @@ class Node:
         self._retry("register", self._publish)
         if former is None or former.state == OFFLINE:
             try:
-                notify_drainers([d for d in self._registry.drainers() if d.state == ONLINE], tls=self._tls)
+                notify_drainers([d for d in self._registry.drainers() if d.state == ONLINE and _PIPELINE not in (d.label or {})], tls=self._tls)
             except Exception as error:
                 # A drainer that doesn't know of this pump would miss what it holds.
                 self.state = OFFLINE

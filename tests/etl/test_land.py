@@ -19,12 +19,13 @@ from test_explode import INSERT, explode, mutation, prewrite
 from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.explode import BinlogDecodeError
-from etl.land import UnknownTableError, WrongClusterError, run_land
+from etl.land import NoCheckpointError, UnknownTableError, WrongClusterError, run_land
 from etl.registration import default_node_id
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
+from pump_service.notify import notify_drainers
 from relay import SKIP, ClaimLostError, Control, Decision, RelayLog, Window
-from upstream import EtcdClient, PDClient, PumpClient, Registry, pb
+from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb
 
 RECORDING = RECORDINGS / "ddl"
 @pytest.fixture(scope="module")
@@ -214,17 +215,52 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
         run_land(settings, run_seconds=30)
 
 
-def test_landing_is_a_paused_drainer_in_the_registry_that_tells_how_far_it_is(settings, expected, upstream):
+def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
     etcd = EtcdClient(settings.upstream.pd_urls)
     registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
     middle = expected[0][len(expected[0]) // 2][0]
-    first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
+    at_work = []
+
+    def look(window):
+        deadline = time.monotonic() + 20
+        while ((entry := registry.get_drainer(node_id)) is None or entry.state != "online") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        at_work.append(entry)
+
+    first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120, on_window=look)
     before = registry.get_drainer(node_id)
-    assert (before.state, before.max_commit_ts) == ("paused", first.hi)
-    second = run_land(settings, until_ts=until(expected), run_seconds=120)
+    second = run_land(settings, until_ts=until(expected), run_seconds=120, on_window=look)
     after = registry.get_drainer(node_id)
+    pumps = [pump for pump in registry.pumps() if pump.state == "online"]
     etcd.close()
+    assert {entry.state for entry in at_work} == {"online"}
+    assert {entry.host for entry in at_work} <= {pump.host for pump in pumps}
+    notify_drainers(at_work[:1])  # what an original pump that starts does
+    assert (before.state, before.max_commit_ts) == ("paused", first.hi)
     assert after.max_commit_ts == second.hi > first.hi and after.update_ts > before.update_ts
+    assert after.label == {"sluice": settings.relay.url, "downstream": "127.0.0.1:1, checkpoint tidb_binlog.checkpoint"}
+
+
+def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows_a_drainer(settings, expected, upstream, mariadb):
+    settings = dataclasses.replace(
+        settings, downstream=dataclasses.replace(mariadb.downstream, checkpoint_schema="tidb_binlgo"),
+        upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1),
+    )  # fmt: skip
+    with EtcdClient(settings.upstream.pd_urls) as etcd:
+        Registry(etcd).update_drainer(NodeStatus("gone:8249", "10.0.0.1:8249", "offline", max_commit_ts=77))
+        try:
+            with pytest.raises(NoCheckpointError, match=r"checkpoint tidb_binlgo\.checkpoint: there is no checkpoint.*drainer gone:8249 \(offline\) through commit_ts 77.*initial-commit-ts = 77"):
+                run_land(settings, run_seconds=60)
+            assert RelayLog.open(settings.relay.url).last() is None
+            elsewhere = dataclasses.replace(settings, upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["gone:8249", *others(etcd)]))
+            assert run_land(elsewhere, until_ts=1, run_seconds=60).hi > 1
+        finally:
+            etcd.delete("/tidb-binlog/v1/drainers/gone:8249")
+
+
+def others(etcd):
+    """Entries that tests before left behind."""
+    return [drainer.node_id for drainer in Registry(etcd).drainers()]
 
 
 def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings, expected, mariadb):
