@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from pump_service.resolver import MAX_TXN_TIME_S
 from pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
 
 DEFAULT_PORT = 8250
@@ -57,6 +58,7 @@ class Config:
     log_file: str = ""
     node_id: str = ""
     gen_binlog_interval: float = 3.0  # s
+    prewrite_timeout: float = MAX_TXN_TIME_S  # s
     metrics_addr: str = ""
     metrics_interval: float = 15.0  # s
     max_message_size: int = 2**31 - 1  # bytes
@@ -78,6 +80,7 @@ _FLAGS = {
     "log-file": "log_file",
     "node-id": "node_id",
     "fake-binlog-interval": "gen_binlog_interval",
+    "prewrite-timeout": "prewrite_timeout",
     "metrics-addr": "metrics_addr",
     "metrics-interval": "metrics_interval",
     "max-message-size": "max_message_size",
@@ -127,6 +130,7 @@ USAGE = """usage: pump [flags]
   -node-id id                    default hostname:port; kept in the data directory from then on
   -heartbeat-interval seconds    (default 2)
   -fake-binlog-interval seconds  a fake binlog is written when nothing came for so long (default 3)
+  -prewrite-timeout seconds      a Prewrite of which TiKV knows nothing for so long is rolled back there (default 600)
   -gc days|duration              how long binlogs are kept, such as 7 or 8h (default 7)
   -log-level, -L level           debug, info, warn, error, fatal (default info)
   -log-file path                 default: standard error
@@ -331,7 +335,7 @@ def _value(name: str, given: Any, where: str) -> Any:
     try:
         if name == "gc_s":
             return parse_gc(given)
-        if name in ("heartbeat_interval", "gen_binlog_interval", "metrics_interval"):
+        if name in ("heartbeat_interval", "gen_binlog_interval", "metrics_interval", "prewrite_timeout"):
             number = float(given)
             if number <= 0:
                 raise ValueError("it must be above 0 seconds")

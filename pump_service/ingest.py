@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from pump_service.clock import TimeLimit
 from pump_service.metrics import Metrics
+from pump_service.origins import Origin, Origins
 from pump_service.store import NoSpaceError, Record, Store
 from pump_service.store.binlog_head import fields, stored_head
 from upstream import pb
@@ -42,13 +43,20 @@ class Ingest:
     """
 
     def __init__(
-        self, cluster_id: int, state: Callable[[], str], store: Store, metrics: Metrics, time_limit: TimeLimit
+        self,
+        cluster_id: int,
+        state: Callable[[], str],
+        store: Store,
+        metrics: Metrics,
+        time_limit: TimeLimit,
+        origins: Origins,
     ) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._store = store
         self._metrics = metrics
         self._time_limit = time_limit
+        self._origins = origins
         # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
         self._prefix = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
         self._prefix_end = len(self._prefix)
@@ -94,8 +102,15 @@ class Ingest:
             raise Refused(_not_a_binlog(payload, limit.describe(max(start, commit))))
         return Record(tp, start, commit, payload)
 
-    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
-        """As Store.submit."""
+    def connect(self, ip: str) -> Origin:
+        """A connection from that address; to be closed when it is lost."""
+        return self._origins.connect(ip)
+
+    def submit(
+        self, records: Sequence[Record], done: Callable[[BaseException | None], None], origin: Origin | None = None
+    ) -> None:
+        """As Store.submit; `origin`: the connection they came over, if that is known."""
+        self._origins.sent(records, origin)
         self._store.submit(records, done)
 
     def observe(self, seconds: float, calls: int, ok: bool) -> None:

@@ -1,21 +1,23 @@
 """Asks TiKV what became of a transaction whose Commit or Rollback never reached the pump.
 
 The order matters. MvccGetByKey on the primary key only reads, so it is asked first and, for young transactions, alone:
-nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every transaction
-is KvCheckTxnStatus asked, which rolls back what it finds without a lock or with an expired one. It is given the
-transaction's own start_ts as the caller's, which pushes nothing, and a TSO of PD's as the current one, because TiKV's
-clock follows it.
+nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every transaction,
+or once the TiDB that sent it is gone, is KvCheckTxnStatus asked, which rolls back what it finds without a lock or with an expired
+one. Should that TiDB live after all, TiKV refuses its prewrite, and its client is told: the outcome is the same everywhere. The
+call is given the transaction's own start_ts as the caller's, which pushes nothing, and a TSO of PD's as the current one, because
+TiKV's clock follows it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pump_service.store import Verdict, VerdictKind
 from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
 
 MAX_TXN_TIME_S = 600.0
-"""maxTxnTimeoutSecond of the original"""
+"""maxTxnTimeoutSecond of the original; setting prewrite-timeout"""
 
 _PENDING = Verdict(VerdictKind.PENDING)
 
@@ -39,8 +41,16 @@ class PD(Protocol):
 class TiKVResolver:
     """A resolver for `Store.open`. Thread-safe as its clients are; their time-outs bound each call."""
 
-    def __init__(self, tikv: TiKV, pd: PD, *, max_txn_time_s: float = MAX_TXN_TIME_S) -> None:
-        self._tikv, self._pd = tikv, pd
+    def __init__(
+        self,
+        tikv: TiKV,
+        pd: PD,
+        *,
+        max_txn_time_s: float = MAX_TXN_TIME_S,
+        is_gone: Callable[[int], bool] = lambda start_ts: False,
+    ) -> None:
+        """`is_gone(start_ts)` says whether the TiDB that sent this Prewrite is dead; False if in doubt."""
+        self._tikv, self._pd, self._is_gone = tikv, pd, is_gone
         self._max_txn_ms = max_txn_time_s * 1000
 
     def __call__(self, start_ts: int, prewrite_key: bytes) -> Verdict:
@@ -54,7 +64,7 @@ class TiKVResolver:
         except TiKVError as error:
             failure = error
         now = self._pd.tso()
-        if (now >> 18) - (start_ts >> 18) <= self._max_txn_ms:
+        if (now >> 18) - (start_ts >> 18) <= self._max_txn_ms and not self._is_gone(start_ts):
             if failure is not None:
                 raise failure
             return _PENDING

@@ -25,6 +25,7 @@ from pump_service.ingest import Ingest
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
 from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Node, NodeError, check_cluster, node_id
+from pump_service.origins import Origins
 from pump_service.pulls import Pulls
 from pump_service.resolver import TiKVResolver
 from pump_service.rpc import PumpRPC
@@ -36,6 +37,7 @@ from upstream.etcd import EtcdClient
 from upstream.pd import PDClient, PDError
 from upstream.registry import Registry
 from upstream.tikv import TiKVClient, TiKVError
+from upstream.topology import tidb_servers
 
 _log = logging.getLogger(__name__)
 
@@ -161,12 +163,14 @@ class Pump:
         self._registry = Registry(etcd)
         self._clock = Clock(pd.tso)
         time_limit = TimeLimit(self._clock)
-        self._store = Store.open(data_dir, config.storage, TiKVResolver(tikv, pd))
+        origins = Origins(lambda: tidb_servers(etcd), lambda start_ts: self._store.is_open(start_ts))
+        resolver = TiKVResolver(tikv, pd, max_txn_time_s=config.prewrite_timeout, is_gone=origins.is_gone)
+        self._store = Store.open(data_dir, config.storage, resolver)
         self._closers.callback(self._store.close)
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store)
-        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics, time_limit)
+        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics, time_limit, origins)
         self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
         grpc_path = self._grpc_path(data_dir)
         self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, time_limit, f"unix:{grpc_path}")
@@ -192,6 +196,8 @@ class Pump:
         _warm(self._clock)
         time_limit.start()
         self._closers.callback(time_limit.stop)
+        origins.start()
+        self._closers.callback(origins.stop)
         # Drainers must know of the pump before it takes its first binlog.
         try:
             self._node.join(self._chores.write_fake if self._store.is_empty else None)

@@ -20,6 +20,7 @@ from embedded.cluster.pd import PDService
 from embedded.cluster.pump_writer import STRATEGIES, PumpWriter
 from embedded.cluster.regions import RegionMap
 from embedded.cluster.store import Store
+from embedded.cluster.tidb_server import TiDBServer
 from embedded.cluster.tikv import TiKVService
 from embedded.oracle import Oracle
 from embedded.player import Player, ReplayError
@@ -79,6 +80,7 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self._until_ts: int | None = None
         self._opening = False
+        self._tidbs: dict[str, TiDBServer] = {}
 
     async def start(self) -> None:
         """Listens. OSError if a port is taken."""
@@ -107,6 +109,7 @@ class Cluster:
                 "GET /commits": self.list_commits,
                 "POST /workload": self.start_workload,
                 "GET /workload": self.workload_status,
+                "POST /tidb": self.tidb,
             },
         )
         self.control_port = self._control.port
@@ -115,6 +118,8 @@ class Cluster:
     async def stop(self) -> None:
         """Ends what runs and stops listening."""
         await self.stop_work({})
+        for tidb in self._tidbs.values():
+            await tidb.kill()
         await asyncio.to_thread(self._control.stop)
         await self._server.stop(grace=0.2)
         await self._proxy.close()
@@ -189,6 +194,45 @@ class Cluster:
     async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """The answer of GET /workload."""
         return self._workload.status() if self._workload else {"state": "idle"}
+
+    async def tidb(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /tidb: one step of the TiDB at `address`, see embedded.cluster.tidb_server."""
+        address, step = str(parameters.get("address", "")), parameters.get("do")
+        start_ts = int(parameters.get("start_ts") or 0)
+        if step == "start":
+            if address in self._tidbs:
+                raise Refused(409, f"the TiDB at {address} runs")
+            tidb = TiDBServer(
+                address,
+                self._options.etcd,
+                self._writer({}),
+                self.oracle,
+                self.store,
+                self.commits,
+                int(parameters.get("ttl_s") or 45),
+            )
+            await tidb.start()
+            self._tidbs[address] = tidb
+            return {}
+        found = self._tidbs.get(address)
+        if found is None:
+            raise Refused(409, f"no TiDB runs at {address}")
+        if step == "begin":
+            return {"start_ts": await found.begin(str(parameters.get("key", "k")).encode())}
+        if step == "prewrite":
+            return {"prewritten": found.prewrite(start_ts)}
+        if step == "commit":
+            return {"commit_ts": await found.commit(start_ts)}
+        if step == "reconnect":
+            await found.reconnect(self._writer({}))
+            return {}
+        if step == "isolate":
+            await found.isolate()
+            return {}
+        if step == "kill":
+            await self._tidbs.pop(address).kill()
+            return {}
+        raise Refused(400, f"do {step!r}: one of start, begin, prewrite, commit, reconnect, isolate, kill")
 
     async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /stop: ends a replay or workload, its open transactions rolled back."""

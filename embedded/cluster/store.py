@@ -15,6 +15,9 @@ from upstream.tso import physical_ms
 # TiDB keeps the lock of a transaction it is still working on alive by heartbeats; this is how long one lasts, in ms.
 _LOCK_TTL_MS = 20_000
 
+_SMALL_LOCK_TTL_MS = 3000
+"""what TiDB gives the lock of a small transaction, which it sends no heartbeats for"""
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -60,7 +63,8 @@ class TxnNotFound(Exception):
 class _Key:
     versions: list[tuple[int, bytes]] = field(default_factory=list)  # ascending commit_ts
     writes: list[Write] = field(default_factory=list)  # ascending commit_ts
-    locks: dict[int, None] = field(default_factory=dict)  # start_ts, oldest first
+    locks: dict[int, int | None] = field(default_factory=dict)
+    """start_ts, oldest first -> ttl (ms); None as long as its TiDB keeps it alive"""
 
 
 class Store:
@@ -103,9 +107,19 @@ class Store:
         keys = self._sorted[low:high]
         return iter(reversed(keys) if reverse else keys)
 
-    def prewrite(self, key: bytes, start_ts: int) -> None:
-        """Locks `key` as the primary of `start_ts`."""
+    def prewrite(self, key: bytes, start_ts: int) -> bool:
+        """Locks `key` as the primary of `start_ts`; False if somebody has rolled it back, as TiKV then refuses."""
+        known = self.write_of(key, start_ts)
+        if known is not None and known.rollback:
+            return False
         self._entry(key).locks[start_ts] = None
+        return True
+
+    def abandon(self, key: bytes, start_ts: int) -> None:
+        """The TiDB of `start_ts` is dead: its lock lives on for as long as it was given."""
+        entry = self._keys.get(key)
+        if entry and start_ts in entry.locks:
+            entry.locks[start_ts] = self._lock(key, start_ts).ttl_ms - _LOCK_TTL_MS + _SMALL_LOCK_TTL_MS
 
     def commit(self, key: bytes, start_ts: int, commit_ts: int, short_value: bytes = b"") -> bool:
         """Commits `start_ts`; False if somebody rolled it back meanwhile, as TiKV then refuses."""
@@ -183,6 +197,9 @@ class Store:
         return [key for key, entry in self._keys.items() if start_ts in entry.locks]
 
     def _lock(self, key: bytes, start_ts: int) -> Lock:
+        fixed = self._keys[key].locks.get(start_ts)
+        if fixed is not None:
+            return Lock(key, start_ts, fixed)
         age = max(0, physical_ms(self._now()) - physical_ms(start_ts))
         return Lock(key, start_ts, age + _LOCK_TTL_MS)
 

@@ -18,6 +18,7 @@ from pump_service.lane.context import LaneContext, LaneLimits
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
 from pump_service.lane.sender import Sender
 from pump_service.lane.uploads import Uploads, too_long
+from pump_service.origins import Origin
 from pump_service.store import Record
 
 __all__ = ["Lane", "LaneContext", "LaneLimits"]
@@ -67,6 +68,7 @@ class Lane(asyncio.Protocol):
         self._block: tuple[int, int, list[bytes]] | None = None  # stream, flags, header block so far
         self._held: set[str] = set()
         self._closing = False
+        self.origin: Origin | None = None  # unknown over a Unix socket
         self._transport: asyncio.Transport
 
     # asyncio's side
@@ -75,12 +77,17 @@ class Lane(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._context.lanes.add(self)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.origin = self._context.ingest.connect(name[0])
         transport.write(f.settings({}))
         if self._context.full:
             self.hold(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        if self.origin is not None:
+            self.origin.close()
         self._context.lanes.discard(self)
         for task in self._tasks.values():
             task.cancel()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pump_service.lane.frames import CANCEL
 from pump_service.lane.uploads import UploadBudget
+from pump_service.origins import Origin
 from pump_service.store import Record
 
 if TYPE_CHECKING:
@@ -46,8 +47,13 @@ class Ingest(Protocol):
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
         """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
 
-    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
-        """As Store.submit."""
+    def connect(self, ip: str) -> Origin:
+        """A connection from that address; to be closed when it is lost."""
+
+    def submit(
+        self, records: Sequence[Record], done: Callable[[BaseException | None], None], origin: Origin | None = None
+    ) -> None:
+        """As Store.submit; `origin`: the connection they came over, if that is known."""
 
     def observe(self, seconds: float, calls: int, ok: bool) -> None:
         """Count `calls` that the store answered together, `seconds` after they came."""
@@ -98,7 +104,7 @@ class LaneContext:
         self.queued += size
         batch = _Batch(lane, streams, size, time.monotonic())
         try:
-            self.ingest.submit(records, partial(self._durable, batch))
+            self.ingest.submit(records, partial(self._durable, batch), lane.origin)
         except Exception as error:  # the store is closed or broken: the calls get its error
             self._durable(batch, error)
         if self.queued > self.limits.queued and not self._full:

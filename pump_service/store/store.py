@@ -212,6 +212,10 @@ class Store:
         """Whether every Prewrite that was written has its verdict."""
         return self._writer.queued == 0 and self._indexer.idle and self._sorter.open_count == 0
 
+    def is_open(self, start_ts: int) -> bool:
+        """Whether this Prewrite waits for its verdict."""
+        return self._sorter.is_open(start_ts)
+
     def wait_caught_up(self, timeout_s: float) -> bool:
         """True once nothing is left to be indexed again from the value log after a start."""
         return self._indexer.wait_caught_up(timeout_s)

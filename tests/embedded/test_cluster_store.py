@@ -81,3 +81,16 @@ def test_a_scan_gives_the_keys_of_the_range_in_order(keys, start, end, reverse):
         held.put(key, b"v", ts)
     expected = sorted((k for k in keys if start <= k and (not end or k < end)), reverse=reverse)
     assert list(held.scan(start, end, reverse=reverse)) == (expected if not end or start < end else [])
+
+
+def test_a_lock_that_nobody_keeps_alive_expires_and_a_rolled_back_transaction_is_not_prewritten():
+    clock = [compose(1_000_000)]
+    held = Store(lambda: clock[0])
+    start_ts = compose(999_000)
+    assert held.prewrite(KEY, start_ts)
+    held.abandon(KEY, start_ts)
+    assert held.check_txn_status(KEY, start_ts, clock[0], True).lock
+    clock[0] = compose(1_010_000)
+    assert held.check_txn_status(KEY, start_ts, clock[0], True).action == 1
+    assert not held.prewrite(KEY, start_ts)
+    assert not held.commit(KEY, start_ts, clock[0])

@@ -18,6 +18,7 @@ import grpc
 import httpx
 
 from pump_service.clock import Clock, TimeLimit
+from pump_service.origins import Origins
 from upstream import pb
 from upstream.etcd import EtcdClient, EtcdError
 from upstream.registry import NodeStatus, Registry
@@ -168,6 +169,11 @@ def time_limit() -> TimeLimit:
     clock = Clock(lambda: int(time.time() * 1000) << 18)
     clock.fresh()
     return TimeLimit(clock)
+
+
+def no_origins() -> Origins:
+    """Of a pump whose etcd has no TiDB."""
+    return Origins(list, lambda start_ts: False)
 
 
 class PumpProcess:

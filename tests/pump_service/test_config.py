@@ -162,6 +162,7 @@ _SETTINGS = [
     ("log-file", "log-file", "log_file", "", "/log/pump.log", "/log/pump.log"),
     ("node-id", "node-id", "node_id", "", "pump-1", "pump-1"),
     ("gen-binlog-interval", "fake-binlog-interval", "gen_binlog_interval", 3, "4", 4),
+    ("prewrite-timeout", "prewrite-timeout", "prewrite_timeout", 600, "90", 90),
     ("metrics-addr", "metrics-addr", "metrics_addr", "", "gateway:9091", "gateway:9091"),
     ("metrics-interval", "metrics-interval", "metrics_interval", 15, "30", 30),
     (None, "max-message-size", "max_message_size", 2**31 - 1, "1000000", 1_000_000),

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from pumpkit import CLUSTER, binlog, request, time_limit
+from pumpkit import CLUSTER, binlog, no_origins, request, time_limit
 from rawhttp2 import CALL, RawClient, grpc_body
 
 from pump_service.config import Security
@@ -28,7 +28,7 @@ class _Served:
     def __init__(self, folder, limits):
         self.store = Store.open(folder, StoreOptions(stop_write_at_available_space=0))
         self.state = "online"
-        ingest = Ingest(CLUSTER, lambda: self.state, self.store, Metrics(), time_limit())
+        ingest = Ingest(CLUSTER, lambda: self.state, self.store, Metrics(), time_limit(), no_origins())
         self.loop = asyncio.new_event_loop()
         self.front = Front("/nowhere", lambda: pytest.fail("no HTTP/1 here"), Security())
         self.context = LaneContext(self.loop, ingest, limits, self.front.splice, lambda *_: pytest.fail("no bridge"))

@@ -87,6 +87,19 @@ def test_after_ten_minutes_an_unknown_one_is_settled_with_its_own_start_ts_and_p
     assert cluster.asked == [("mvcc", b"k"), ("check", b"k", BASE, BASE, now, True)]
 
 
+def test_a_young_transaction_of_a_tidb_that_is_gone_is_settled_at_once() -> None:
+    now = BASE + MINUTE
+    cluster = Cluster(status=TxnStatus(TxnKind.ROLLED_BACK), now=now)
+    gone: list[int] = []
+    resolver = TiKVResolver(cluster, cluster, is_gone=lambda start_ts: start_ts in gone)
+    assert resolver(BASE, b"k") == PENDING
+    gone.append(BASE)
+    assert resolver(BASE, b"k") == ROLLED_BACK
+    assert cluster.asked == [("mvcc", b"k"), ("mvcc", b"k"), ("check", b"k", BASE, BASE, now, True)]
+    committed = Cluster(Mvcc(None, (Write(0, BASE, BASE + 9),)), now=now)
+    assert TiKVResolver(committed, committed, is_gone=lambda _: True)(BASE, b"k") == Verdict(VerdictKind.COMMITTED, BASE + 9)
+
+
 def test_an_old_one_with_a_record_is_not_touched() -> None:
     cluster = Cluster(Mvcc(None, (Write(0, BASE, BASE + 9),)), now=BASE + 100 * MINUTE)
     assert cluster.resolver()(BASE, b"k") == Verdict(VerdictKind.COMMITTED, BASE + 9)

@@ -1,0 +1,170 @@
+"""A TiDB that dies between its Prewrite binlog and its prewrite holds readers up for seconds; one that lives isn't touched."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pumpkit import CLUSTER, ROOT, Client, Etcd, PumpProcess
+
+from pump_service.origins import GRACE_S
+from upstream.etcd import EtcdClient
+from upstream.pd import PDClient
+from upstream.tikv import TiKVClient, TxnKind
+
+sys.path.insert(0, str(ROOT / "tests" / "embedded"))
+from cluster_harness import ClusterProcess, cluster
+
+_HERE = "127.0.0.1:4000"
+_LEASE_S = 2
+
+
+def until(condition: Callable[[], bool], seconds: float = 40) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it didn't come to pass"
+        time.sleep(0.1)
+
+
+class Stage:
+    """A pump, and a cluster whose TiDB servers do what they are told."""
+
+    def __init__(self, site: ClusterProcess, pump: PumpProcess) -> None:
+        self.site, self.pump = site, pump
+        self.pd = PDClient(site.url)
+        self.tikv = TiKVClient(self.pd)
+        self.reader = Client(pump.address)
+
+    def tidb(self, do: str, address: str = _HERE, **more: object) -> dict[str, int]:
+        answer = self.site.post("/tidb", address=address, do=do, **more)
+        assert "error" not in answer, answer
+        return answer
+
+    def begin(self, key: str, address: str = _HERE) -> int:
+        """A TiDB whose transaction is in the pump and not in TiKV; the pump knows where it came from."""
+        self.tidb("start", address, ttl_s=_LEASE_S)
+        start_ts = self.tidb("begin", address, key=key)["start_ts"]
+        until(lambda: f"a TiDB there is {address}" in self.pump.text())
+        return start_ts
+
+    def is_rolled_back(self, key: str, start_ts: int) -> bool:
+        return self.tikv.mvcc_get(key.encode()).status(start_ts).kind is TxnKind.ROLLED_BACK
+
+    def readers_get(self, start_ts: int, seconds: float) -> None:
+        """Transactions that began later come out."""
+        found = self.reader.pull_commits(start_ts, 3, timeout=seconds)
+        assert len(found) == 3
+        assert all(binlog.commit_ts > start_ts for binlog in found)
+
+    def work(self) -> None:
+        assert self.site.post("/workload", transactions=5, rate="max")["state"] in ("preparing", "running", "done")
+
+    def close(self) -> None:
+        self.reader.close()
+        self.tikv.close()
+        self.pd.close()
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    made = Etcd(tmp_path_factory.mktemp("etcd"))
+    yield made
+    made.stop()
+
+
+@contextlib.contextmanager
+def _cluster(etcd: Etcd) -> Iterator[ClusterProcess]:
+    url = f"http://127.0.0.1:{etcd.port}"
+    with EtcdClient(url) as client:
+        for prefix in ("/tidb-binlog/", "/topology/", "/tidb/"):
+            client.delete_prefix(prefix)
+    with cluster(url, None, "--cluster-id", str(CLUSTER)) as site:
+        yield site
+
+
+@pytest.fixture
+def stage(etcd: Etcd, tmp_path: Path) -> Iterator[Stage]:
+    with _cluster(etcd) as site:
+        pd = SimpleNamespace(url=site.url)
+        pump = PumpProcess(pd, tmp_path / "pump", "-heartbeat-interval", "0.3")  # type: ignore[arg-type]
+        pump.start()
+        made = Stage(site, pump)
+        yield made
+        made.close()
+        pump.kill()
+
+
+def test_after_a_tidb_died_before_its_prewrite_the_next_transactions_are_served_within_seconds(stage: Stage) -> None:
+    start_ts = stage.begin("k")
+    stage.tidb("kill")
+    stage.work()
+    stage.readers_get(start_ts, 30)
+    assert stage.is_rolled_back("k", start_ts)
+
+
+def test_a_tidb_that_started_again_at_its_address_is_another_one(stage: Stage) -> None:
+    start_ts = stage.begin("k")
+    stage.tidb("kill")
+    time.sleep(1)  # start_timestamp is in seconds
+    stage.tidb("start", ttl_s=_LEASE_S)
+    stage.work()
+    stage.readers_get(start_ts, 30)
+    assert stage.is_rolled_back("k", start_ts)
+
+
+def test_a_lock_of_a_dead_tidb_is_given_its_time_and_no_more(stage: Stage) -> None:
+    start_ts = stage.begin("k")
+    assert stage.tidb("prewrite", start_ts=start_ts)["prewritten"]
+    stage.tidb("kill")
+    stage.work()
+    stage.readers_get(start_ts, 60)
+    assert stage.is_rolled_back("k", start_ts)
+
+
+def test_a_tidb_that_only_lost_its_connection_is_not_rolled_back(stage: Stage) -> None:
+    start_ts = stage.begin("k")
+    stage.tidb("reconnect")
+    stage.work()
+    time.sleep(_LEASE_S + GRACE_S + 3)  # what a dead one is given, and more
+    assert not stage.is_rolled_back("k", start_ts)
+    assert stage.tidb("prewrite", start_ts=start_ts)["prewritten"]
+    commit_ts = stage.tidb("commit", start_ts=start_ts)["commit_ts"]
+    assert commit_ts > start_ts
+    assert stage.reader.pull_commits(commit_ts - 1, 1)[0].start_ts == start_ts
+
+
+def test_a_dead_tidb_beside_a_living_one_at_the_same_address_waits_in_doubt(stage: Stage) -> None:
+    start_ts = stage.begin("k")
+    stage.begin("other", "127.0.0.1:4001")
+    stage.tidb("kill")
+    time.sleep(_LEASE_S + GRACE_S + 3)
+    assert not stage.is_rolled_back("k", start_ts)
+    stage.tidb("kill", "127.0.0.1:4001")
+    until(lambda: stage.is_rolled_back("k", start_ts))
+
+
+def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_client(stage: Stage) -> None:
+    start_ts = stage.begin("k")
+    stage.tidb("isolate")  # from etcd and the pumps; TiKV is still there
+    until(lambda: stage.is_rolled_back("k", start_ts))
+    stage.tidb("reconnect")
+    assert not stage.tidb("prewrite", start_ts=start_ts)["prewritten"]
+    assert stage.tidb("commit", start_ts=start_ts)["commit_ts"] == 0
+    stage.work()
+    stage.readers_get(start_ts, 30)
+
+
+def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> None:
+    """In doubt, as for a client that etcd doesn't know, only time decides."""
+    with _cluster(etcd) as site, PDClient(site.url) as pd, TiKVClient(pd) as tikv:
+        pump = PumpProcess(SimpleNamespace(url=site.url), tmp_path / "p", "-prewrite-timeout", "2")  # type: ignore[arg-type]
+        pump.start()
+        site.post("/tidb", address=_HERE, do="start", ttl_s=45)
+        start_ts = site.post("/tidb", address=_HERE, do="begin", key="k")["start_ts"]
+        until(lambda: tikv.mvcc_get(b"k").status(start_ts).kind is TxnKind.ROLLED_BACK)
+        pump.kill()
