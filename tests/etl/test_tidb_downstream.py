@@ -21,7 +21,7 @@ from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
 from tests.etl.test_apply_recordings import replay
-from tests.etl.tidb_stand_in import Seen, TiDBStandIn
+from tests.etl.tidb_stand_in import MYSQL, Seen, TiDBStandIn
 
 TIDB = Dialect.of("5.7.25-TiDB-v6.6.0")
 
@@ -164,3 +164,12 @@ def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServ
         tidb_session.rollback()
         running.join()
     fingerprint(tidb_session, ddl, swaps=False)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_mysql_that_takes_no_load_data_gets_the_same_rows(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+    mysql = TiDBStandIn(mariadb, MYSQL)
+    replay(mysql, tmp_path, "shop", "b_mid", 500, Apply(mode=mode, max_rows=2000))  # type: ignore[arg-type]
+    assert differences(RECORDINGS / "shop", "b_mid", mysql) == []  # type: ignore[arg-type]
+    assert mysql.seen.refused == []
+    mysql.close()

@@ -2,7 +2,7 @@
 
 Every line of what was measured on a real one is a line here: statements that a TiDB refuses never reach the MariaDB, LOAD DATA commits the
 open transaction and itself, SELECT ... FOR UPDATE locks in pessimistic mode only, large transactions are refused. Rows, locks,
-transactions and the rest of SQL are MariaDB's.
+transactions and the rest of SQL are MariaDB's. `MYSQL` is a MySQL 8.0 in the same way, by its documentation.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from etl.settings import Downstream
 from tests.etl.mariadb_fixture import MariaDBServer
 
-VERSION = b"5.7.25-TiDB-v6.6.0"
 _COM_QUERY = 3
 _OK = b"\0\0\0\2\0\0\0"
-_VARIABLES = {
+_TIDBS = {
     "tidb_txn_mode": "", "tidb_constraint_check_in_place": "OFF", "tidb_constraint_check_in_place_pessimistic": "ON", "tidb_batch_insert": "OFF",
     "tidb_batch_delete": "OFF", "tidb_batch_commit": "OFF", "tidb_disable_txn_auto_retry": "ON", "tidb_snapshot": "", "tidb_dml_batch_size": "0",
     "tidb_low_resolution_tso": "OFF", "tidb_read_staleness": "0", "allow_auto_random_explicit_insert": "OFF", "tidb_skip_utf8_check": "OFF",
@@ -41,7 +40,7 @@ _RUNNING_DDL = (
     "'^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) ' UNION ALL SELECT 'done', SCHEMA_NAME, 'add column /* subjob */' FROM information_schema.SCHEMATA) jobs"
 )
 # (pattern, error code, SQL state, message)
-_REFUSED = (
+_REFUSED_BY_TIDB = (
     (r"\s*SHOW WARNINGS LIMIT", 1064, "42000", "You have an error in your SQL syntax"),
     (r"\s*SET .*TIME_ROUND_FRACTIONAL", 1105, "HY000", "Variable 'sql_mode' can't be set to the value of 'TIME_ROUND_FRACTIONAL'"),
     (rf"\s*SET .*\b({'|'.join(_MARIADBS)})\b", 1193, "HY000", "Unknown system variable"),
@@ -52,6 +51,31 @@ _REFUSED = (
     (r"\s*FLUSH TABLES WITH READ LOCK", 1105, "HY000", "FLUSH TABLES WITH READ LOCK is not supported.  Please use @@tidb_snapshot"),
     (r"\s*KILL (?!TIDB )", 1105, "HY000", "Please use 'KILL TIDB [CONNECTION | QUERY] connectionID' instead"),
 )
+_REFUSED_BY_MYSQL = (
+    (r"\s*SET .*TIME_ROUND_FRACTIONAL", 1231, "42000", "Variable 'sql_mode' can't be set to the value of 'TIME_ROUND_FRACTIONAL'"),
+    (rf"\s*SET .*\b({'|'.join(_MARIADBS)}|tx_isolation|tx_read_only|tidb_\w+)\b", 1193, "HY000", "Unknown system variable"),
+    (r".*information_schema\.INNODB_SYS_TABLES", 1109, "42S02", "Unknown table 'INNODB_SYS_TABLES' in information_schema"),
+    (r"\s*LOAD DATA", 3948, "42000", "Loading local data is disabled; this must be enabled on both the client and server sides"),
+    (r".*\bIGNORED\b|.*uca1400", 1064, "42000", "You have an error in your SQL syntax"),
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a server calls itself, its own variables, and what it refuses: (pattern, error code, SQL state, message)."""
+
+    version: bytes
+    variables: Mapping[str, str]
+    refused: Sequence[tuple[str, int, str, str]]
+
+
+TIDB = Product(b"5.7.25-TiDB-v6.6.0", _TIDBS, _REFUSED_BY_TIDB)
+MYSQL = Product(
+    b"8.0.36",
+    {"transaction_isolation": "REPEATABLE-READ", "transaction_read_only": "OFF", "local_infile": "OFF", "information_schema_stats_expiry": "86400",
+     "sql_require_primary_key": "OFF", "range_optimizer_max_mem_size": "8388608", "tx_isolation": "", "tx_read_only": ""},
+    _REFUSED_BY_MYSQL,
+)  # fmt: skip
 _NEW_AND_INDEXED = re.compile(r"ADD (?:COLUMN )?`((?:[^`]|``)*)` (?!\()", re.IGNORECASE)
 _CHANGES_ROWS = re.compile(rb"\s*(INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 
@@ -71,8 +95,9 @@ class Seen:
 class TiDBStandIn:
     """Listens on a free loopback port; looks like a MariaDBServer to tests."""
 
-    def __init__(self, server: MariaDBServer) -> None:
+    def __init__(self, server: MariaDBServer, product: Product = TIDB) -> None:
         self._server = server
+        self.product = product
         self.seen = Seen()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -124,13 +149,13 @@ class _Session:
         self._stand_in = stand_in
         self._client = client
         self._server = server
-        self._variables = dict(_VARIABLES)
+        self._variables = dict(stand_in.product.variables)
         self._size = 0
 
     def run(self) -> None:
         sequence, greeting = _read(self._server)
         version_end = greeting.index(b"\0", 1)
-        _write(self._client, sequence, greeting[:1] + VERSION + greeting[version_end:])
+        _write(self._client, sequence, greeting[:1] + self._stand_in.product.version + greeting[version_end:])
         sequence, answer = _read(self._client)
         _write(self._server, sequence, answer)
         while True:
@@ -159,9 +184,11 @@ class _Session:
             self._pass_on(raw, text)
 
     def _refusal(self, text: str, raw: bytes) -> tuple[int, str, str] | None:
-        for pattern, code, state, message in _REFUSED:
+        for pattern, code, state, message in self._stand_in.product.refused:
             if re.match(pattern, text, re.IGNORECASE | re.DOTALL):
                 return code, state, message
+        if self._stand_in.product is not TIDB:
+            return None
         if re.match(r"\s*ALTER TABLE ", text, re.IGNORECASE):
             for name in _NEW_AND_INDEXED.findall(text):
                 if re.search(rf"ADD (UNIQUE |PRIMARY )?(KEY|INDEX)[^(]*\([^)]*`{re.escape(name)}`", text, re.IGNORECASE):
@@ -184,15 +211,16 @@ class _Session:
         return False
 
     def _pass_on(self, raw: bytes, text: str) -> None:
-        pessimistic = self._variables["tidb_txn_mode"] == "pessimistic"
+        pessimistic = self._variables.get("tidb_txn_mode", "pessimistic") == "pessimistic"
         if re.search(r"\bFOR UPDATE\s*$", text) and not pessimistic:
             raw = raw[: raw.rindex(b"FOR UPDATE")]
         if "TIDB_TABLE_ID" in text:
             raw = raw.replace(b"information_schema.TABLES", _TABLE_IDS.encode())
         raw = raw.replace(b"information_schema.DDL_JOBS", _RUNNING_DDL.encode())
         raw = re.sub(rb"^\s*KILL TIDB ", b"KILL ", raw)
+        raw = raw.replace(b"information_schema.INNODB_TABLES", b"information_schema.INNODB_SYS_TABLES")
         if re.match(r"\s*SHOW SESSION VARIABLES", text):
-            own = " UNION ALL ".join(f"SELECT '{name}', '{value}'" for name, value in self._variables.items())
+            own = " UNION ALL ".join(f"SELECT '{name}', '{value}'" for name, value in self._variables.items() if not name.startswith("tx_"))
             names = ", ".join(repr(name) for name in (*_MARIADBS, *self._variables))
             raw = (
                 f"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.SESSION_VARIABLES WHERE VARIABLE_NAME NOT IN ({names}) UNION ALL {own}"
