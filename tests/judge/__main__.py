@@ -1,0 +1,78 @@
+"""`python -m tests.judge`: judges random histories for as long as wanted, and says what goes wrong and what it needs to."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.judge.invent import FEATURES, History
+from tests.judge.verdict import Verdict, judge
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1, help="the first history's number; the others count on")
+    parser.add_argument("--steps", type=int, default=25, help="statements and transactions a history")
+    parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
+    parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to be killed, 0 to 1")
+    parser.add_argument("--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES))
+    parser.add_argument("--alone", action="store_true", help="one feature a history, in turn, with what it needs")
+    parser.add_argument("--once", action="store_true", help="only the history of --seed")
+    parser.add_argument("--server", nargs="*", default=[], help="options of the MariaDB server, such as explicit-defaults-for-timestamp=OFF")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        server = MariaDBServer(Path(folder) / "mariadb", *(f"--{option}" for option in arguments.server))
+        server.start()
+        try:
+            return _run(arguments, server, Path(folder))
+        finally:
+            server.kill()
+
+
+_NEEDS = {"exchange": ("partitions", "heap tables", "nonclustered"), "late rows": ("partitions",), "second schema": ("like",), "generated timestamp": ("timestamps",),
+          "spelled defaults": ("add column",), "odd defaults": ("add column",)}  # fmt: skip
+
+
+def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> int:
+    end = time.monotonic() + arguments.minutes * 60
+    counts: Counter[str] = Counter()
+    seed = arguments.seed
+    slowest = (0.0, seed)
+    while time.monotonic() < end:
+        features = [arguments.features[seed % len(arguments.features)]] if arguments.alone else arguments.features
+        if arguments.alone:
+            features = [*features, *_NEEDS.get(features[0], ())]
+        mode = ("atomic", "parallel")[seed // len(FEATURES) % 2] if arguments.mode == "both" else arguments.mode
+        began = time.monotonic()
+        verdict = trial(seed, features, arguments.steps, mode, arguments.kills, server, folder / str(seed))
+        counts["good" if verdict.good else "stopped" if verdict.stopped else "DIFFERENT"] += 1
+        counts["kills"] += verdict.kills
+        if not verdict.good:
+            label = features[0] if arguments.alone else "all"
+            what = f"stopped: {verdict.stopped}" if verdict.stopped else "DIFFERENT: " + "; ".join(verdict.differences)
+            print(f"seed {seed} ({label}, {mode}): {what[:700]}", flush=True)
+        slowest = max(slowest, (time.monotonic() - began, seed))
+        seed += 1
+        if arguments.once:
+            break
+    print(", ".join(f"{count} {what}" for what, count in counts.items()) + f"; the slowest, {slowest[1]}, took {slowest[0]:.1f} s")
+    return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
+
+
+def trial(seed: int, features: Collection[str], steps: int, mode: str, kills: float, server: MariaDBServer, folder: Path) -> Verdict:
+    """Judge the history of that number."""
+    upstream = History(random.Random(seed), features).grow(steps)
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as place:
+        return judge(upstream, server, Path(place), mode, random.Random(seed + 1), kills)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,471 @@
+"""Random histories: which tables there are, what is written, which schema changes come in between.
+
+A history is drawn from a `random.Random`; under Hypothesis one whose choices it records and shrinks. `FEATURES` names the unusual things
+that a history may hold: each can be left out, so that what a difference needs can be found by trying.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from tests.judge import kinds
+from tests.judge.kinds import Kind
+from tests.judge.tables import Column, Generated, Index, Partition, Row, Table, quoted
+from tests.judge.upstream import Upstream, create_schema, create_table
+
+_NAMES = ("id", "v", "Name", "k", "email", "total", "ref", "state")
+_ODD_NAMES = ("a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")
+_TABLES = ("t", "acc", "Orders", "log")
+FEATURES = (
+    "odd names", "collations", "decimal keys", "heap tables", "nonclustered", "partitions", "exchange", "late rows", "swaps", "generated",
+    "generated timestamp", "on update", "add column", "spelled defaults", "odd defaults", "drop column", "change name and type", "modify type",
+    "drop unique", "rename", "rename tables", "like", "second schema", "truncate", "drop table", "odd bytes", "timestamps",
+)  # fmt: skip
+"""What may be in a history beside plain tables with plain rows."""
+
+
+class History:
+    """Grows an `Upstream` statement by statement."""
+
+    def __init__(self, rng: random.Random, features: Collection[str] = FEATURES) -> None:
+        self.rng = rng
+        self.features = frozenset(features)
+        self.upstream = Upstream(rng)
+        self._schema = create_schema(self.upstream, self._name(("shop", "Bank"), ("my db", "d`b", "50%")))
+        self._dropped: list[Table] = []
+
+    def grow(self, steps: int) -> Upstream:
+        """Take random steps, most of them transactions, and note the state now and then."""
+        for _ in range(self.rng.randint(1, 3)):
+            self._create()
+        for _ in range(steps):
+            if not self.upstream.tables:
+                self._create()
+            if self.rng.random() < 0.35:
+                self._ddl()
+            else:
+                self._write()
+            if self.rng.random() < 0.07:
+                self.upstream.note()
+        self.upstream.note()
+        return self.upstream
+
+    def has(self, feature: str) -> bool:
+        """Whether the history may hold it."""
+        assert feature in FEATURES, feature
+        return feature in self.features
+
+    # --- rows ------------------------------------------------------------------------------------------------------------
+
+    def _write(self, version: int | None = None, only: Table | None = None) -> None:
+        transaction = self.upstream.transaction(version)
+        for _ in range(self.rng.randint(1, 6)):
+            self._change(transaction, only or self._table())
+        transaction.commit()
+
+    def _change(self, transaction: Any, table: Table) -> None:
+        kind = self.rng.choice(("insert", "insert", "update", "update", "delete", "swap") if table.rows else ("insert",))
+        if kind == "insert":
+            transaction.insert(table, self._values(table))
+        elif kind == "delete":
+            transaction.delete(table, self.rng.choice(table.rows))
+        elif kind == "swap":
+            self._swap(transaction, table)
+        else:
+            row = self.rng.choice(table.rows)
+            plain = [c for c in table.columns if c.generated is None]
+            chosen = self.rng.sample(plain, min(len(plain), self.rng.randint(1, 2)))
+            transaction.update(table, row, {c.name: self._value(c) for c in chosen})
+
+    def _swap(self, transaction: Any, table: Table) -> None:
+        keys = [i for i in table.indexes if i.unique and not i.primary and len(i.columns) == 1 and i.name not in table.unenforced]
+        if not self.has("swaps") or not keys or len(table.rows) < 2 or table.partitions:
+            return
+        one, two = self.rng.sample(table.rows, 2)
+        transaction.swap(table, one, two, self.rng.choice(keys).columns[0])
+
+    def _values(self, table: Table) -> dict[str, Any]:
+        return {c.name: self._value(c) for c in table.columns if c.generated is None}
+
+    def _value(self, column: Column) -> Any:
+        if column.nullable and self.rng.random() < 0.15:
+            return None
+        value = column.kind.value(self.rng)
+        if column.kind.is_text and not self.has("odd bytes"):
+            value = bytes(byte for byte in value if byte not in b"'\"\\%\0\x1a\n\t`") if value.isascii() else value
+        if column.kind.family == "decimal" and not self.has("decimal keys"):
+            value = value if abs(value) < 100 else Decimal(f"{7:.{column.kind.decimal}f}")
+        return value
+
+    # --- tables ----------------------------------------------------------------------------------------------------------
+
+    def _table(self, suits: Callable[[Table], bool] = lambda table: True) -> Table:
+        found = [t for t in self.upstream.tables.values() if suits(t)]
+        return self.rng.choice(found)
+
+    def _name(self, plain: tuple[str, ...], odd: tuple[str, ...] = _ODD_NAMES) -> str:
+        return self.rng.choice(odd if self.has("odd names") and self.rng.random() < 0.4 else plain)
+
+    def _new_name(self, plain: tuple[str, ...], taken: Collection[str]) -> str:
+        name = self._name(plain)
+        taken = {t.lower() for t in taken}
+        while name.lower() in taken:
+            name += str(self.rng.randint(0, 9))
+        return name
+
+    def _kind(self, choices: tuple[Kind, ...]) -> Kind:
+        while True:
+            kind = self.rng.choice(choices)
+            if kind.family == "timestamp" and not self.has("timestamps"):
+                continue
+            if kind.charset in ("latin1", "ascii") and not self.has("collations"):
+                continue
+            if kind.collate == "utf8mb4_general_ci" and not self.has("collations"):
+                continue
+            return kind
+
+    def _create(self) -> None:
+        up, rng = self.upstream, self.rng
+        names = [t.name for t in up.tables.values()]
+        columns: list[Column] = []
+        retyped = self.has("change name and type") or self.has("modify type")
+        for number in range(rng.randint(2, 5)):
+            name = self._new_name(_NAMES, [c.name for c in columns])
+            kind = self._kind(kinds.KEYS if number < 2 else kinds.CONVERTIBLE if retyped and rng.random() < 0.6 else kinds.PLAIN)
+            columns.append(Column(number + 1, name, kind, nullable=number > 0))
+        table = Table(up.new_id(), self._schema, self._new_name(_TABLES, names), columns)
+        if self.has("partitions") and rng.random() < 0.5:
+            self._partition(table)
+        self._keys(table)
+        self._special_columns(table)
+        create_table(up, table)
+
+    def _partition(self, table: Table) -> None:
+        table.columns[0] = replace(table.columns[0], kind=replace(kinds.INT, values=lambda r: r.randint(0, 29)))
+        table.by = table.columns[0].name
+        table.partitions = [Partition(self.upstream.new_id(), f"p{n}", below) for n, below in enumerate((10, 20, 30))]
+
+    def _keys(self, table: Table) -> None:
+        rng = self.rng
+        heap = self.has("heap tables") and rng.random() < 0.35
+        first, second = table.columns[0], table.columns[1]
+        if not heap:
+            table.clustered = not (self.has("nonclustered") and rng.random() < 0.4)
+            columns = (first.name,)
+            if rng.random() < 0.3:
+                columns = (first.name, second.name)
+                table.columns[1] = replace(second, nullable=False)
+            table.indexes.append(Index(1, "PRIMARY", columns, True, True))
+            if not self._usable(table, columns):
+                table.columns[0] = replace(first, kind=kinds.INT)
+        table.max_index = 1
+        if rng.random() < 0.5 and not table.partitions and second.kind.family not in ("json",):
+            table.max_index += 1
+            table.indexes.append(Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True))
+
+    @staticmethod
+    def _usable(table: Table, columns: tuple[str, ...]) -> bool:
+        return all(table.column(name).kind.family not in ("json", "float", "double") for name in columns)
+
+    def _special_columns(self, table: Table) -> None:
+        rng = self.rng
+        number = max(c.id for c in table.columns)
+        names = [c.name for c in table.columns]
+        integers = [c for c in table.columns if c.kind.family == "int"]
+        if self.has("generated") and integers and rng.random() < 0.4:
+            source = rng.choice(integers).name
+            number += 1
+            name = self._new_name(("g",), names)
+            generated = Generated(f"{quoted(source)} % 7", rng.random() < 0.5, lambda row, s=source: _modulo(row[s]))
+            table.columns.append(Column(number, name, kinds.BIGINT, generated=generated))
+            names.append(name)
+        times = [c for c in table.columns if c.kind.family == "timestamp"]
+        if self.has("generated timestamp") and times and rng.random() < 0.5:
+            source = rng.choice(times).name
+            number += 1
+            generated = Generated(f"date({quoted(source)})", True, lambda row, s=source: _day_in_east(row[s]))
+            table.columns.append(Column(number, self._new_name(("day",), names), kinds.DATE, generated=generated))
+        if self.has("on update") and rng.random() < 0.3:
+            number += 1
+            table.columns.append(Column(number, self._new_name(("changed",), names), kinds.TIMESTAMP, on_update=True))
+        table.max_column = number
+
+    # --- schema changes --------------------------------------------------------------------------------------------------
+
+    def _ddl(self) -> None:
+        steps: list[Callable[[], None]] = [self._add_index]
+        for feature, step in (
+            ("add column", self._add_column), ("drop column", self._drop_column), ("change name and type", self._change_name_and_type),
+            ("modify type", self._modify_type), ("drop unique", self._drop_unique), ("rename", self._rename),
+            ("rename tables", self._rename_tables), ("like", self._like), ("truncate", self._truncate), ("drop table", self._drop),
+            ("exchange", self._exchange), ("late rows", self._drop_partition), ("partitions", self._create),
+        ):  # fmt: skip
+            if self.has(feature):
+                steps += [step, step]
+        self.rng.choice(steps)()
+
+    def _alter(self, table: Table, kind: int, text: str) -> Any:
+        return self.upstream.job(kind, f"ALTER TABLE {self._as_named(table)} {text}", schema_id=table.schema_id, table_id=table.id)
+
+    def _as_named(self, table: Table) -> str:
+        return quoted(table.name)
+
+    def _add_index(self) -> None:
+        table = self._table()
+        suits = [c for c in table.columns if c.kind in kinds.KEYS and c.kind.family != "bytes"]
+        if not suits:
+            return
+        column = self.rng.choice(suits)
+        index = Index(table.max_index + 1, f"i{table.max_index + 1}", (column.name,), unique=self.rng.random() < 0.5 and not table.partitions)
+        if index.unique and table.has_twins(index, self.upstream.new_collation):
+            return
+        job = self._alter(table, 7, f"ADD {'UNIQUE ' if index.unique else ''}INDEX {quoted(index.name)}({quoted(column.name)})")
+        table.indexes.append(index)
+        table.max_index = index.id
+        for _ in range(3):
+            job.state()
+        job.finish(table)
+
+    def _add_column(self) -> None:
+        table, rng = self._table(), self.rng
+        kind = self._kind(kinds.PLAIN)
+        name = self._new_name(_NAMES, [c.name for c in table.columns])
+        default, spelled = None, None
+        if kind.family not in ("json", "bytes", "enum", "set") and kind.tp != 0xFC and rng.random() < 0.7:
+            default = kind.value(rng)
+            if kind.is_text and (not self.has("odd defaults") or not _is_text(default)):
+                default = b"plain"
+        if kind.family == "date" and default and self.has("spelled defaults"):
+            spelled = "-".join(str(int(part)) for part in default.split("-"))
+        column = Column(table.max_column + 1, name, kind, default is None or rng.random() < 0.5, default, default, spelled)
+        text = column.sql() if spelled is None else column.sql().replace(default, spelled)
+        at = rng.randint(0, len(table.columns))
+        place = "" if at == len(table.columns) else f" AFTER {quoted(table.columns[at - 1].name)}" if at else " FIRST"
+        job = self._alter(table, 5, f"ADD COLUMN {text}{place}")
+        table.columns.insert(at, column)
+        table.max_column = column.id
+        for row in table.rows:
+            row.values[column.id] = default
+        for _ in range(3):
+            job.state()
+        job.finish(table)
+
+    def _drop_column(self) -> None:
+        table = self._table()
+        used = {name for index in table.indexes for name in index.columns} | {table.by}
+        used |= {c.name for c in table.columns for g in table.columns if g.generated and quoted(c.name) in g.generated.expression}
+        free = [c for c in table.columns if c.name not in used]
+        if not free or len(table.columns) < 3:
+            return
+        column = self.rng.choice(free)
+        job = self._alter(table, 6, f"DROP COLUMN {quoted(column.name)}")
+        job.state()
+        job.state()
+        job.announce(1)
+        table.columns.remove(column)
+        for row in table.rows:
+            row.values.pop(column.id)
+        job.state()
+        job.finish(table, schema_state=0)
+
+    def _change_name_and_type(self) -> None:
+        self._retype(lambda table, column: self._new_name(_NAMES, [c.name for c in table.columns]))
+
+    def _modify_type(self) -> None:
+        self._retype(lambda table, column: column.name)
+
+    def _retype(self, named: Callable[[Table, Column], str]) -> None:
+        table, rng = self._table(), self.rng
+        used = {name for index in table.indexes for name in index.columns} | {table.by}
+        used |= {c.name for c in table.columns for g in table.columns if g.generated and quoted(c.name) in g.generated.expression}
+        choices = [
+            (column, to, value) for column in table.columns if column.name not in used and not column.generated and not column.on_update
+            for suits, to, value in kinds.CONVERSIONS if suits(column.kind)
+        ]  # fmt: skip
+        if not choices:
+            return
+        column, to, value = rng.choice(choices)
+        new = Column(table.max_column + 1, named(table, column), to, column.nullable)
+        verb = f"MODIFY COLUMN {new.sql()}" if new.name == column.name else f"CHANGE COLUMN {quoted(column.name)} {new.sql()}"
+        job = self._alter(table, 12, verb)
+        table.columns[table.columns.index(column)] = new
+        table.max_column = new.id
+        for row in table.rows:
+            old = row.values.pop(column.id)
+            row.values[new.id] = None if old is None else value(old)
+        for _ in range(3):
+            job.state()
+        job.finish(table)
+
+    def _drop_unique(self) -> None:
+        """Between the state in which TiDB stops looking at the index and the job's end, sessions write equal values."""
+        tables = [t for t in self.upstream.tables.values() if any(i.unique and not i.primary for i in t.indexes)]
+        if not tables:
+            return
+        table = self.rng.choice(tables)
+        index = self.rng.choice([i for i in table.indexes if i.unique and not i.primary])
+        job = self._alter(table, 8, f"DROP INDEX {quoted(index.name)}")
+        job.state()
+        version = job.state()
+        table.unenforced.add(index.name)
+        for _ in range(self.rng.randint(0, 2)):
+            self._write(version, only=table)
+        job.state()
+        table.indexes.remove(index)
+        table.unenforced.discard(index.name)
+        job.finish(table, schema_state=0)
+
+    def _rename(self) -> None:
+        table = self._table()
+        name = self._new_name(_TABLES, [t.name for t in self.upstream.tables.values()])
+        job = self.upstream.job(14, f"RENAME TABLE {quoted(table.name)} TO {quoted(name)}", schema_id=table.schema_id, table_id=table.id)
+        table.name = name
+        job.finish(table)
+
+    def _rename_tables(self) -> None:
+        """Two tables exchange their names."""
+        if len(self.upstream.tables) < 2:
+            return
+        one, two = self.rng.sample(list(self.upstream.tables.values()), 2)
+        schemas = self.upstream.schemas
+        a, b = (f"{quoted(schemas[t.schema_id])}.{quoted(t.name)}" for t in (one, two))
+        between = f"{quoted(schemas[one.schema_id])}.`tmp`"
+        job = self.upstream.job(47, f"RENAME TABLE {a} TO {between}, {b} TO {a}, {between} TO {b}", schema_id=one.schema_id, table_id=one.id)
+        first, last = one.shape(), one
+        first.name = "tmp"
+        one.name, two.name, one.schema_id, two.schema_id = two.name, one.name, two.schema_id, one.schema_id
+        job.finish(tables=[first, two, last], args=[[], [first.schema_id, two.schema_id, last.schema_id]])
+
+    def _like(self) -> None:
+        source = self._table()
+        name = self._new_name(_TABLES, [t.name for t in self.upstream.tables.values()])
+        schema_id, prefix = source.schema_id, ""
+        if self.has("second schema"):
+            others = [i for i in self.upstream.schemas if i != source.schema_id]
+            schema_id = others[0] if others else create_schema(self.upstream, "other")
+            prefix = quoted(self.upstream.schemas[schema_id]) + "."
+        made = replace(source.shape(), id=self.upstream.new_id(), schema_id=schema_id, name=name, next_rowid=1)
+        made.partitions = [replace(p, id=self.upstream.new_id()) for p in made.partitions]
+        create_table(self.upstream, made, f"CREATE TABLE {prefix}{quoted(name)} LIKE {quoted(source.name)}")
+
+    def _truncate(self) -> None:
+        table = self._table()
+        job = self.upstream.job(11, f"TRUNCATE TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id)
+        del self.upstream.tables[table.id]
+        table.id = self.upstream.new_id()
+        table.partitions = [replace(p, id=self.upstream.new_id()) for p in table.partitions]
+        table.rows, table.next_rowid = [], 1
+        self.upstream.tables[table.id] = table
+        job.finish(table)
+
+    def _drop(self) -> None:
+        table = self._table()
+        job = self.upstream.job(4, f"DROP TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id)
+        job.state()
+        job.state()
+        del self.upstream.tables[table.id]
+        job.finish(table, schema_state=0)
+
+    # --- partitions ------------------------------------------------------------------------------------------------------
+
+    def _exchange(self) -> None:
+        """A table of the same columns, filled, changes places with a partition: hidden row ids come twice from now on."""
+        tables = [t for t in self.upstream.tables.values() if t.partitions]
+        if not tables:
+            return
+        table, up = self.rng.choice(tables), self.upstream
+        if any(index.unique for index in table.indexes if not index.primary):
+            return
+        other = replace(table.shape(), id=up.new_id(), partitions=[], by="", next_rowid=1, name=self._new_name(_TABLES, [t.name for t in up.tables.values()]))
+        create_table(up, other)
+        place = self.rng.randrange(len(table.partitions))
+        partition = table.partitions[place]
+        low = table.partitions[place - 1].below if place else 0
+        at = table.column(table.by).id
+        transaction = up.transaction()
+        for _ in range(self.rng.randint(1, 3)):
+            transaction.insert(other, self._values(other) | {table.by: self.rng.randint(low, partition.below - 1)})
+        transaction.commit()
+        if any(not low <= row.values[at] < partition.below for row in other.rows):
+            return
+        text = f"EXCHANGE PARTITION {quoted(partition.name)} WITH TABLE {quoted(other.name)}"
+        job = up.job(42, f"ALTER TABLE {quoted(table.name)} {text}", schema_id=other.schema_id, table_id=other.id)
+        job.state()
+        inside = [row for row in table.rows if row.partition == partition.id]
+        outside = other.rows
+        del up.tables[other.id]
+        table.partitions[place] = replace(partition, id=other.id)
+        other.id = partition.id
+        up.tables[other.id] = other
+        table.rows = [row for row in table.rows if row.partition != partition.id] + outside
+        for row in outside:
+            row.partition = table.partitions[place].id
+        for row in inside:
+            row.partition = 0
+        other.rows = inside
+        # Both go on counting from the larger one.
+        table.next_rowid = other.next_rowid = max(table.next_rowid, other.next_rowid)
+        job.finish(table, schema_state=0)
+
+    def _drop_partition(self) -> None:
+        """DROP or TRUNCATE PARTITION while sessions with an older schema write."""
+        tables = [t for t in self.upstream.tables.values() if len(t.partitions) > 1]
+        if not tables:
+            return
+        table, up = self.rng.choice(tables), self.upstream
+        place = self.rng.randrange(len(table.partitions) - 1)
+        partition = table.partitions[place]
+        drop = self.rng.random() < 0.5
+        old_version = up.version
+        job = self._alter(table, 20 if drop else 23, f"{'DROP' if drop else 'TRUNCATE'} PARTITION {quoted(partition.name)}")
+        gone = [row for row in table.rows if row.partition == partition.id]
+        if drop:
+            version = job.state()
+            job.state()
+            del table.partitions[place]
+            # The partition isn't in the definition any more, the job isn't finished: its rows go to the next one.
+            low = table.partitions[place - 1].below if place else 0
+            for _ in range(self.rng.randint(0, 1)):
+                transaction = up.transaction(version)
+                transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
+                transaction.commit()
+        else:
+            table.partitions[place] = replace(partition, id=up.new_id())
+        table.rows = [row for row in table.rows if row.partition != partition.id]
+        job.finish(table, schema_state=0)
+        for _ in range(self.rng.randint(0, 2)):
+            self._late(table, partition, place, gone, old_version)
+
+    def _late(self, table: Table, partition: Partition, place: int, gone: list[Row], version: int) -> None:
+        """What a session with the old definition still writes into a partition that is gone has no effect."""
+        transaction = self.upstream.transaction(version)
+        if gone and self.rng.random() < 0.5:
+            transaction.log_delete(table, gone.pop(self.rng.randrange(len(gone))))
+        else:
+            low = table.partitions[place - 1].below if place else 0
+            values = table.with_generated(self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
+            if not table.fits(values, self.upstream.new_collation):
+                return
+            row = Row({c.id: values[c.name] for c in table.columns}, table.next_rowid, partition.id)
+            table.next_rowid += 1
+            transaction.log_insert(table, row)
+        transaction.commit()
+
+
+def _is_text(value: bytes) -> bool:
+    return not set(value) & set(b"\0\x1a\n\t")
+
+
+def _modulo(value: Any) -> Any:
+    return None if value is None else abs(value) % 7 * (-1 if value < 0 else 1)
+
+
+def _day_in_east(value: Any) -> Any:
+    """The date in +08:00, where the sessions that wrote it were."""
+    from datetime import datetime, timedelta
+
+    return None if value is None else str((datetime.fromisoformat(value) + timedelta(hours=8)).date())

@@ -1,0 +1,247 @@
+"""A TiDB that keeps its tables in plain Python, and sends binlogs and DDL jobs as a real one does.
+
+Every statement changes the model first and says then what TiDB would have sent. A DDL job takes several schema versions; what other
+sessions write meanwhile is written with the version that they know (`Transaction.version`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.judge import wire
+from tests.judge.kinds import Kind
+from tests.judge.tables import Row, Table, named, quoted
+
+_INSERT, _UPDATE, _DELETE = 0, 1, 4
+_SQL_MODE = 1436549152
+_BEGIN = 1_795_310_000_000 << 18
+
+State = dict[str, tuple[dict[str, Kind], Counter[tuple[Any, ...]]]]
+"""What a downstream shall hold: by `schema.table`, the columns in order and the rows as a multiset."""
+
+
+@dataclass
+class _Mutation:
+    inserted: list[bytes] = field(default_factory=list)
+    updated: list[bytes] = field(default_factory=list)
+    deleted: list[bytes] = field(default_factory=list)
+    sequence: list[int] = field(default_factory=list)
+
+    def to_bytes(self, table_id: int) -> bytes:
+        out = wire.field(1, table_id)
+        out += b"".join(wire.field(2, row) for row in self.inserted) + b"".join(wire.field(3, row) for row in self.updated)
+        return out + b"".join(wire.field(6, row) for row in self.deleted) + b"".join(wire.field(7, kind) for kind in self.sequence)
+
+
+@dataclass
+class Upstream:
+    """`new_collation`: whether collations mean anything (False: clusters bootstrapped before TiDB 6.0). `binlogs`: what TiDB sent to its
+    pump, in order. `jobs`: the DDL job history."""
+
+    rng: random.Random
+    new_collation: bool = True
+    schemas: dict[int, str] = field(default_factory=dict)
+    tables: dict[int, Table] = field(default_factory=dict)
+    binlogs: list[bytes] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    states: list[tuple[int, State]] = field(default_factory=list)
+    """(commit timestamp, state) at the moments that were noted."""
+    version: int = 40
+    ts: int = _BEGIN
+    next_id: int = 80
+
+    def new_id(self) -> int:
+        """TiDB's global id, for schemas, tables, partitions and jobs."""
+        self.next_id += 1
+        return self.next_id
+
+    def tick(self) -> int:
+        """A timestamp of PD."""
+        self.ts += (self.rng.randint(1, 40) << 18) + self.rng.randint(1, 9)
+        return self.ts
+
+    def transaction(self, version: int | None = None) -> Transaction:
+        """Begin a transaction that knows the schema `version` (default: the newest)."""
+        return Transaction(self, self.version if version is None else version)
+
+    def full_name(self, table: Table) -> str:
+        """`schema.table`."""
+        return f"{self.schemas[table.schema_id]}.{table.name}"
+
+    def state(self) -> State:
+        """What a downstream shall hold now."""
+        return {self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown())) for t in self.tables.values()}
+
+    def note(self) -> None:
+        """Keep the present state, to be compared at this timestamp."""
+        self.states.append((self.ts, self.state()))
+
+    def send(self, prewrite: bytes, commit_rest: bytes, start_ts: int) -> int:
+        """A Prewrite and its Commit; the commit timestamp."""
+        self.binlogs.append(wire.field(1, 0) + wire.field(2, start_ts) + wire.field(3, 0) + prewrite)
+        commit_ts = self.tick()
+        self.binlogs.append(wire.field(1, 1) + wire.field(2, start_ts) + wire.field(3, commit_ts) + commit_rest)
+        return commit_ts
+
+    def job(self, kind: int, query: str, *, schema_id: int, table_id: int = 0, **more: Any) -> DdlJob:
+        """Begin a DDL job; `more` as in DdlJob."""
+        return DdlJob(self, kind, query, schema_id, table_id, **more)
+
+
+class Transaction:
+    """Statements of one transaction."""
+
+    def __init__(self, upstream: Upstream, version: int) -> None:
+        self._upstream = upstream
+        self.version = version
+        self._start_ts = upstream.tick()
+        self._mutations: dict[int, _Mutation] = {}
+
+    def insert(self, table: Table, values: dict[str, Any], partition: int | None = None) -> bool:
+        """INSERT; False if a unique key or the partitions refuse it. `partition`: where a session with another schema puts it."""
+        values = table.with_generated(values)
+        place = table.place(values) if partition is None else partition
+        if place is None or not table.fits(values, self._upstream.new_collation):
+            return False
+        row = Row({c.id: values[c.name] for c in table.columns}, table.next_rowid, place)
+        table.next_rowid += 1
+        table.rows.append(row)
+        self.log_insert(table, row)
+        return True
+
+    def delete(self, table: Table, row: Row) -> None:
+        """DELETE."""
+        table.rows.remove(row)
+        self.log_delete(table, row)
+
+    def update(self, table: Table, row: Row, values: dict[str, Any]) -> bool:
+        """UPDATE; False if a unique key or the partitions refuse it. A changed handle or partition is a DELETE and an INSERT."""
+        old = table.named_values(row)
+        new = table.with_generated(old | values)
+        place = table.place(new)
+        if place is None or not table.fits(new, self._upstream.new_collation, row):
+            return False
+        moves = place != row.partition and bool(table.partitions)
+        if table.handle_kind != "heap":
+            assert table.primary
+            moves = moves or any(old[name] != new[name] for name in table.primary.columns)
+        if moves:
+            self.delete(table, row)
+            return self.insert(table, new)
+        before = table.image(row)
+        row.values.update({c.id: new[c.name] for c in table.columns})
+        mutation = self._mutation(table)
+        mutation.updated.append(before + table.image(row))
+        mutation.sequence.append(_UPDATE)
+        return True
+
+    def swap(self, table: Table, one: Row, two: Row, name: str) -> None:
+        """Two rows exchange the values of a column with a unique key, in one statement."""
+        column = table.column(name).id
+        before = table.image(one), table.image(two)
+        one.values[column], two.values[column] = two.values[column], one.values[column]
+        for row, image in zip((one, two), before):
+            row.values.update({c.id: v for c in table.columns for v in [table.with_generated(table.named_values(row))[c.name]]})
+            mutation = self._mutation(table)
+            mutation.updated.append(image + table.image(row))
+            mutation.sequence.append(_UPDATE)
+
+    def log_insert(self, table: Table, row: Row) -> None:
+        """Say that a row was inserted, whatever becomes of it."""
+        mutation = self._mutation(table)
+        mutation.inserted.append(table.inserted(row, self._upstream.new_collation))
+        mutation.sequence.append(_INSERT)
+
+    def log_delete(self, table: Table, row: Row) -> None:
+        """Say that a row was deleted, whether it is still there or not."""
+        mutation = self._mutation(table)
+        mutation.deleted.append(table.image(row))
+        mutation.sequence.append(_DELETE)
+
+    def commit(self) -> int:
+        """Send it, unless nothing was changed; the commit timestamp or 0."""
+        if not self._mutations:
+            return 0
+        value = wire.field(1, self.version) + b"".join(wire.field(2, m.to_bytes(i)) for i, m in self._mutations.items())
+        key = b"t\x80" + self._start_ts.to_bytes(8, "big")
+        rest = wire.field(4, key)
+        tail = wire.field(7, 0) + wire.field(8, 0)
+        return self._upstream.send(rest + wire.field(5, value) + tail, rest + tail, self._start_ts)
+
+    def _mutation(self, table: Table) -> _Mutation:
+        return self._mutations.setdefault(table.id, _Mutation())
+
+
+class DdlJob:
+    """A DDL job: `state` moves it on by one schema version, `finish` puts it into history and sends its binlog."""
+
+    def __init__(
+        self, upstream: Upstream, kind: int, query: str, schema_id: int, table_id: int, typed: str = "", zone: tuple[str, int] = ("UTC", 0)
+    ) -> None:
+        """`query`: TiDB's normal form; `typed`: what the user wrote, if different."""
+        self._upstream = upstream
+        self._id = upstream.new_id()
+        self._kind, self._query, self._typed = kind, query + ";", typed or query
+        self._schema_id, self._table_id = schema_id, table_id
+        self._zone = zone
+        self._start_ts = upstream.tick()
+
+    def state(self) -> int:
+        """One state further; the schema version that sessions may know from now on."""
+        self._upstream.version += 1
+        return self._upstream.version
+
+    def announce(self, schema_state: int) -> None:
+        """The extra binlog in the midst of DROP COLUMN."""
+        self._send(schema_state)
+
+    def finish(self, table: Table | None = None, *, schema: dict[str, Any] | None = None, tables: list[Table] | None = None,
+               args: Any = None, schema_state: int = 5) -> None:  # fmt: skip
+        """The last state: `table` as the job leaves it, or `schema` (DBInfo), or several `tables`."""
+        upstream = self._upstream
+        self.state()
+        infos = [t.info() for t in tables or ()]
+        info = table.info() if table else infos[-1] if infos else None
+        finished = self._send(schema_state)
+        name = info["name"]["L"] if info else ""
+        upstream.jobs.append({
+            "id": self._id, "type": self._kind, "schema_id": self._schema_id, "table_id": self._table_id,
+            "schema_name": upstream.schemas.get(self._schema_id, "").lower(), "table_name": name, "state": 6, "warning": None, "err": None,
+            "err_count": 0, "row_count": 0, "raw_args": args, "schema_state": schema_state, "snapshot_ver": 0,
+            "real_start_ts": self._start_ts, "start_ts": self._start_ts, "dependency_id": 0, "query": self._typed, "version": 1,
+            "reorg_meta": {"sql_mode": _SQL_MODE, "warnings": {}, "warnings_count": {},
+                           "location": {"name": self._zone[0], "offset": self._zone[1]}, "reorg_tp": 1, "is_dist_reorg": False},
+            "multi_schema_info": None, "priority": 0, "seq_num": len(upstream.jobs) + 1,
+            "binlog": {"SchemaVersion": upstream.version, "DBInfo": schema, "TableInfo": info, "FinishedTS": finished + 1,
+                       "MultipleTableInfos": infos or None},
+        })  # fmt: skip
+
+    def _send(self, schema_state: int) -> int:
+        key = wire.field(4, b"m" + self._id.to_bytes(8, "big"))
+        tail = wire.field(6, self._query.encode()) + wire.field(7, self._id) + wire.field(8, schema_state)
+        return self._upstream.send(key + tail, key + tail, self._upstream.tick())
+
+
+def schema_info(schema_id: int, name: str) -> dict[str, Any]:
+    """DBInfo as JSON."""
+    return {"id": schema_id, "db_name": named(name), "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5, "policy_ref_info": None}
+
+
+def create_schema(upstream: Upstream, name: str) -> int:
+    """CREATE DATABASE; its id."""
+    schema_id = upstream.new_id()
+    job = upstream.job(1, f"CREATE DATABASE {quoted(name)}", schema_id=schema_id)
+    upstream.schemas[schema_id] = name
+    job.finish(schema=schema_info(schema_id, name))
+    return schema_id
+
+
+def create_table(upstream: Upstream, table: Table, query: str = "") -> None:
+    """CREATE TABLE, or another statement that makes it."""
+    query = query or f"CREATE TABLE {quoted(table.name)} {table.sql()}"
+    job = upstream.job(3, query, schema_id=table.schema_id, table_id=table.id)
+    upstream.tables[table.id] = table
+    job.finish(table)

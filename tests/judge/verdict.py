@@ -1,0 +1,122 @@
+"""Lets the pipeline work on a history, killing it now and then, and compares the downstream with the model."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import land
+from tests.judge import recording
+from tests.judge.kinds import Kind
+from tests.judge.tables import quoted
+from tests.judge.upstream import State, Upstream
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tests.judge.attempt"])
+_SYSTEM = "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
+_ATTEMPTS = 3
+_PATIENCE_S = 120
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`differences`: what the downstream holds otherwise though the pipeline said it was done. `stopped`: the error with which the
+    pipeline refused to go on, "" if it didn't. `ts`: the moment compared."""
+
+    differences: tuple[str, ...] = ()
+    stopped: str = ""
+    ts: int = 0
+    kills: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Equal everywhere."""
+        return not self.differences and not self.stopped
+
+
+def judge(upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0) -> Verdict:
+    """Land the history in windows of a random size and apply it in `mode` to each noted moment. `kills`: how likely an attempt is to be
+    killed; after a kill the other mode may go on. A refusal is met with two more attempts, as a scheduler would."""
+    recording.write(upstream, folder / "recording")
+    url = f"file://{folder}/relay"
+    land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)))
+    server.empty()
+    max_rows = rng.choice((1, 20, 100_000))
+    killed = 0
+    for ts, state in upstream.states:
+        refused = 0
+        while True:
+            die_at = rng.randint(1, 60) if rng.random() < kills else 0
+            error = _attempt(url, server.port, ts, mode, max_rows, die_at)
+            if error is None:
+                killed += 1
+                mode = rng.choice(("atomic", "parallel")) if rng.random() < 0.3 else mode
+                continue
+            if error:
+                refused += 1
+                if refused < _ATTEMPTS:
+                    continue
+                return Verdict(stopped=error, ts=ts, kills=killed)
+            break
+        found = tuple(compare(state, server))
+        if found:
+            return Verdict(found, ts=ts, kills=killed)
+    return Verdict(kills=killed)
+
+
+def _attempt(url: str, port: int, ts: int, mode: str, max_rows: int, die_at: int) -> str | None:
+    """The error's text, "" if all went well, None if the process was killed."""
+    from tests.judge import attempt
+
+    ours, theirs = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=attempt.run, args=(url, port, ts, mode, max_rows, die_at, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        return str(ours.recv()) if ours.poll(_PATIENCE_S) else f"nothing was heard of it for {_PATIENCE_S} s"
+    except EOFError:
+        process.join(_PATIENCE_S)
+        return None if die_at and process.exitcode == -signal.SIGKILL else f"the process ended with {process.exitcode}"
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def compare(state: State, server: MariaDBServer) -> list[str]:
+    """A line for each table that isn't as in `state`, and for each that shouldn't be there."""
+    found = []
+    connection = server.connect(conv={}, use_unicode=False, init_command="SET time_zone='+00:00'")
+    with connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE TABLE' AND TABLE_SCHEMA NOT IN ({_SYSTEM})")
+        there = {f"{schema.decode()}.{name.decode()}" for schema, name in cursor.fetchall()}
+        found += [f"{name}: not upstream" for name in sorted(there - state.keys())]
+        for name, (columns, rows) in state.items():
+            if name not in there:
+                found.append(f"{name}: missing")
+                continue
+            got = _read(cursor, name, columns)
+            if isinstance(got, str):
+                found.append(f"{name}: {got}")
+            elif got != rows:
+                found.append(f"{name}: missing {list((rows - got).items())[:3]}, too many {list((got - rows).items())[:3]}")
+    return found
+
+
+def _read(cursor: Any, name: str, columns: dict[str, Kind]) -> Counter[tuple[Any, ...]] | str:
+    schema, _, table = name.partition(".")
+    cursor.execute(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s ORDER BY ORDINAL_POSITION", (schema, table)
+    )
+    there = [column.decode() for (column,) in cursor.fetchall()]
+    if there != list(columns):
+        return f"columns {there}, {list(columns)} upstream"
+    select = ", ".join(f"{quoted(c)}+0e0" if k.family == "float" else quoted(c) for c, k in columns.items())
+    cursor.execute(f"SELECT {select} FROM {quoted(schema)}.{quoted(table)}".encode())
+    return Counter(tuple(kind.read(value) for kind, value in zip(columns.values(), row)) for row in cursor.fetchall())
