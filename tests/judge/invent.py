@@ -82,7 +82,8 @@ class History:
             transaction.update(table, row, {c.name: self._value(c) for c in chosen})
 
     def _swap(self, transaction: Any, table: Table) -> None:
-        keys = [i for i in table.indexes if i.unique and not i.primary and len(i.columns) == 1 and i.name not in table.unenforced]
+        in_handle = table.primary.columns if table.primary and table.clustered else ()
+        keys = [i for i in table.indexes if i.unique and not i.primary and i.columns[0] not in in_handle and i.name not in table.unenforced]
         if not self.has("swaps") or not keys or len(table.rows) < 2 or table.partitions:
             return
         one, two = self.rng.sample(table.rows, 2)

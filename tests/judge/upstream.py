@@ -51,6 +51,7 @@ class Upstream:
     """(commit timestamp, state) at the moments that were noted."""
     version: int = 40
     ts: int = _BEGIN
+    committed: int = 0
     next_id: int = 80
 
     def new_id(self) -> int:
@@ -76,13 +77,13 @@ class Upstream:
         return {self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown())) for t in self.tables.values()}
 
     def note(self) -> None:
-        """Keep the present state, to be compared at this timestamp."""
-        self.states.append((self.ts, self.state()))
+        """Keep the present state, to be compared at the last commit's timestamp."""
+        self.states.append((self.committed, self.state()))
 
     def send(self, prewrite: bytes, commit_rest: bytes, start_ts: int) -> int:
         """A Prewrite and its Commit; the commit timestamp."""
         self.binlogs.append(wire.field(1, 0) + wire.field(2, start_ts) + wire.field(3, 0) + prewrite)
-        commit_ts = self.tick()
+        commit_ts = self.committed = self.tick()
         self.binlogs.append(wire.field(1, 1) + wire.field(2, start_ts) + wire.field(3, commit_ts) + commit_rest)
         return commit_ts
 
