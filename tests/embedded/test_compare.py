@@ -16,7 +16,7 @@ from embedded.recording import RecordingError
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mariadb")
     port = free_port()
-    common = ["--no-defaults", f"--datadir={folder / 'data'}", "--user=root"]
+    common = ["--no-defaults", f"--datadir={folder / 'data'}", f"--tmpdir={folder}", "--user=root"]
     subprocess.run(
         ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"],
         check=True,

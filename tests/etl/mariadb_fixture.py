@@ -30,8 +30,11 @@ class MariaDBServer:
         self._options = options
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
+        # Its own: a server that starts removes what looks like temporary tables, those of a neighbour too.
+        self._scratch = directory / "tmp"
+        self._scratch.mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={directory}/data", "--skip-test-db", "--user=root",
+            ["mariadb-install-db", "--no-defaults", f"--datadir={directory}/data", f"--tmpdir={self._scratch}", "--skip-test-db", "--user=root",
              "--auth-root-authentication-method=normal", "--skip-name-resolve", "--force"],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120,
         )  # fmt: skip
@@ -47,7 +50,7 @@ class MariaDBServer:
                 self.port = probe.getsockname()[1]
         log = open(self.directory / "log", "ab")  # noqa: SIM115 - owned by the child
         self._process = subprocess.Popen(
-            [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.directory}/data",
+            [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.directory}/data", f"--tmpdir={self._scratch}",
              f"--socket={self.directory}/s", f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve",
              "--user=root", f"--pid-file={self.directory}/pid", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M",
              *self._options],
