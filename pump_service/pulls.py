@@ -26,11 +26,13 @@ from upstream.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
-_READ_AHEAD = 1 << 20  # bytes
+_READ_AHEAD = 1 << 18  # bytes
 MAX_READERS = 64
 """readers at a time; a thread and a few MiB each"""
 MAX_READERS_OF_A_HOST = 32
 """of them those from one address"""
+STARTS_OF_A_HOST = 5.0
+"""readers an address may begin in a second, after as many at once as it may have"""
 _PREFIX = 5  # of a gRPC message
 
 
@@ -44,6 +46,7 @@ class Pulls:
         self._stopping = False
         self._running: set[_ReadAhead] = set()
         self._readers: Counter[str] = Counter()  # by host, until their threads have ended
+        self._starts: dict[str, tuple[float, float]] = {}  # by host: how many it may begin, and as of when
 
     def stop(self) -> None:
         """End the streams of all readers, so that they come back when the pump does. Any thread."""
@@ -65,9 +68,9 @@ class Pulls:
             sender.out.append(f.error_reply(stream, f.GRPC_UNKNOWN, text))
             return
         host = lane.host
-        if self._readers.total() >= MAX_READERS or self._readers[host] >= MAX_READERS_OF_A_HOST:
+        if not self._may_begin(host):
             self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
-            text = f"too many readers: {self._readers[host]} from this address, {self._readers.total()} in all"
+            text = f"too many readers: {self._readers[host]} from this address, {self._readers.total()} in all, or begun too fast"
             sender.out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
             return
         after = request.startFrom.offset
@@ -91,6 +94,19 @@ class Pulls:
             reader.stop()
             self._running.discard(reader)
             _log.info("the reader (%s) is gone", lane.peer)
+
+    def _may_begin(self, host: str) -> bool:
+        if self._readers.total() >= MAX_READERS or self._readers[host] >= MAX_READERS_OF_A_HOST:
+            return False
+        now = time.monotonic()
+        left, since = self._starts.get(host, (MAX_READERS_OF_A_HOST, now))
+        left = min(left + (now - since) * STARTS_OF_A_HOST, MAX_READERS_OF_A_HOST)
+        if left < 1:
+            return False
+        if len(self._starts) > 1000:  # addresses that may begin as many as any
+            self._starts.clear()
+        self._starts[host] = (left - 1, now)
+        return True
 
     def _gone(self, host: str) -> None:
         self._readers[host] -= 1

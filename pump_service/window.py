@@ -22,8 +22,9 @@ _CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
 _MAX_WAIT_MS = 60_000
 MAX_WAITING = 64
 """Bounds that wait for their barrier at a time; more are answered at once with what is there"""
-MAX_READS = 16
+MAX_READS = 8
 """windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
+_COUNTING = 2  # Bounds that look at the index at a time; they take turns
 _TURN_S = 20.0
 _STALLED_S = 15.0
 _MAX = 2**63 - 1
@@ -39,6 +40,7 @@ class WindowService:
         self._stopping = stopping
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
         self._progress: dict[grpc.ServicerContext, float] = {}  # when a reader took something last
+        self._counting = threading.BoundedSemaphore(_COUNTING)
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
     def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
@@ -52,7 +54,8 @@ class WindowService:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}")
         try:
             reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
-            found = self._store.bounds(request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX)
+            with self._counting:
+                found = self._store.bounds(request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX)
         except StoreError as error:
             _abort(context, error)
         return pb.window.BoundsResponse(
@@ -108,6 +111,7 @@ class WindowService:
                     if not context.is_active():
                         return
                     writer.write_batch(batch)
+                    del batch
                     yield from sink.take()
         except StoreError as error:
             _abort(context, error)
@@ -135,11 +139,11 @@ class _Chunks:
     """A file for pyarrow to write to that hands the bytes on as messages."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._parts: list[bytes] = []
         self.closed = False
 
     def write(self, data: bytes) -> int:
-        self._buffer += data
+        self._parts.append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
@@ -149,6 +153,11 @@ class _Chunks:
         self.closed = True
 
     def take(self) -> Iterator[pb.window.ReadResponse]:
-        buffer, self._buffer = bytes(self._buffer), bytearray()
-        for at in range(0, len(buffer), _CHUNK):
-            yield pb.window.ReadResponse(chunk=buffer[at : at + _CHUNK])
+        """What was written, small pieces together, large ones cut, each let go as it is handed on."""
+        parts, self._parts = self._parts[::-1], []
+        while parts:
+            piece = parts.pop()
+            while parts and len(piece) + len(parts[-1]) <= _CHUNK:
+                piece += parts.pop()
+            for at in range(0, len(piece), _CHUNK):
+                yield pb.window.ReadResponse(chunk=piece[at : at + _CHUNK])

@@ -30,7 +30,9 @@ _PULL_PATH = (b":path", b"/binlog.Pump/PullBinlogs")
 _GZIP = (b"grpc-encoding", b"gzip")  # a Drainer with compressor = "gzip": grpcio can do that
 _GRPC = (b"content-type", b"application/grpc")
 _CONTINUATIONS = 64
-_LONGEST_WAIT_S = 5.0
+_SHORTEST_WAIT_S = 0.1
+_BURST = 100  # frames that may be handled beyond what is allowed
+_SHORT = 256  # bytes of a DATA frame; larger ones carry something
 _LAST_BYTES_S = 10.0
 _LAST_CALLS_S = 5.0  # between the first GOAWAY and the last
 _REPLENISH = 1 << 20
@@ -143,19 +145,18 @@ class Lane(asyncio.Protocol):
             self.flush()
 
     def _slow_down(self) -> None:
-        """Frames that carry no call may come at a rate; a client that sends more isn't read until it is within it again."""
+        """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within it."""
         rate, now = self._limits.idle_frames, time.monotonic()
         self._allowance = min(self._allowance + (now - self._counted) * rate, float(rate))
         self._counted = now
         if self._allowance < 0 and "frames" not in self._held:
             self._hold("frames", True)
-            wait = min(-self._allowance / rate, _LONGEST_WAIT_S)
-            asyncio.get_running_loop().call_later(wait, self._go_on)
+            asyncio.get_running_loop().call_later(_SHORTEST_WAIT_S - self._allowance / rate, self._go_on)
 
     def _go_on(self) -> None:
-        self._allowance = 0.0
-        self._counted = time.monotonic()
         self._hold("frames", False)
+        if self._rest:
+            self.data_received(b"")
 
     # the context's side
 
@@ -269,7 +270,7 @@ class Lane(asyncio.Protocol):
         opened = self._open
         admit = self._context.ingest.admit
         largest = min(self._limits.message + 5, f.MAX_FRAME)
-        while end - pos >= 9:
+        while end - pos >= 9 and self._allowance > -_BURST:
             head, flags, stream = unpack(buf, pos)
             kind = head & 0xFF
             length = head >> 8
@@ -391,6 +392,7 @@ class Lane(asyncio.Protocol):
         self._last = stream
         if len(self._open) + len(self._streams) + len(self._probes) + self._unfinished() >= self._limits.streams:
             self._out.append(f.reset(stream, f.REFUSED_STREAM))
+            self._allowance -= 1
             return
         is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
         if self._sniffed is not None:
@@ -410,7 +412,7 @@ class Lane(asyncio.Protocol):
             if stream == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
             return  # answered or reset already
-        if not payload:
+        if length < _SHORT and not flags & f.END_STREAM:
             self._allowance -= 1
         upload = self._uploads.add(stream, payload, length, end=bool(flags & f.END_STREAM))
         if upload is None:
@@ -452,6 +454,7 @@ class Lane(asyncio.Protocol):
         elif self._calls >= self._limits.calls or self._context.calls >= self._limits.all_calls:
             text = f"too many calls at a time: {self._calls} on this connection, {self._context.calls} in all"
             self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
+            self._allowance -= 1
         else:
             self._calls += 1
             self._context.calls += 1

@@ -12,7 +12,7 @@ from pump_service.store.records import MAX_TS, Entity
 from pump_service.store.window import Records, Transactions, WindowReader, groups
 
 _ENTRIES = 2048
-_BYTES = 1 << 20
+_BYTES = 1 << 19
 
 
 def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]:

@@ -184,7 +184,7 @@ def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_
 
 
 def test_tiny_frames_take_no_more_memory_than_their_bytes():
-    with served(LaneLimits(partial=64 << 20)) as (address, _, context):
+    with served(LaneLimits(partial=64 << 20, idle_frames=10_000_000)) as (address, _, context):
         client = RawClient(address)
         client.call(1, _PROBE)
         client.answer(1)
@@ -300,6 +300,17 @@ def test_admission_counts_what_is_open():
     admission.leave("b", 3)
     admission.leave("a")
     assert admission.enter("a") and admission.used == 5
+
+
+def test_answers_are_sent_without_delay():
+    """Small answers that wait for the acknowledgement of those before them wait 40 ms."""
+    with served() as (address, front, _):
+        client = RawClient(address)
+        client.call(1, _PROBE)
+        client.answer(1)
+        (transport,) = front.connections
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        client.close()
 
 
 # -- HTTP/1

@@ -1,0 +1,254 @@
+"""Clients that take what they can of a pump: each plays its part until it is told to stop, and begins anew when it is thrown out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import grpc
+
+from pump_service.lane import frames as f
+from pump_service.lane.hpack import encode_headers
+from upstream import pb
+
+_PAUSE_S = 0.05
+
+
+class Connection:
+    """A raw HTTP/2 connection."""
+
+    def __init__(self, address: str, settings: dict[int, int] | None = None) -> None:
+        host, port = address.rsplit(":", 1)
+        self.sock = socket.create_connection((host, int(port)), 10)
+        self.sock.settimeout(2)
+        self.sock.sendall(f.PREFACE + f.settings(settings or {}))
+
+    def send(self, *frames: bytes) -> None:
+        self.sock.sendall(b"".join(frames))
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def headers(stream: int, path: bytes) -> bytes:
+    block = encode_headers(
+        (
+            (b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"pump"),
+            (b"content-type", b"application/grpc"), (b"te", b"trailers"),
+        )
+    )  # fmt: skip
+    return f.frame(f.HEADERS, f.END_HEADERS, stream, block)
+
+
+def call(stream: int, path: bytes, message: bytes) -> bytes:
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    return headers(stream, path) + f.frame(f.DATA, f.END_STREAM, stream, body)
+
+
+_WRITE, _PULL = b"/binlog.Pump/WriteBinlog", b"/binlog.Pump/PullBinlogs"
+_BOUNDS, _READ = b"/sluice.Window/Bounds", b"/sluice.Window/Read"
+Stop = threading.Event
+
+
+def _probe(cluster_id: int) -> bytes:
+    return bytes(pb.pump.WriteBinlogReq(clusterID=cluster_id, payload=b"").SerializeToString())
+
+
+def _pull(cluster_id: int) -> bytes:
+    return bytes(pb.pump.PullBinlogReq(clusterID=cluster_id).SerializeToString())
+
+
+def answers_not_taken(address: str, cluster_id: int, stop: Stop) -> None:
+    """No window for answers, thousands of calls, and WINDOW_UPDATEs of a byte."""
+    connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: 0})
+    probe = _probe(cluster_id)
+    for first in range(1, 100_001, 1000):
+        connection.send(*(call(stream, _WRITE, probe) for stream in range(first, first + 1000, 2)))
+        if stop.is_set():
+            break
+    while not stop.is_set():
+        connection.send(f.window_update(0, 1) * 60)
+        time.sleep(_PAUSE_S)
+    connection.close()
+
+
+def settings_flood(address: str, cluster_id: int, stop: Stop) -> None:
+    """Calls whose answers wait, and SETTINGS that move the window of all of them."""
+    connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: 0})
+    connection.send(*(call(stream, _WRITE, _probe(cluster_id)) for stream in range(1, 8001, 2)))
+    while not stop.is_set():
+        connection.send(f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0}) * 2000)
+
+
+def pings(address: str, cluster_id: int, stop: Stop) -> None:
+    """PINGs without an end."""
+    connection = Connection(address)
+    connection.send(call(1, _WRITE, _probe(cluster_id)))
+    while not stop.is_set():
+        connection.send(f.frame(f.PING, 0, 0, b"12345678") * 4000)
+        with contextlib.suppress(BlockingIOError):
+            connection.sock.recv(1 << 20, socket.MSG_DONTWAIT)
+
+
+def rapid_reset(address: str, cluster_id: int, stop: Stop) -> None:
+    """PullBinlogs, begun and reset."""
+    connection = Connection(address)
+    message, stream = _pull(cluster_id), 1
+    while not stop.is_set():
+        frames = []
+        for _ in range(200):
+            frames += [call(stream, _PULL, message), f.reset(stream, f.CANCEL)]
+            stream += 2
+        connection.send(*frames)
+
+
+def _unread(address: str, cluster_id: int, stop: Stop, window: int) -> None:
+    connections = []
+    for _ in range(20):
+        connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: window})
+        connection.send(f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW))
+        connection.send(*(call(stream, _PULL, _pull(cluster_id)) for stream in range(1, 81, 2)))
+        connections.append(connection)
+    stop.wait()
+    for connection in connections:
+        connection.close()
+
+
+def readers_whose_socket_is_full(address: str, cluster_id: int, stop: Stop) -> None:
+    """800 streams with all the window there is, of which nobody reads a byte."""
+    _unread(address, cluster_id, stop, f.MAX_WINDOW)
+
+
+def readers_without_window(address: str, cluster_id: int, stop: Stop) -> None:
+    """800 streams that may not send."""
+    _unread(address, cluster_id, stop, 0)
+
+
+def uploads_that_never_end(address: str, cluster_id: int, stop: Stop) -> None:
+    """Large messages on many streams of many connections, all of them but their ends."""
+    connections = [Connection(address) for _ in range(8)]
+    head = b"\0" + (1 << 30).to_bytes(4, "big")
+    for connection in connections:
+        connection.send(call(1, _WRITE, _probe(cluster_id)))
+    time.sleep(0.2)
+    stream = 3
+    while not stop.is_set():
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.send(headers(stream, _WRITE), f.frame(f.DATA, 0, stream, head))
+                connection.send(*(f.frame(f.DATA, 0, stream, bytes(16_000)) for _ in range(60)))
+        stream += 2
+        time.sleep(_PAUSE_S)
+
+
+def tiny_frames(address: str, cluster_id: int, stop: Stop) -> None:
+    """An upload in frames of one byte and of none."""
+    connection = Connection(address)
+    connection.send(call(1, _WRITE, _probe(cluster_id)))
+    connection.send(headers(3, _WRITE), f.frame(f.DATA, 0, 3, b"\0" + (1 << 30).to_bytes(4, "big")))
+    frames = (f.frame(f.DATA, 0, 3, b"x") + f.frame(f.DATA, 0, 3, b"")) * 1000
+    while not stop.is_set():
+        connection.send(frames)
+
+
+def behind_a_profile(address: str, cluster_id: int, stop: Stop) -> None:
+    """HTTP/1: as much as goes behind a request that takes long."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 10) as sock:
+        sock.settimeout(2)
+        sock.sendall(b"GET /debug/profile?seconds=100 HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not stop.is_set():
+            sock.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+
+
+def profiles(address: str, cluster_id: int, stop: Stop) -> None:
+    """40 profiles at a time."""
+    host, port = address.rsplit(":", 1)
+    socks = [socket.create_connection((host, int(port)), 10) for _ in range(40)]
+    for sock in socks:
+        sock.sendall(b"GET /debug/profile?seconds=100 HTTP/1.1\r\nHost: x\r\n\r\n")
+    stop.wait()
+    for sock in socks:
+        sock.close()
+
+
+def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
+    """On a connection that goes to grpcio: a frame of 16 MiB, in packets of 100 bytes, and no acknowledgement of SETTINGS."""
+    connection = Connection(address)
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.send(headers(1, _BOUNDS), (0xFFFFFF << 8 | f.DATA).to_bytes(4, "big") + b"\0" + (1).to_bytes(4, "big"))
+    while not stop.is_set():
+        connection.send(bytes(100))
+        time.sleep(0.001)
+
+
+def bounds_that_wait(address: str, cluster_id: int, stop: Stop) -> None:
+    """600 Bounds at a time that wait a minute for a timestamp that doesn't come."""
+    message = pb.window.BoundsRequest(cluster_id=cluster_id, fresh_ts=int(time.time() * 1000 + 60_000) << 18, wait_ms=60_000)
+    _many_calls(address, _BOUNDS, message.SerializeToString(), 600, stop)
+
+
+def windows_that_nobody_reads(address: str, cluster_id: int, stop: Stop) -> None:
+    """200 Reads at a time."""
+    with grpc.insecure_channel(address) as channel:
+        ask = channel.unary_unary(_BOUNDS.decode(), response_deserializer=pb.window.BoundsResponse.FromString)
+        hi = ask(pb.window.BoundsRequest(cluster_id=cluster_id, wait_ms=1000).SerializeToString(), timeout=10).hi
+    message = pb.window.ReadRequest(cluster_id=cluster_id, lo=0, hi=hi)
+    _many_calls(address, _READ, message.SerializeToString(), 200, stop)
+
+
+def _many_calls(address: str, path: bytes, message: bytes, count: int, stop: Stop) -> None:
+    channels = [grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(count // 20)]
+    calls = [channel.unary_stream(path.decode())(message, timeout=120) for channel in channels for _ in range(20)]
+    stop.wait()
+    for each in calls:
+        each.cancel()
+    for channel in channels:
+        channel.close()
+
+
+def idle_connections(address: str, cluster_id: int, stop: Stop) -> None:
+    """As many connections as are given."""
+    host, port = address.rsplit(":", 1)
+    socks = []
+    with contextlib.suppress(OSError):
+        while len(socks) < 1500 and not stop.is_set():
+            socks.append(socket.create_connection((host, int(port)), 2))
+    stop.wait()
+    for sock in socks:
+        sock.close()
+
+
+Client = Callable[[str, int, Stop], None]
+CLIENTS: dict[str, Client] = {
+    client.__name__.replace("_", "-"): client
+    for client in (
+        answers_not_taken, settings_flood, pings, rapid_reset, readers_whose_socket_is_full, readers_without_window,
+        uploads_that_never_end, tiny_frames, behind_a_profile, profiles, a_frame_in_pieces, bounds_that_wait,
+        windows_that_nobody_reads, idle_connections,
+    )
+}  # fmt: skip
+
+
+def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> None:
+    """Play these clients side by side, a thread each, for so long."""
+    os.nice(5)  # what they take of the machine isn't what is measured
+    stop = threading.Event()
+    threads = [threading.Thread(target=_again, args=(CLIENTS[name], address, cluster_id, stop), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join(5)
+
+
+def _again(client: Client, address: str, cluster_id: int, stop: Stop) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(OSError, grpc.RpcError):
+            client(address, cluster_id, stop)
+        stop.wait(_PAUSE_S)
