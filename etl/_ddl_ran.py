@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from etl._ddl_state import actual_columns
@@ -10,6 +10,7 @@ from etl.mysql import MySQLSession
 from upstream.schema import STATE_PUBLIC, Table
 
 _TRUNCATE_TABLE = 11
+_KEY_FLAGS = 2 | 4 | 8  # primary, unique, in an index
 _INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _PARTITIONS = "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -25,7 +26,7 @@ def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
 
 
 Fact = tuple[str, str, str, str]
-"""A kind (table, column, index, partition), the schema, the table, and the name of what is there, all in lower case."""
+"""A kind (table, column, index, partition), the schema, the table, as they are written, and the name of what is there, in lower case."""
 
 
 def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -36,6 +37,26 @@ def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tu
     there = _there(session, {fact[1:3] for fact in telling}) & telling
     fitting = [count for count, state in enumerate(states) if state & telling == there]
     return (fitting[0], fitting[-1]) if fitting else (0, len(ddls))
+
+
+def not_replayable(ddls: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The first DDL, if one is, before which changes can't be written on the tables as the DDL leaves them."""
+    for ddl in ddls:
+        before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
+        if not all(_same_rows(_table(before.get(key)), _table(document)) for key, document in after.items()):
+            return ddl
+    return None
+
+
+def _same_rows(before: Table | None, after: Table | None) -> bool:
+    """Whether rows of before a DDL can be written on the table that it leaves, without another row giving way."""
+    if before is None:
+        return True
+    if after is None or (before.schema_name, before.name) != (after.schema_name, after.name):
+        return False
+    shape = [[(c.name, c.tp, c.flag & ~_KEY_FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems) for c in t.columns if c.public] for t in (before, after)]
+    unique = [{index.name for index in t.indexes if index.unique and index.state == STATE_PUBLIC} for t in (before, after)]
+    return shape[0] == shape[1] and unique[1] <= unique[0] and _partitions(before) <= _partitions(after)
 
 
 def _states(ddls: Sequence[Mapping[str, Any]]) -> list[set[Fact]]:
@@ -56,7 +77,7 @@ def _facts(tables: Mapping[str, Table | None]) -> set[Fact]:
     found = set()
     for table in tables.values():
         if table is not None:
-            place = table.schema_name.lower(), table.name.lower()
+            place = table.schema_name, table.name
             found.add(("table", *place, ""))
             found |= {("column", *place, name) for name in _columns(table)}
             found |= {("index", *place, name) for name in _indexes(table)}

@@ -1,7 +1,9 @@
 """Going on from a checkpoint that a Drainer left when it broke off: how far it had come, as far as DDL tells.
 
-A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that has run says that all
-before it is downstream, and one that hasn't run that nothing after it is. Only what lies between has to be written in safe mode.
+A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that it has run says that all
+before it is downstream, and one that it hasn't run that nothing after it is. Only what lies between has to be written in safe mode. That
+a table looks as after a DDL doesn't say who made it so: a DBA may have built the same index beforehand. So what lies before such a DDL
+is passed over only if its rows are there.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 
 from etl._ahead import StoppedError
 from etl._ddl_scope import ScopeError, scope_ddl
+from etl._rows_there import first_missing
 from etl.checkpoint import Checkpoint
+from etl.mysql import MySQLSession
 from etl.settings import Settings
 from etl.sinks.sink import TakesOver
 from relay import RelayLog
@@ -28,7 +32,12 @@ def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: C
     Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says whether to
     go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and StoppedError.
     """
-    return sink.look_ahead(list(_ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings)))
+    ddls = list(_ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings))
+
+    def missing(session: MySQLSession, through: int) -> str:
+        return first_missing(session, relay, settings, checkpoint.commit_ts, through, checkpoint.safe_until)
+
+    return sink.look_ahead(ddls, missing)
 
 
 def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings) -> Iterator[dict[str, Any]]:

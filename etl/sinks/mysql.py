@@ -13,11 +13,11 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from etl._ddl_ran import how_many_ran
+from etl._ddl_ran import how_many_ran, not_replayable
 from etl._ddl_relax import relax
 from etl._sql_text import quote_name
 from etl._steps import Step
@@ -145,13 +145,22 @@ class MySQLSink:
     def _in_safe_mode(self) -> bool:
         return self._checkpoint is not None and self._checkpoint.needs_safe_mode
 
-    def look_ahead(self, ddls: Sequence[Mapping[str, Any]]) -> Checkpoint:
+    def look_ahead(self, ddls: Sequence[Mapping[str, Any]], missing: Callable[[MySQLSession, int], str]) -> Checkpoint:
         before = self._checkpoint
         assert before is not None
         ddls = [ddl for ddl in ddls if skip_reason(ddl, self._filters) is None]
         least, most = how_many_ran(self._session, ddls)
         if before.pending is not None:
             least = 0  # one that was begun here: its marker tells
+        if least and (wrong := missing(self._session, int(ddls[least - 1]["commit_ts"]))):
+            if (ddl := not_replayable(ddls[:least])) is not None:
+                raise DdlError(
+                    f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the tables on {self.address} look as "
+                    f"if it had run, but not all that was committed before it is there: {wrong}. Did somebody else make this change there? Then "
+                    "undo it, and let the task go on. If it was the Drainer, and the rows are right as they are, set \"commitTS\" in the "
+                    "checkpoint to this commit_ts"
+                )
+            least = 0  # written again on the tables as they are; the DDL finds that it is done
         self._session.query("COMMIT")
         if most < len(ddls):
             before = replace(before, safe_until=min(before.safe_until, int(ddls[most]["commit_ts"]) - 1))

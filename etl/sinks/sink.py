@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -64,9 +64,10 @@ class TakesOver(Protocol):
     def guard(self, keeper: Keeper) -> None:
         """Have every checkpoint that is found admitted before anything is written, and write checkpoints as the keeper's pipeline."""
 
-    def look_ahead(self, ddls: Sequence[Mapping[str, Any]]) -> Checkpoint:
+    def look_ahead(self, ddls: Sequence[Mapping[str, Any]], missing: Callable[[Any, int], str]) -> Checkpoint:
         """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and safe mode ends
-        before what hasn't. Raises DdlError for one that may have run, and must not run again."""
+        before what hasn't. `missing(session, ts)` names a row change through `ts` that isn't downstream, "" if all are. Raises DdlError for
+        one that may have run, and must not run again."""
 
 
 class Sink(Protocol):
