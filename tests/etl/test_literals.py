@@ -76,13 +76,17 @@ def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stay
     assert session.query("SELECT j FROM d.t") == [(text,)]
 
 
+def _is_digits(value: ast.AST) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("hex", "hexdigest")
+
+
 def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
     """F-strings and concatenations in which a quote is followed by a value."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             for before, after in zip(node.values, node.values[1:], strict=False):
                 text = before.value if isinstance(before, ast.Constant) else ""
-                if isinstance(after, ast.FormattedValue) and str(text).endswith("'"):
+                if isinstance(after, ast.FormattedValue) and str(text).endswith("'") and not _is_digits(after.value):
                     yield node
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and isinstance(node.left, ast.Constant):
             value: Any = node.left.value
