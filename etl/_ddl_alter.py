@@ -1,43 +1,187 @@
-"""ALTER TABLE statements made from what the downstream has and what the table is to be, where TiDB's text can't be run."""
+"""ALTER TABLE made from what a table was and what it is to be.
+
+What a statement says depends on the session it was written in: its database, ANSI_QUOTES, backslashes. What it did doesn't: TiDB keeps
+the whole table as each DDL job leaves it. So the difference is executed, against what the downstream has; what it holds in another
+form (`etl._ddl_forms`) stays in that form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from etl._ddl_generate import column_definition, index_definition, partition_change, partition_clause
-from etl._ddl_session import tables_of
-from etl._ddl_state import actual_columns
+from etl._ddl_columns import pair_columns
+from etl._ddl_forms import bound_columns, held_as, kept_long
+from etl._ddl_generate import (
+    column_definition,
+    foreign_key_definition,
+    index_definition,
+    quote_text,
+    table_options,
+)
+from etl._ddl_partitions import partition_change, plain_name
+from etl._ddl_state import ActualColumn, IndexShape, actual_columns, actual_indexes, has_foreign_key
 from etl._sql_text import quote_name, quote_table
 from etl.mysql import MySQLSession
-from upstream.schema import STATE_PUBLIC, Table
+from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
 _TRUNCATE_PARTITION = 23
+_LONG = {0xF9, 0xFA, 0xFB, 0xFC}
+_SHORT = {"varchar", "char", "varbinary", "binary"}
 
 
-def alternative(
-    session: MySQLSession, ddl: Mapping[str, Any], form: Callable[[Table], Table] | None = None
-) -> tuple[list[str] | None, list[str]]:
-    """(statements, warnings) that add, drop and define columns, indexes and partitions until the tables are as after the DDL, from
-    what they are. None: there is no such way. `form`: what to make of a table before, see `etl._ddl_generate`."""
-    before = tables_of(ddl, "before")
-    statements: list[str] = []
-    warnings: list[str] = []
-    for table_id, table in tables_of(ddl, "effect").items():
-        if table is None or not table.is_base_table:
-            return None, []
-        old = before.get(table_id)
-        change = ""
-        if int(ddl["type"]) == _TRUNCATE_PARTITION or (old is not None and partition_clause(old) != partition_clause(table)):
-            if old is None or bool(partition_clause(old)) != bool(partition_clause(table)):
-                return None, []
-            change = partition_change(old, table, int(ddl["type"]) == _TRUNCATE_PARTITION)
-        clauses = [change] if change else _clauses(session, old, form(table) if form else table, warnings)
-        if clauses is None:
-            return None, []
-        apart = _apart(clauses, session.dialect.indexes_new_columns)
-        statements += [f"ALTER TABLE {quote_table(table)} {', '.join(some)}" for some in apart]
-    return (statements, warnings) if statements or warnings else (None, [])
+def alterations(session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """(statements, warnings) that make the downstream's `old` the table it is to be; [] if there is nothing to do. May be asked
+    for again after a crash."""
+    return _Alteration(session, old, table, ddl).result()
+
+
+class _Alteration:
+    def __init__(self, session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> None:
+        self._session = session
+        self._dialect = session.dialect
+        self._ddl = ddl
+        self._actual = {column.name.lower(): column for column in actual_columns(session, table)}
+        self._pairs = pair_columns(old, table, ddl)
+        self._old = old
+        bound = bound_columns(table)
+        self._table = replace(table, columns=tuple(self._held(column, bound) for column in table.columns))
+        self._warnings: list[str] = []
+
+    def result(self) -> tuple[list[str], list[str]]:
+        if not self._actual:
+            return [], []
+        clauses = [*self._foreign_keys_gone(), *self._columns(), *self._indexes(), *self._foreign_keys(), *self._options()]
+        pieces = _apart(clauses, self._dialect.indexes_new_columns)
+        statements = [f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces]
+        change = partition_change(self._old, self._table, int(self._ddl["type"]) == _TRUNCATE_PARTITION)
+        if change:
+            statements.append(f"ALTER TABLE {quote_table(self._table)} {change}")
+        return statements, self._warnings
+
+    def _where(self, column: Column) -> ActualColumn | None:
+        """The downstream's column that is to become (or is) `column`."""
+        was = self._pairs.get(column.id)
+        named = [column.name] if was is None else [was.name, column.name]
+        if was is not None and column.name.lower() in self._actual and column.name.lower() not in {c.name.lower() for c in self._old.columns if c.public}:
+            named.reverse()  # it has its new name already
+        return next((self._actual[name.lower()] for name in named if name.lower() in self._actual), None)
+
+    def _held(self, column: Column, bound: set[str]) -> Column:
+        """`column` in the form in which the downstream has held it so far, if that form is good for it still."""
+        actual, was = self._where(column), self._pairs.get(column.id)
+        if actual is None or was is None:
+            return column
+        if column.name.lower() not in bound:
+            column = kept_long(column, was, actual.data_type)
+        return replace(column, generated="", generated_stored=False) if column.generated_stored and not actual.generated else column
+
+    def _columns(self) -> Iterator[str]:
+        wanted = [c for c in self._table.columns if c.public and not c.hidden]
+        placed = self._in_place(wanted)
+        before = ""
+        for column in wanted:
+            actual, was = self._where(column), self._pairs.get(column.id)
+            if actual is None and was is not None and column.generated:
+                continue  # left out so far
+            definition = column_definition(column, self._dialect)
+            place = f" AFTER {quote_name(before)}" if before else " FIRST"
+            before = column.name
+            if actual is None:
+                yield f"ADD COLUMN {definition}{place if column.id not in placed else ''}"
+                continue
+            moves = column.id not in placed
+            same_name = actual.name.lower() == column.name.lower()
+            if same_name and not moves and was is not None and self._as_before(was, column, actual) == definition:
+                continue
+            verb = f"MODIFY COLUMN {definition}" if same_name else f"CHANGE COLUMN {quote_name(actual.name)} {definition}"
+            if same_name and was is None and not moves:
+                continue  # added before an interruption
+            yield f"{verb}{place if moves else ''}"
+        kept = {c.name.lower() for c in wanted} | {c.name.lower() for c in self._pairs.values()}
+        for gone in self._old.columns:
+            if gone.public and not gone.hidden and gone.name.lower() in self._actual and gone.name.lower() not in kept:
+                yield f"DROP COLUMN {quote_name(gone.name)}"
+
+    def _as_before(self, was: Column, column: Column, actual: ActualColumn) -> str:
+        """The definition that the downstream's column has been given so far, under its present name."""
+        if was.tp in _LONG and actual.data_type in _SHORT:
+            return ""  # only now it is to be made longer
+        return column_definition(held_as(replace(was, name=column.name), actual.data_type, actual.generated), self._dialect)
+
+    def _in_place(self, wanted: Sequence[Column]) -> set[int]:
+        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or added, behind its neighbour. New
+        columns at the end belong there."""
+        order = {name: n for n, name in enumerate(self._actual)}
+        places = [(column, order[actual.name.lower()] if (actual := self._where(column)) else None) for column in wanted]
+        best: list[tuple[int, list[Column]]] = []  # the longest ascending run that ends at a place
+        for column, at in places:
+            if at is not None:
+                longest = max((run for end, run in best if end < at), key=len, default=[])
+                best.append((at, [*longest, column]))
+        found = {column.id for column in max((run for _, run in best), key=len, default=[])}
+        for column, at in reversed(places):
+            if at is not None:
+                break
+            found.add(column.id)
+        return found
+
+    def _indexes(self) -> Iterator[str]:
+        actual = actual_indexes(self._session, self._table)
+        renamed = {was.name.lower(): self._now(i).name for i, was in self._pairs.items()}
+        now = {_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC}
+        by_id = {index.id: index for index in now.values()}
+        for old in self._old.indexes:
+            name = _key(old)
+            new = by_id.get(old.id)
+            if new is not None and _shape(new) == _shape(old, renamed):
+                yield from self._kept_index(old, new, name in actual)
+            elif name in actual and (_key(old) not in now or actual[name] != _shape(now[_key(old)])):
+                yield "DROP PRIMARY KEY" if name == "primary" else f"DROP INDEX {quote_name(old.name)}"
+        known = {(old.id, _shape(old, renamed)) for old in self._old.indexes}
+        for index in now.values():
+            if (index.id, _shape(index)) in known or actual.get(_key(index)) == _shape(index):
+                continue
+            definition, warning = index_definition(self._table, index, self._dialect)
+            self._warnings += [warning] if warning else []
+            if definition:
+                yield f"ADD {definition}"
+
+    def _now(self, column_id: int) -> Column:
+        return next(column for column in self._table.columns if column.id == column_id)
+
+    def _kept_index(self, old: Index, new: Index, there: bool) -> Iterator[str]:
+        if not there:
+            if old.name != new.name or old.invisible != new.invisible:
+                self._warnings.append(f"index {new.name} of {self._table.full_name} was left out before")
+            return
+        if old.name != new.name:
+            yield f"RENAME INDEX {quote_name(old.name)} TO {quote_name(new.name)}"
+        if old.invisible != new.invisible:
+            yield f"ALTER INDEX {quote_name(new.name)} {self._dialect.index_visibility[new.invisible]}"
+
+    def _foreign_keys_gone(self) -> Iterator[str]:
+        kept = {key.get("id") for key in self._table.foreign_keys}
+        for key in self._old.foreign_keys:
+            name = plain_name(key["fk_name"])
+            if key.get("id") not in kept and has_foreign_key(self._session, self._table, name):
+                yield f"DROP FOREIGN KEY {quote_name(name)}"
+
+    def _foreign_keys(self) -> Iterator[str]:
+        known = {key.get("id") for key in self._old.foreign_keys}
+        for key in self._table.foreign_keys:
+            if key.get("id") not in known and not has_foreign_key(self._session, self._table, plain_name(key["fk_name"])):
+                yield f"ADD {foreign_key_definition(key)}"
+
+    def _options(self) -> Iterator[str]:
+        old, new = self._old, self._table
+        if (old.charset, old.collate) != (new.charset, new.collate) and new.charset:
+            yield table_options(new, self._dialect)
+        if old.comment != new.comment:
+            yield f"COMMENT={quote_text(new.comment)}"
+        if new.auto_increment > old.auto_increment:
+            yield f"AUTO_INCREMENT={new.auto_increment}"
 
 
 def _apart(clauses: list[str], together: bool) -> list[list[str]]:
@@ -47,38 +191,14 @@ def _apart(clauses: list[str], together: bool) -> list[list[str]]:
     return [some for some in (columns, rest) if some]
 
 
-def _clauses(session: MySQLSession, old: Table | None, table: Table, warnings: list[str]) -> list[str] | None:
-    dialect = session.dialect
-    actual = {column.name.lower() for column in actual_columns(session, table)}
-    if not actual:
-        return None
-    old_columns = {c.name.lower(): c for c in old.columns} if old else {}
-    wanted = [c for c in table.columns if c.public and not c.hidden]
-    if any(c.id in {o.id for o in old_columns.values()} and c.name.lower() not in old_columns for c in wanted):
-        return None  # a rename: add and drop would lose its values
-    clauses = [
-        f"{'MODIFY' if c.name.lower() in actual else 'ADD'} COLUMN {column_definition(c, dialect)}"
-        for c in wanted
-        if c.name.lower() not in actual or (old is not None and old_columns.get(c.name.lower()) != c)
-    ]
-    kept = {c.name.lower() for c in wanted}
-    clauses += [f"DROP COLUMN {quote_name(c.name)}" for n, c in old_columns.items() if n not in kept and n in actual]
-    found = {
-        str(name).lower()
-        for (name,) in session.query(
-            "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-            (table.schema_name, table.name),
-        )
-    }
-    public = {("primary" if i.primary else i.name.lower()): i for i in table.indexes if i.state == STATE_PUBLIC}
-    for name, index in public.items():
-        if name not in found:
-            definition, warning = index_definition(table, index, dialect)
-            clauses += [f"ADD {definition}"] if definition else []
-            warnings += [warning] if warning else []
-    gone = {i.name.lower(): i.name for i in old.indexes if not i.primary and i.name.lower() not in public} if old else {}
-    clauses += [f"DROP INDEX {quote_name(gone[name])}" for name in sorted(gone) if name in found]
-    return clauses
+def _key(index: Index) -> str:
+    return "primary" if index.primary else index.name.lower()
+
+
+def _shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape:
+    names = renamed or {}
+    columns = tuple((names.get(name.lower(), name).lower(), max(length, 0)) for name, _, length in index.columns)
+    return index.unique or index.primary, columns
 
 
 def drop_foreign_keys(session: MySQLSession, table: Table) -> list[str]:

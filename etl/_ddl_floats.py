@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from etl._ddl_session import tables_of
+from etl._ddl_columns import changed_columns
+from etl._ddl_generate import clock_columns, quote_text
 from etl._sql_text import quote_name, quote_table
 from etl.mysql import MySQLSession
 from upstream.schema import Column, Table
@@ -40,12 +41,12 @@ def spell(session: MySQLSession, ddl: Mapping[str, Any]) -> None:
             continue
         said = [str(text) for (text,) in session.query(f"SELECT DISTINCT {name} FROM {target} WHERE {name} IS NOT NULL")]
         changes = [(text, new) for text in said if (new := _spelling(column, text)) != text]
+        still = "".join(f", {own} = {own}" for own in clock_columns(table))
         for first in range(0, len(changes), _BATCH):
-            some = changes[first : first + _BATCH]
-            cases = " ".join("WHEN %s THEN %s" for _ in some)
-            session.query(
-                f"UPDATE {target} SET {name} = CASE {name} {cases} END WHERE {name} IN ({', '.join('%s' for _ in some)})",
-                [part for pair in some for part in pair] + [text for text, _ in some],
+            some = [(quote_text(text), quote_text(new)) for text, new in changes[first : first + _BATCH]]
+            cases = " ".join(f"WHEN {text} THEN {new}" for text, new in some)
+            session.execute(
+                f"UPDATE {target} SET {name} = CASE {name} {cases} END{still} WHERE {name} IN ({', '.join(text for text, _ in some)})"
             )
 
 
@@ -55,13 +56,6 @@ def _spelling(column: Column, text: str) -> str:
 
 
 def _columns(ddl: Mapping[str, Any]) -> Iterator[tuple[Table, Column]]:
-    before = tables_of(ddl, "before")
-    for table_id, table in tables_of(ddl, "effect").items():
-        old = before.get(table_id)
-        if old is None or table is None:
-            continue
-        after = {c.name.lower(): c for c in table.columns if c.public}
-        for column in old.columns:
-            new = after.get(column.name.lower())
-            if column.public and column.kind in ("float", "double") and not column.generated and new is not None and new.kind == "text":
-                yield old, column
+    for change in changed_columns(ddl):
+        if change.old.kind in ("float", "double") and not change.old.generated and change.new.kind == "text":
+            yield change.before, change.old

@@ -1,13 +1,16 @@
-"""CREATE TABLE and column definitions from a table's description, for statements the downstream doesn't take as they are.
+"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the statements that create tables, views and
+sequences.
 
-Like TiDB's own text they are for a session with NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
+TiDB's own text isn't executed: what it means depends on the session it was written in. These are for a session with
+NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
+from etl._ddl_partitions import partition_clause, plain_name
 from etl._ddl_text import charset_name, collation_name
 from etl._sql_text import quote_name, quote_table
 from etl.dialect import Dialect
@@ -17,8 +20,8 @@ _FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
 _INTEGER = {1: "TINYINT", 2: "SMALLINT", 3: "INT", 8: "BIGINT", 9: "MEDIUMINT"}
 _LONG = {0xF9: ("TINYTEXT", "TINYBLOB"), 0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"), 0xFB: ("LONGTEXT", "LONGBLOB"), 0xFC: ("TEXT", "BLOB")}
 _LONGEST_KEY = 768  # characters of utf8mb4 in 3072 bytes
-_WIDE_FROM = 64  # characters; shorter ones aren't worth turning into TEXT
-_PARTITION = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
+_ACTION = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
+_ALGORITHM = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
 
 
 def quote_text(text: str) -> str:
@@ -57,34 +60,9 @@ def column_type(column: Column) -> str:
     return f"/* unknown type {tp} */ LONGBLOB"
 
 
-def widened(table: Table) -> Table:
-    """The table with its longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of
-    all columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same."""
-    bound = {name.lower() for index in table.indexes for name, _, _ in index.columns}
-    partition = table.partition or {}
-    bound |= {_cistr(c).lower() for c in partition.get("columns") or ()}
-    expression = str(partition.get("expr") or "").lower()
-
-    def widen(column: Column) -> Column:
-        if column.tp not in (15, 0xFD) or column.flen < _WIDE_FROM or column.name.lower() in bound or f"`{column.name.lower()}`" in expression:
-            return column
-        size = column.flen * (1 if column.kind == "binary" else 4)
-        return replace(column, tp=0xFC if size <= 65_535 else 0xFA, flen=-1)
-
-    return replace(table, columns=tuple(widen(column) for column in table.columns))
-
-
-def plain(table: Table) -> Table:
-    """The table without what only matters to those who write by themselves: defaults that are expressions, AUTO_INCREMENT."""
-    return replace(
-        table,
-        columns=tuple(
-            replace(
-                column, default=None if column.default_is_expr else column.default, default_is_expr=False, flag=column.flag & ~_FLAG_AUTO_INCREMENT
-            )
-            for column in table.columns
-        ),
-    )  # fmt: skip
+def clock_columns(table: Table) -> list[str]:
+    """Quoted names of the columns that move with the clock at every UPDATE which doesn't set them."""
+    return [quote_name(column.name) for column in table.writable_columns if column.flag & _FLAG_ON_UPDATE_NOW]
 
 
 def column_definition(column: Column, dialect: Dialect) -> str:
@@ -151,10 +129,11 @@ def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str,
             return f"UNIQUE KEY ({keys})", f"the primary key of {table.full_name} is on a generated column: a unique key instead"
         return f"PRIMARY KEY ({keys})", ""
     comment = f" COMMENT {quote_text(index.comment)}" if index.comment else ""
-    return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}", ""
+    hidden = f" {dialect.index_visibility[1]}" if index.invisible else ""
+    return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}{hidden}", ""
 
 
-def create_table(table: Table, dialect: Dialect, partitions: bool = True) -> tuple[str, list[str]]:
+def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
     """(CREATE TABLE statement, what was left out or changed)."""
     warnings = []
     lines = [column_definition(column, dialect) for column in table.columns if column.public and not column.hidden]
@@ -170,63 +149,44 @@ def create_table(table: Table, dialect: Dialect, partitions: bool = True) -> tup
             definition, warning = index_definition(table, index, dialect)
             lines += [definition] if definition else []
             warnings += [warning] if warning else []
+    lines += [foreign_key_definition(key) for key in table.foreign_keys]
     comment = f" COMMENT={quote_text(table.comment)}" if table.comment else ""
-    partition = partition_clause(table) if partitions else ""
-    statement = f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {table_options(table, dialect)}{comment}{partition}"
-    if table.partition and table.partition.get("enable", True) and not partition:
-        warnings.append(f"{table.full_name} is created without its partitions")
-    return statement, warnings
+    counter = f" AUTO_INCREMENT={table.auto_increment}" if table.auto_increment else ""
+    options = f"ENGINE=InnoDB {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
+    return f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {options}", warnings
 
 
-def partition_clause(table: Table) -> str:
-    """`` PARTITION BY ...`` or nothing."""
-    info: dict[str, Any] = table.partition or {}
-    kind = _PARTITION.get(int(info.get("type") or 0))
-    if kind is None or not info.get("enable", True):
-        return ""
-    columns = [_cistr(c) for c in info.get("columns") or ()]
-    by = ", ".join(quote_name(c) for c in columns) if columns else str(info.get("expr") or "")
-    if kind in ("HASH", "KEY"):
-        return f" PARTITION BY {kind} ({by}) PARTITIONS {int(info.get('num') or len(info.get('definitions') or ()) or 1)}"
-    definitions = ", ".join(partition_definition(info, definition) for definition in info.get("definitions") or ())
-    return f" PARTITION BY {kind}{' COLUMNS' if columns else ''} ({by}) ({definitions})"
+def foreign_key_definition(key: Mapping[str, Any]) -> str:
+    """``CONSTRAINT name FOREIGN KEY ...`` from TiDB's FKInfo."""
+    columns, referred = (", ".join(quote_name(plain_name(c)) for c in key.get(part) or ()) for part in ("cols", "ref_cols"))
+    target = quote_name(plain_name(key["ref_table"]))
+    if plain_name(key.get("ref_schema") or ""):
+        target = f"{quote_name(plain_name(key['ref_schema']))}.{target}"
+    actions = "".join(
+        f" ON {event} {_ACTION[int(key.get(part) or 0)]}"
+        for event, part in (("DELETE", "on_delete"), ("UPDATE", "on_update"))
+        if int(key.get(part) or 0) in _ACTION
+    )
+    return f"CONSTRAINT {quote_name(plain_name(key['fk_name']))} FOREIGN KEY ({columns}) REFERENCES {target} ({referred}){actions}"
 
 
-def bounds_depend_on_zone(table: Table) -> bool:
-    """Whether partition bounds in a statement are UNIX_TIMESTAMPs of the upstream session; the table's description has numbers."""
-    return "unix_timestamp" in str((table.partition or {}).get("expr") or "").lower()
+def create_view(table: Table) -> str:
+    """CREATE OR REPLACE VIEW. TiDB keeps the query with every table's full name, so it means the same in every session."""
+    info: dict[str, Any] = table.view or {}
+    columns = ", ".join(quote_name(column.name) for column in table.columns)
+    algorithm = _ALGORITHM.get(int(info.get("view_algorithm") or 0), "UNDEFINED")
+    security = "INVOKER" if int(info.get("view_security") or 0) == 1 else "DEFINER"
+    return (
+        f"CREATE OR REPLACE ALGORITHM={algorithm} DEFINER=CURRENT_USER SQL SECURITY {security} VIEW {quote_table(table)}"
+        f"{f' ({columns})' if columns else ''} AS {info['view_select']}"
+    )
 
 
-def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> str:
-    """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's PartitionInfo)."""
-    columns = info.get("columns") or ()
-    if _PARTITION.get(int(info.get("type") or 0)) == "RANGE":
-        bound = ", ".join(definition.get("less_than") or ())
-        values = f"LESS THAN {'MAXVALUE' if bound.upper() == 'MAXVALUE' and not columns else f'({bound})'}"
-    else:
-        rows = [", ".join(row) for row in definition.get("in_values") or ()]
-        values = f"IN ({', '.join(f'({row})' if len(columns) > 1 else row for row in rows)})"
-    return f"PARTITION {quote_name(_cistr(definition['name']))} VALUES {values}"
-
-
-def partition_change(before: Table, after: Table, truncates: bool) -> str:
-    """What makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were. TiDB has spellings for it
-    that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a new id and their old name are emptied."""
-    old, new = ({d["id"]: d for d in (t.partition or {}).get("definitions") or ()} for t in (before, after))
-    info = after.partition or {}
-    gone = [d for i, d in old.items() if i not in new]
-    come = [d for i, d in new.items() if i not in old]
-    names = ", ".join(quote_name(_cistr(d["name"])) for d in gone)
-    if int(info.get("type") or 0) not in (1, 3) and not truncates:
-        count = len(new) - len(old)
-        return f"ADD PARTITION PARTITIONS {count}" if count > 0 else f"COALESCE PARTITION {-count}" if count else ""
-    if truncates and gone:
-        return f"TRUNCATE PARTITION {names}"
-    definitions = ", ".join(partition_definition(info, d) for d in come)
-    if gone and come:
-        return f"REORGANIZE PARTITION {names} INTO ({definitions})"
-    return f"DROP PARTITION {names}" if gone else f"ADD PARTITION ({definitions})" if come else ""
-
-
-def _cistr(name: Any) -> str:
-    return str(name["O"]) if isinstance(name, dict) else str(name)
+def sequence_statement(verb: str, table: Table) -> str:
+    """CREATE or ALTER SEQUENCE."""
+    info: dict[str, Any] = table.sequence or {}
+    cache = f"CACHE {info['sequence_cache_value']}" if info.get("sequence_cache") else "NOCACHE"
+    return (
+        f"{verb} SEQUENCE {quote_table(table)} START WITH {info['sequence_start']} MINVALUE {info['sequence_min_value']} "
+        f"MAXVALUE {info['sequence_max_value']} INCREMENT BY {info['sequence_increment']} {cache} {'CYCLE' if info.get('sequence_cycle') else 'NOCYCLE'}"
+    )

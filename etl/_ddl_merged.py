@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from etl._ddl_forms import computed, without_foreign_keys, without_partitions
 from etl._ddl_generate import create_table
 from etl._ddl_ran import has_run
-from etl._ddl_session import tables_of
+from etl._ddl_tables import tables_of
 from etl._sql_text import quote_name, quote_table
 from etl.mysql import MySQLSession
 from upstream.schema import Table
@@ -30,7 +31,7 @@ def structure_differences(session: MySQLSession, table: Table) -> list[str]:
     """What of columns and unique keys is other than in the table that is there downstream; [] if its rows fit and are told apart
     in the same way."""
     check = f"{quote_name(table.schema_name)}.{quote_name(f'sluice_same_{table.id}')}"
-    statement, _ = create_table(table, session.dialect, partitions=False)
+    statement, _ = create_table(without_foreign_keys(without_partitions(computed(table))), session.dialect)
     session.execute(statement.replace(f"CREATE TABLE {quote_table(table)}", f"CREATE TEMPORARY TABLE {check}", 1))
     try:
         here, there = _columns(session, check), _columns(session, quote_table(table))

@@ -29,6 +29,11 @@ def rename_tables(statement: str, schema: str, rename: Rename) -> str:
     return _Renaming(statement, schema, rename).text()
 
 
+def rename_in_query(query: str, rename: Rename) -> str:
+    """The query of a view, in which every table has its full name, with every table's name replaced."""
+    return _Renaming(query, "", rename).query()
+
+
 def rename_database(statement: str, name: str) -> str:
     """A CREATE, ALTER or DROP DATABASE with another name."""
     words = tokens(statement)
@@ -102,9 +107,15 @@ class _Renaming:
                 return
             n += 1
 
+    def query(self) -> str:
+        self._query(0)
+        return "".join(self._words)
+
     def _view(self) -> None:
         n = next(i for i in range(1, len(self._at)) if self._word(i) == "VIEW")
-        n = self._replace(self._skip(n + 1))
+        self._query(self._replace(self._skip(n + 1)))
+
+    def _query(self, n: int) -> None:
         # Where a table is named, its old name becomes an alias, so that columns qualified with it go on meaning the same.
         froms: list[bool] = [False]
         opened = [0]

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl._ddl_names import rename_database, rename_tables
+from etl._ddl_names import rename_database, rename_in_query, rename_tables
+from etl._ddl_partitions import plain_name
 from etl._table_changes import ChangeError
 from etl.decided import REPLACED_BY
 from etl.filters import Filter
@@ -178,7 +179,21 @@ class _Scope:
 
     def _routed(self, table: Table) -> Table:
         target = self._target(table)
-        return replace(table, schema_name=target.schema, name=target.table)
+        return replace(
+            table, schema_name=target.schema, name=target.table, view=self._routed_view(table),
+            foreign_keys=tuple(self._routed_key(table, key) for key in table.foreign_keys),
+        )  # fmt: skip
+
+    def _routed_view(self, table: Table) -> dict[str, Any] | None:
+        if not table.view or not self._routes.rules:
+            return table.view
+        return {**table.view, "view_select": rename_in_query(str(table.view["view_select"]), self._name)}
+
+    def _routed_key(self, table: Table, key: dict[str, Any]) -> dict[str, Any]:
+        if not self._routes.rules:
+            return key
+        schema, name = self._name(plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"]))
+        return {**key, "ref_schema": schema, "ref_table": name}
 
     def _routed_schema(self, schema: Schema) -> Schema:
         return replace(schema, name=self._routes.target_schema(schema.name))

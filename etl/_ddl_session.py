@@ -13,6 +13,7 @@ import zoneinfo
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from etl._ddl_columns import added_columns, changed_columns
 from etl._sql_text import quote_name, quote_table
 from etl.mysql import DownstreamError, MySQLSession
 from upstream.schema import Column, Table
@@ -24,12 +25,6 @@ _UTC = {"", "UTC", "ETC/UTC", "+00:00"}
 
 class UnknownZoneError(Exception):
     """The server doesn't know the time zone in which TiDB converted values, and no fixed offset stands for it."""
-
-
-def tables_of(ddl: Mapping[str, Any], part: str) -> dict[int, Table | None]:
-    """The tables in a DDL's `effect` or in its `before`, by id; None = gone."""
-    source = (ddl.get("effect") or {}).get("tables") if part == "effect" else ddl.get(part)
-    return {int(i): Table.from_json(t) if t else None for i, t in (source or {}).items()}
 
 
 @contextlib.contextmanager
@@ -53,11 +48,9 @@ def ddl_session(session: MySQLSession, ddl: Mapping[str, Any]) -> Iterator[None]
 
 def _moment(ddl: Mapping[str, Any]) -> str:
     """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted it; "" if it didn't."""
-    before = {c.id for t in tables_of(ddl, "before").values() if t for c in t.columns}
-    for table in tables_of(ddl, "effect").values():
-        for column in table.columns if table else ():
-            if column.id not in before and _is_current_time(column) and re.match(r"\d{4}-\d\d-\d\d ", str(column.origin_default)):
-                return str(column.origin_default)
+    for _, column in added_columns(ddl):
+        if _is_current_time(column) and re.match(r"\d{4}-\d\d-\d\d ", str(column.origin_default)):
+            return str(column.origin_default)
     return ""
 
 
@@ -80,19 +73,8 @@ def _set_zone(session: MySQLSession, ddl: Mapping[str, Any]) -> None:
 
 
 def _converted(ddl: Mapping[str, Any]) -> list[tuple[Table, Column]]:
-    before = tables_of(ddl, "before")
-    found = []
-    for table_id, table in tables_of(ddl, "effect").items():
-        old = before.get(table_id)
-        if table is None or old is None:
-            continue
-        after = {c.name.lower(): c for c in table.columns if c.public}
-        by_id = {c.id: c for c in table.columns if c.public}
-        for column in old.columns:
-            new = after.get(column.name.lower()) or by_id.get(column.id)
-            if column.public and new is not None and new.kind != column.kind and "timestamp" in (new.kind, column.kind):
-                found.append((old, column))
-    return found
+    kinds = ((change, {change.old.kind, change.new.kind}) for change in changed_columns(ddl))
+    return [(change.before, change.old) for change, found in kinds if len(found) == 2 and "timestamp" in found]
 
 
 def _fixed_offset(session: MySQLSession, name: str, columns: list[tuple[Table, Column]]) -> str:

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from etl._ddl_generate import column_definition, table_options
-from etl._ddl_session import tables_of
+from etl._ddl_columns import pair_columns
+from etl._ddl_forms import held_as, is_longer
+from etl._ddl_generate import clock_columns, column_definition, table_options
 from etl._ddl_state import actual_columns, wrong_collations
+from etl._ddl_tables import table_pairs, tables_of
 from etl._sql_text import literal_column, quote_name, quote_table
 from etl.mysql import MySQLSession
 from upstream.codec.column_value import missing_value
 from upstream.codec.columnar import arrow_type, constant
 from upstream.schema import Column, Table
 
-_ON_UPDATE_NOW = 8192
 # What a server fills in for existing rows may differ for these: its clock, its time zone, its idea of an empty document.
 _CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "json"}
 
@@ -29,14 +30,14 @@ class UnsettledError(Exception):
 def settle(session: MySQLSession, ddl: Mapping[str, Any]) -> list[str]:
     """Check and repair the tables a DDL job leaves behind; warnings. Raises UnsettledError, DownstreamError."""
     warnings: list[str] = []
-    before = tables_of(ddl, "before")
+    before = {table.id: old for old, table in table_pairs(ddl)}
     for table_id, table in tables_of(ddl, "effect").items():
         if table is not None and table.is_base_table:
-            warnings += _settle_table(session, before.get(table_id), table)
+            warnings += _settle_table(session, before.get(table_id), table, ddl)
     return warnings
 
 
-def _settle_table(session: MySQLSession, old: Table | None, table: Table) -> list[str]:
+def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any]) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
     names = {column.name.lower() for column in actual}
@@ -51,21 +52,24 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table) -> lis
     dialect = session.dialect
     wrong = wrong_collations(table, actual, dialect)
     if wrong:
-        by_name = {column.name: column for column in table.columns}
-        changes = ", ".join(f"MODIFY COLUMN {column_definition(by_name[n], dialect)}" for n in wrong)
+        held = {column.name.lower(): column for column in actual}
+        found = [(c, held[c.name.lower()]) for c in table.columns if c.name in wrong]
+        changes = ", ".join(f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, a.generated), dialect)}" for c, a in found)
         session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
-    checked = _CHECKED_KINDS - ({"json"} if dialect.has_json_type else set())  # there nothing but 'null' is filled in, as upstream
-    added = [column for column in _added(old, table) if column.kind in checked] if old is not None else []
-    if added:
-        _fill(session, table, added)
+    if old is not None:
+        kinds = {column.name.lower(): column.data_type for column in actual}
+        checked = _CHECKED_KINDS - ({"json"} if dialect.has_json_type else set())  # there nothing but 'null' is filled in, as upstream
+        added = [c for c in _added(old, table, ddl) if c.kind in checked or is_longer(c, kinds[c.name.lower()])]
+        if added:
+            _fill(session, table, added)
     return warnings
 
 
-def _added(old: Table, table: Table) -> list[Column]:
-    """Columns that existing rows have been given a value for. A changed type gives a new id under the old name: not one of these."""
-    ids, names = {c.id for c in old.columns if c.public}, {c.name.lower() for c in old.columns if c.public}
-    return [c for c in table.writable_columns if c.id not in ids and c.name.lower() not in names]
+def _added(old: Table, table: Table, ddl: Mapping[str, Any]) -> list[Column]:
+    """Columns that existing rows have been given a value for."""
+    known = pair_columns(old, table, ddl)
+    return [column for column in table.writable_columns if column.id not in known]
 
 
 def _fill(session: MySQLSession, table: Table, columns: list[Column]) -> None:
@@ -73,8 +77,7 @@ def _fill(session: MySQLSession, table: Table, columns: list[Column]) -> None:
     values = {
         quote_name(c.name).encode(): literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py() for c in columns
     }
-    # Columns that move with the clock at every update must not.
-    still = [quote_name(c.name).encode() for c in table.writable_columns if c.flag & _ON_UPDATE_NOW and c not in columns]
+    still = [name.encode() for name in clock_columns(table) if name.encode() not in values]
     changes = [b"%b = %b" % pair for pair in values.items()] + [b"%b = %b" % (name, name) for name in still]
     as_wanted = b" AND ".join(b"%b <=> %b" % pair for pair in values.items())
     session.execute(b"UPDATE %b SET %b WHERE NOT (%b)" % (quote_table(table).encode(), b", ".join(changes), as_wanted))

@@ -32,10 +32,16 @@ _LOCK_WAIT_TIMEOUT = 1205
 
 @dataclass(frozen=True, slots=True)
 class ActualColumn:
-    """A downstream column. `collation` is "" for those that hold no text."""
+    """A downstream column. `collation` is "" for those that hold no text; `data_type` as in ``varchar``; `generated`: it is computed."""
 
     name: str
     collation: str
+    data_type: str = ""
+    generated: bool = False
+
+
+IndexShape = tuple[bool, tuple[tuple[str, int], ...]]
+"""Whether it is unique, and its (column in lower case, prefix length or 0)."""
 
 
 def affected_names(ddl: Mapping[str, Any]) -> tuple[set[str], set[str]]:
@@ -88,11 +94,35 @@ def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
 def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
     """The downstream table's columns, [] if there is no such table."""
     rows = session.query(
-        "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, '') FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
-        "ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, ''), DATA_TYPE, COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         (table.schema_name, table.name),
     )
-    return [ActualColumn(str(name), str(collation)) for name, collation in rows]
+    return [ActualColumn(str(name), str(collation), str(kind).lower(), bool(int(generated))) for name, collation, kind, generated in rows]
+
+
+def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]:
+    """The downstream table's indexes by their names in lower case."""
+    rows = session.query(
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COALESCE(SUB_PART, 0) FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND "
+        "TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        (table.schema_name, table.name),
+    )
+    found: dict[str, IndexShape] = {}
+    for name, not_unique, column, length in rows:
+        _, columns = found.get(str(name).lower(), (False, ()))
+        found[str(name).lower()] = not int(not_unique), (*columns, (str(column).lower(), int(length)))
+    return found
+
+
+def has_foreign_key(session: MySQLSession, table: Table, name: str) -> bool:
+    """Whether the downstream's table has a foreign key of this name."""
+    return bool(
+        session.query(
+            "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s AND CONSTRAINT_NAME = %s",
+            (table.schema_name, table.name, name),
+        )
+    )
 
 
 def wrong_collations(table: Table, actual: Iterable[ActualColumn], dialect: Dialect) -> list[str]:

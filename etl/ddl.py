@@ -1,8 +1,8 @@
 """DDL jobs executed downstream.
 
-What a job means is known from the job (its type, the tables it leaves behind), never from its text. Statements whose text matters
-(ALTER TABLE and the like) run as TiDB wrote them, with the spelling adapted; the others are generated. What a downstream can't
-hold is left out and reported as a warning; what can't be done at all is a DdlError that says how to go on.
+What a job means is known from the job (its type, the tables before it and those it leaves behind), never from its text, which depends
+on the session it was written in: statements are made from the tables. What a downstream can't hold is held in another form or left
+out, and reported as a warning; what can't be done at all is a DdlError that says how to go on.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from etl._ddl_alter import alternative, drop_foreign_keys
+from etl._ddl_alter import alterations, drop_foreign_keys
 from etl._ddl_floats import becomes_text, spell
-from etl._ddl_generate import bounds_depend_on_zone, create_table, plain, table_options, widened
+from etl._ddl_forms import computed, forms, told
+from etl._ddl_generate import create_table, create_view, sequence_statement
 from etl._ddl_merged import done_by_another, structure_differences
+from etl._ddl_partitions import exchanged_partition
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
 from etl._ddl_session import UnknownZoneError, ddl_session
-from etl._ddl_session import tables_of as _tables
 from etl._ddl_settle import UnsettledError, settle
 from etl._ddl_state import actual_columns, fingerprint
-from etl._ddl_text import adapt, charset_name, collation_name, exchanged_partition, normal_strings
+from etl._ddl_tables import table_pairs
+from etl._ddl_tables import tables_of as _tables
+from etl._ddl_text import charset_name, collation_name
 from etl._sql_text import columns_text, quote_name, quote_table
 from etl.filters import Filter
 from etl.mysql import DownstreamError, MySQLSession, is_transient
@@ -33,24 +36,14 @@ CREATE_SCHEMA, DROP_SCHEMA, CREATE_TABLE, DROP_TABLE = 1, 2, 3, 4
 DROP_COLUMN, DROP_COLUMNS, TRUNCATE_TABLE, RENAME_TABLE = 6, 38, 11, 14
 CREATE_VIEW, DROP_VIEW, RECOVER_TABLE, ALTER_SCHEMA = 21, 24, 25, 26
 CREATE_SEQUENCE, ALTER_SEQUENCE, DROP_SEQUENCE = 34, 35, 36
-RENAME_INDEX, INDEX_VISIBILITY, ADD_PARTITION, REORGANIZE_PARTITION = 18, 41, 19, 64
 EXCHANGE_PARTITION, RENAME_TABLES, CREATE_TABLES, FLASHBACK_CLUSTER, RECOVER_SCHEMA = 42, 47, 60, 62, 63
 _MEANINGLESS = {
     16: "SHARD_ROW_ID_BITS", 29: "ADMIN REPAIR TABLE", 30: "TiFlash replicas", 39: "AUTO_ID_CACHE", 40: "AUTO_RANDOM_BASE", 58: "statistics options",
     65: "TTL", 66: "TTL",
 }  # fmt: skip
-# What the job left out of the table doesn't concern the rows: foreign keys, checks; names and visibility of an index left out.
-_DISPENSABLE = {
-    9: "foreign key", 10: "foreign key", 43: "check", 44: "check", 45: "check", RENAME_INDEX: "index", INDEX_VISIBILITY: "index",
-}  # fmt: skip
-_NO_SUCH_INDEX = 1176
 _SWAPS = (EXCHANGE_PARTITION, RENAME_TABLE, RENAME_TABLES, RECOVER_TABLE, TRUNCATE_TABLE)
 # Several statements that find out by themselves what is left to do.
 _REPEATABLE = {DROP_SCHEMA, RECOVER_SCHEMA, TRUNCATE_TABLE}
-# Server errors that say the statement's outcome is there already.
-_ALREADY = {1007, 1008, 1050, 1051, 1060, 1061, 1091}
-# A key, a column or a whole row is too long in the downstream's units.
-_TOO_LONG = {1071, 1074, 1118}
 _IN_FOREIGN_KEY = {1553, 1828, 1829, 1832, 1833, 1834}
 _NO_SUCH_TABLE = {1051, 1146}
 # Values that don't fit the new type: TiDB converted them (its session wasn't strict, or it judged by another rule).
@@ -131,7 +124,7 @@ class DdlExecutor:
             with ddl_session(self._session, ddl):
                 if done_by_another(self._session, ddl):
                     return [f"done already, as {ddl['merged']} merges tables: another of them brought the statement before"]
-                warnings = self._special.get(int(ddl["type"]), self._statement)(ddl)
+                warnings = self._special.get(int(ddl["type"]), self._alter)(ddl)
             return warnings + self._settle(ddl)
 
     def settle(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -140,7 +133,7 @@ class DdlExecutor:
             warnings: list[str] = []
             if int(ddl["type"]) in _REPEATABLE or becomes_text(ddl):
                 with ddl_session(self._session, ddl):
-                    warnings = self._special.get(int(ddl["type"]), self._statement)(ddl)
+                    warnings = self._special.get(int(ddl["type"]), self._alter)(ddl)
             return warnings + self._settle(ddl)
 
     def _settle(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -158,44 +151,48 @@ class DdlExecutor:
         except (UnsettledError, UnknownZoneError) as error:
             raise self._failure(ddl, str(error)) from error
 
-    def _statement(self, ddl: Mapping[str, Any]) -> list[str]:
-        """Run the text, adapted; then in a mode that converts what doesn't fit; then what can be generated instead."""
-        self._use(ddl)
-        text = adapt(_normal_text(ddl), self._session.dialect, target=_target(ddl))
-        kind = int(ddl["type"])
-        if kind in (ADD_PARTITION, REORGANIZE_PARTITION) and any(t and bounds_depend_on_zone(t) for t in _tables(ddl, "effect").values()):
-            text = next(iter(alternative(self._session, ddl)[0] or ()), text)
+    def _alter(self, ddl: Mapping[str, Any]) -> list[str]:
+        """Make tables what they are after the job, from what they are."""
+        known = {table.id for _, table in table_pairs(ddl)}
+        effect = _tables(ddl, "effect")
+        if not effect or any(t is not None and t.is_base_table and i not in known for i, t in effect.items()):
+            raise self._failure(ddl, f"job type {ddl['type']} doesn't say what becomes of which table")
+        warnings: list[str] = []
         spell(self._session, ddl)
-        try:
-            return self._execute(text, ddl)
-        except DownstreamError as error:
-            if is_transient(error):
-                raise
-            if error.code in _DATA_ERRORS:
-                return self._lenient(text, error)
-            if kind in _DISPENSABLE and (_DISPENSABLE[kind] != "index" or error.code == _NO_SUCH_INDEX):
-                return [f"{_DISPENSABLE[kind]} left as it was: {error.message}"]
-            generated, warnings = alternative(self._session, ddl, widened if error.code in _TOO_LONG else None)
-            for statement in generated or ():
-                try:
+        for old, table in table_pairs(ddl):
+            if old.is_base_table and table.is_base_table:
+                warnings += self._alter_one(ddl, old, table)
+        return warnings
+
+    def _alter_one(self, ddl: Mapping[str, Any], old: Table, table: Table) -> list[str]:
+        first: DownstreamError | None = None
+        tried: list[list[str]] = []
+        for form in forms(table):
+            made = form(table)
+            statements, warnings = alterations(self._session, form(old), made, ddl)
+            if statements in tried:
+                continue
+            tried.append(statements)
+            try:
+                for statement in statements:
                     warnings += self._execute(statement, ddl)
-                except DownstreamError as refused:
-                    if is_transient(refused):
-                        raise
-                    for simpler in alternative(self._session, ddl, plain)[0] or ():
-                        self._session.execute(simpler)
-            if error.code in _ALREADY:
-                return [f"{error.message}: taken as done", *warnings]
-            if generated is None:
-                raise
-            return [f"executed in another form because {error.message}", *warnings]
+            except DownstreamError as error:
+                if is_transient(error):
+                    raise
+                first = first or error
+                continue
+            return warnings + ([f"executed in another form because {first.message}", *told(computed(table), made)] if first else [])
+        assert first is not None
+        raise first
 
     def _execute(self, statement: str, ddl: Mapping[str, Any]) -> list[str]:
-        """Run a statement; once more without the foreign keys that are in its way."""
+        """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what doesn't fit."""
         try:
             self._session.execute(statement)
             return []
         except DownstreamError as error:
+            if error.code in _DATA_ERRORS:
+                return self._lenient(statement, error)
             if error.code not in _IN_FOREIGN_KEY:
                 raise
             dropped = [warning for t in _tables(ddl, "before").values() if t for warning in drop_foreign_keys(self._session, t)]
@@ -233,26 +230,14 @@ class DdlExecutor:
         return warnings
 
     def _create(self, ddl: Mapping[str, Any]) -> list[str]:
-        warnings: list[str] = []
-        tables = [t for t in _tables(ddl, "effect").values() if t is not None]
-        written = len(tables) == 1 and int(ddl["type"]) == CREATE_TABLE
-        for table in tables:
-            warnings += self._create_one(ddl, table, as_written=written and not bounds_depend_on_zone(table))
-        return warnings
+        return [warning for table in _tables(ddl, "effect").values() if table is not None for warning in self._create_one(ddl, table)]
 
-    def _create_one(self, ddl: Mapping[str, Any], table: Table, as_written: bool) -> list[str]:
-        dialect = self._session.dialect
-        candidates: list[tuple[str, list[str]]] = []
-        if as_written and not table.temp_table_type:
-            candidates.append((adapt(_normal_text(ddl), dialect, table_options(table, dialect), quote_table(table)), []))
-        wide = widened(table)
-        candidates += [create_table(table, dialect), create_table(wide, dialect), create_table(plain(wide), dialect)]
-        if table.partition:
-            candidates.append(create_table(plain(wide), dialect, partitions=False))
+    def _create_one(self, ddl: Mapping[str, Any], table: Table) -> list[str]:
         first: DownstreamError | None = None
-        for statement, left_out in candidates:
+        for form in forms(table):
+            made = form(table)
+            statement, left_out = create_table(made, self._session.dialect)
             try:
-                self._use(ddl)
                 self._session.execute(statement)
             except DownstreamError as error:
                 if is_transient(error):
@@ -261,8 +246,9 @@ class DdlExecutor:
                     return self._found(ddl, table)
                 first = first or error
                 continue
+            left_out += told(table, made)
             if table.temp_table_type:
-                left_out = [*left_out, f"{table.full_name} is temporary upstream: an empty table stands for it"]
+                left_out.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
             return [f"{table.full_name}: created in another form because {first.message}", *left_out] if first else left_out
         assert first is not None
         raise first
@@ -316,11 +302,11 @@ class DdlExecutor:
     def _exchange(self, ddl: Mapping[str, Any]) -> list[str]:
         """MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows: there the rows are swapped."""
         if not self.is_transactional(ddl):
-            return self._statement(ddl)
-        tables = [table for table in _tables(ddl, "effect").values() if table is not None]
-        partitioned, ordinary = (next(t for t in tables if bool(t.partition) is want) for want in (True, False))
-        names = columns_text(ordinary.writable_columns)
-        partition = f"{quote_table(partitioned)} PARTITION ({exchanged_partition(str(ddl['query']))})"
+            return self._exchange_by_server(ddl)
+        partitioned, ordinary, place = self._exchanged(ddl)
+        computed_here = {column.name.lower() for column in actual_columns(self._session, ordinary) if column.generated}
+        names = columns_text([column for column in ordinary.stored_columns if column.name.lower() not in computed_here])
+        partition = f"{quote_table(partitioned)} PARTITION ({place})"
         kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
         self._session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
         self._session.execute(f"DELETE FROM {partition}")
@@ -330,11 +316,29 @@ class DdlExecutor:
         self._session.execute(f"DROP TEMPORARY TABLE {kept}")
         return []
 
+    def _exchanged(self, ddl: Mapping[str, Any]) -> tuple[Table, Table, str]:
+        """The partitioned table, the ordinary one, the partition."""
+        before = _tables(ddl, "before")
+        tables = [table for table in _tables(ddl, "effect").values() if table is not None]
+        partitioned, ordinary = (next(t for t in tables if bool(t.partition) is want) for want in (True, False))
+        was = before.get(partitioned.id)
+        try:
+            return partitioned, ordinary, exchanged_partition(was or partitioned, partitioned)
+        except ValueError as error:
+            raise self._failure(ddl, str(error)) from error
+
+    def _exchange_by_server(self, ddl: Mapping[str, Any]) -> list[str]:
+        partitioned, ordinary, place = self._exchanged(ddl)
+        self._session.execute(
+            f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE {quote_table(ordinary)} WITHOUT VALIDATION"
+        )
+        return []
+
     def _rename(self, ddl: Mapping[str, Any]) -> list[str]:
         before, after = _tables(ddl, "before"), _tables(ddl, "effect")
         pairs = [(before.get(i), table) for i, table in after.items() if table is not None]
         if not pairs or any(old is None for old, _ in pairs):
-            return self._statement(ddl)
+            raise self._failure(ddl, "it renames a table of which the relay log doesn't say what it was")
         moves = [(quote_table(old), quote_table(new), new) for old, new in pairs if old and quote_table(old) != quote_table(new)]
         if {source for source, _, _ in moves} & {goal for _, goal, _ in moves}:
             # Names are handed on in a ring: everything steps aside first. One statement, so nobody sees the middle.
@@ -355,12 +359,21 @@ class DdlExecutor:
 
     def _optional(self, ddl: Mapping[str, Any]) -> list[str]:
         """Views and sequences hold no rows: what the downstream doesn't take is left out."""
-        try:
-            return self._statement(ddl)
-        except DownstreamError as error:
-            if is_transient(error):
-                raise
-            return [f"left out: {ddl['schema_name']}.{ddl['table_name']}: {error.message}"]
+        warnings = []
+        for made in _tables(ddl, "effect").values():
+            if made is None:
+                continue
+            if not (made.view or made.sequence):
+                warnings.append(f"left out: {made.full_name}: the relay log was written before it said what views and sequences are")
+                continue
+            verb = "ALTER" if int(ddl["type"]) == ALTER_SEQUENCE else "CREATE"
+            try:
+                self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
+            except DownstreamError as error:
+                if is_transient(error):
+                    raise
+                warnings.append(f"left out: {made.full_name}: {error.message}")
+        return warnings
 
     def _drop_optional(self, ddl: Mapping[str, Any]) -> list[str]:
         kind = "VIEW" if int(ddl["type"]) == DROP_VIEW else "SEQUENCE"
@@ -377,24 +390,8 @@ class DdlExecutor:
     def _impossible(self, ddl: Mapping[str, Any]) -> list[str]:
         raise self._failure(ddl, "it brings back rows that are in no binlog")
 
-    def _use(self, ddl: Mapping[str, Any]) -> None:
-        if ddl.get("schema_name"):
-            self._session.query(f"USE {quote_name(str(ddl['schema_name']))}")
-
     def _failure(self, ddl: Mapping[str, Any], reason: str) -> DdlError:
         return DdlError(
             f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']} in {ddl.get('schema_name')}: {reason}. Statement: "
             f"{str(ddl.get('query'))[:2000]} Way out: {_WAYS_OUT.format(ddl['commit_ts'])}"
         )
-
-
-def _normal_text(ddl: Mapping[str, Any]) -> str:
-    """The statement with strings as TiDB's normal form has them. `as_typed`: the binlog has the user's own words."""
-    text = str(ddl["query"])
-    return normal_strings(text) if ddl.get("as_typed") else text
-
-
-def _target(ddl: Mapping[str, Any]) -> str:
-    """The table a statement alters, as the downstream has it; "" if it isn't one."""
-    known = [t for t in _tables(ddl, "before").values() if t] or [t for t in _tables(ddl, "effect").values() if t]
-    return quote_table(known[0]) if len(known) == 1 else ""

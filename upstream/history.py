@@ -126,10 +126,6 @@ class Job:
         """The job succeeded and left a schema version."""
         return self.state in (_DONE, _SYNCED) and self.schema_version > 0
 
-    def as_typed(self, query: str) -> bool:
-        """Whether the binlog's `query` has the user's own words: TiDB before 5.0 didn't bring them into its normal form."""
-        return query.strip().rstrip(";") == self.query.strip().rstrip(";")
-
     @property
     def starts_dropping_column(self) -> bool:
         """This is the extra event of DROP COLUMN: rows stop carrying the column, the table still has it."""

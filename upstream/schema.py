@@ -227,7 +227,8 @@ class Index:
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table, view or sequence (TableInfo) with the name of its schema. `columns` are in offset order and hold every
-    column, also those that are being added, dropped or changed. `partition` is TiDB's PartitionInfo as it came."""
+    column, also those that are being added, dropped or changed. `partition`, `view`, `sequence` and `foreign_keys` are TiDB's
+    PartitionInfo, ViewInfo, SequenceInfo and FKInfos as they came; `auto_increment` is the AUTO_INCREMENT a statement set, 0 for none."""
 
     id: int
     schema_id: int
@@ -247,6 +248,10 @@ class Table:
     is_view: bool = False
     is_sequence: bool = False
     partition: dict[str, Any] | None = field(default=None, hash=False)
+    view: dict[str, Any] | None = field(default=None, hash=False)
+    sequence: dict[str, Any] | None = field(default=None, hash=False)
+    foreign_keys: tuple[dict[str, Any], ...] = field(default=(), hash=False)
+    auto_increment: int = 0
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any], schema_id: int, schema_name: str) -> "Table":
@@ -272,6 +277,10 @@ class Table:
                 is_view=info.get("view") is not None,
                 is_sequence=info.get("sequence") is not None,
                 partition=info.get("partition"),
+                view=info.get("view"),
+                sequence=info.get("sequence"),
+                foreign_keys=tuple(info.get("fk_info") or ()),
+                auto_increment=int(info.get("auto_inc_id") or 0),
             )
         except (KeyError, TypeError, ValueError) as error:
             where = f"table {schema_name}.{_name(info.get('name'))}"
@@ -292,6 +301,7 @@ class Table:
             values = dict(document)
             values["columns"] = tuple(_column_from_json(c) for c in document.get("columns", ()))
             values["indexes"] = tuple(_index_from_json(i) for i in document.get("indexes", ()))
+            values["foreign_keys"] = tuple(document.get("foreign_keys", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(f"table document {document.get('name')!r}: {error}") from error

@@ -75,9 +75,10 @@ def test_backslashes_in_the_text_are_characters(story: Story) -> None:
     assert story.rows("t") == [(1, "z\\", "\\", "\\n"), (2, "x\\y", "'", "\\n")]
 
 
-def test_text_as_the_user_typed_it_has_escapes(story: Story, mariadb: MariaDBServer) -> None:
-    made = table(10, "t", "id int", column(2, "s varchar(20)", default="a\nb"), primary="id")
-    story.statement(3, r"""create table t (id int primary key, s varchar(20) default "a\nb" comment 'x\'y"')""", made, as_typed=True)
+def test_what_a_statement_says_does_not_matter(story: Story, mariadb: MariaDBServer) -> None:
+    """It may be the user's own words, whose meaning depends on a session that nobody knows any more."""
+    made = table(10, "t", "id int", column(2, "s varchar(20)", default="a\nb", comment="x'y\""), primary="id")
+    story.statement(3, r"""create table t (id int primary key, s varchar(20) default "a\nb" comment 'x\'y"')""", made)
     story.insert(made, {"id": 1, "s": None})
     story.apply()
     with mariadb.connect() as connection, connection.cursor() as cursor:
@@ -115,8 +116,8 @@ def test_a_statement_that_drops_what_was_left_out_does_the_rest(story: Story) ->
 def test_an_index_that_was_left_out_may_be_renamed_and_hidden(story: Story) -> None:
     story.create(expression_index("ex"), "CREATE TABLE `t` (`id` INT PRIMARY KEY,`s` VARCHAR(20),INDEX `ex`((LOWER(`s`))))")
     story.statement(18, "ALTER TABLE `t` RENAME INDEX `ex` TO `ey`", expression_index("ey"))
-    story.statement(41, "ALTER TABLE `t` ALTER INDEX `ey` INVISIBLE", expression_index("ey"))
-    assert sum("left as it was" in warning for warning in story.apply().warnings) == 2
+    story.statement(41, "ALTER TABLE `t` ALTER INDEX `ey` INVISIBLE", replace(expression_index("ey"), indexes=(replace(expression_index("ey").indexes[0], invisible=True),)))
+    assert sum("left out before" in warning for warning in story.apply().warnings) == 2
 
 
 def test_timestamps_are_converted_in_the_time_zone_of_the_upstream_session(story: Story) -> None:

@@ -17,7 +17,7 @@ from relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
-from tests.etl.story import Story, table
+from tests.etl.story import Story, column, table
 from upstream.schema import Schema, Table
 
 
@@ -221,7 +221,7 @@ def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_oth
     assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [(1, 11), (2, 20)]
     wide = []
     for number, t in ((1, a), (2, b)):
-        more = in_schema(table(t.id, "orders", "id int", "v int", "w int", primary="id"), 20 + number, t.schema_name)
+        more = in_schema(table(t.id, "orders", "id int", "v int", column(3, "w int", default="7", origin_default="7"), primary="id"), 20 + number, t.schema_name)
         story.statement(5, f"ALTER TABLE `{t.schema_name}`.`orders` ADD COLUMN `w` INT DEFAULT 7", more, schema=t.schema_name)
         wide.append(more)
     story.insert(wide[1], {"id": 3, "v": 30, "w": 300})
@@ -297,7 +297,7 @@ def test_a_view_reads_the_tables_where_routes_take_them(mariadb: MariaDBServer, 
     story = Told(mariadb, tmp_path, route=[{"schema-pattern": "d", "target-schema": "x"}, {"schema-pattern": "d", "table-pattern": "t", "target-schema": "y", "target-table": "tt"}])
     t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.statement(21, "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `v` (`i`) AS SELECT `d`.`t`.`id` FROM `d`.`t` WHERE `t`.`id`>1",
-                    table(11, "v", "i int", is_view=True))  # fmt: skip
+                    table(11, "v", "i int", is_view=True, view={"view_select": "SELECT `d`.`t`.`id` AS `id` FROM `d`.`t` WHERE `t`.`id`>1"}))  # fmt: skip
     story.insert(t, {"id": 1}, {"id": 2})
     assert story.apply().warnings == []
     assert story.ask("SELECT * FROM x.v") == [(2,)]
