@@ -39,6 +39,12 @@ def computed(table: Table) -> Table:
     return _each(table, lambda c: c if not (c.generated and c.generated_stored) or _is_same(c, by_name) else _plain_column(c))
 
 
+def unsure_columns(table: Table) -> list[str]:
+    """Names of the STORED generated columns that `computed` makes plain ones."""
+    held = {column.id for column in computed(table).columns if column.generated}
+    return [column.name for column in table.stored_columns if column.generated and column.id not in held]
+
+
 def uncomputed(table: Table) -> Table:
     """All STORED generated columns as plain ones."""
     return _each(table, lambda c: _plain_column(c) if c.generated_stored else c)

@@ -236,7 +236,7 @@ class TableChanges:
         for first in range(0, len(rows), _PORTION_ROWS):
             started = time.perf_counter()
             index = pa.array(rows[first : first + _PORTION_ROWS])
-            columns = {column.name: self.new[column.name].take(index) for column in self.table.writable_columns}
+            columns = {column.name: self.new[column.name].take(index) for column in self.table.stored_columns}
             chunks = format_load(self.table, columns, len(index))
             while (chunk := next(chunks, None)) is not None:
                 self._timings.format += time.perf_counter() - started

@@ -6,20 +6,23 @@ One line a row; fields separated by a tab, lines ended by a newline, backslash a
 
 Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more than text: BIT goes through
 a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns that hold anything but valid UTF-8 go as hex
-(``SET c = UNHEX(@v1)``). Generated columns are never written.
+(``SET c = UNHEX(@v1)``). Columns that the upstream computes and stores are fields like any other: the server may hold them as plain
+columns. Where it computes them itself they are left out.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from etl._ddl_forms import unsure_columns
 from etl._sql_text import broken_text, data_of, escape_bytes, hex_column, join, number_text, quote_name, year_text
 from upstream.schema import Column, Table
 
@@ -37,11 +40,16 @@ class UnsupportedColumnError(ValueError):
 
 
 class Layout(TypedDict):
-    """What the fields of a line are, as JSON: all columns in order, and which of them are ``bits`` (a number) or ``hex`` (digits)."""
+    """What the fields of a line are, as JSON: all columns in order, and which of them are ``bits`` (a number) or ``hex`` (digits).
+    ``generated``: columns that the upstream computes and stores; of them ``unsure``: another server may compute something else.
+    ``left_out``: columns that aren't to be written, as the server computes them."""
 
     columns: list[str]
     bits: list[str]
     hex: list[str]
+    generated: NotRequired[list[str]]
+    unsure: NotRequired[list[str]]
+    left_out: NotRequired[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,17 @@ def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_
 
 def _broken_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.BooleanArray | None:
     """The rows with text that isn't utf-8; None if there are none."""
-    found = [broken for c in table.writable_columns if c.kind == "text" and (broken := broken_text(columns[c.name])) is not None]
+    found = [broken for c in table.stored_columns if c.kind == "text" and (broken := broken_text(columns[c.name])) is not None]
     return functools.reduce(pc.or_, found) if found else None
 
 
 def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: int) -> Iterator[LoadChunk]:
     fields: list[pa.Array] = []
+    generated = [column.name for column in table.stored_columns if column.generated]
     layout = Layout(columns=[], bits=[], hex=[])
-    for column in table.writable_columns:
+    if generated:
+        layout |= {"generated": generated, "unsure": unsure_columns(table)}
+    for column in table.stored_columns:
         field, special = _field(table, column, columns[column.name])
         layout["columns"].append(column.name)
         if special:
@@ -106,6 +117,9 @@ def load_statement(target: str, layout: Layout) -> str:
     targets: list[str] = []
     conversions: list[str] = []
     for column in layout["columns"]:
+        if column in layout.get("left_out", ()):
+            targets.append("@left_out")
+            continue
         if column not in layout["bits"] and column not in layout["hex"]:
             targets.append(quote_name(column))
             continue
@@ -122,11 +136,13 @@ def replace_statements(target: str, layout: Layout, payload: Any, statement_byte
     """The same rows as REPLACE statements of about `statement_bytes`, or one row. For a session in which backslashes escape: what a
     field has escaped is escaped alike in a string."""
     forms = [(b"", b"") if c in layout["bits"] else (b"x'", b"'") if c in layout["hex"] else (b"'", b"'") for c in layout["columns"]]
-    head = f"REPLACE INTO {target} ({', '.join(map(quote_name, layout['columns']))}) VALUES\n".encode()
+    kept = [column not in layout.get("left_out", ()) for column in layout["columns"]]
+    names = ", ".join(map(quote_name, itertools.compress(layout["columns"], kept)))
+    head = f"REPLACE INTO {target} ({names}) VALUES\n".encode()
     rows: list[bytes] = []
     size = 0
     for line in bytes(payload).replace(b"'", b"\\'").split(b"\n")[:-1]:
-        fields = zip(forms, line.split(b"\t"), strict=True)
+        fields = itertools.compress(zip(forms, line.split(b"\t"), strict=True), kept)
         row = b"(" + b",".join(b"NULL" if field == b"\\N" else before + field + after for (before, after), field in fields) + b")"
         if rows and size + len(row) > statement_bytes:
             yield head + b",\n".join(rows)
@@ -140,7 +156,7 @@ def replace_statements(target: str, layout: Layout, payload: Any, statement_byte
 def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarray:
     """How many ENUM values of each row have no element."""
     found = np.zeros(len(next(iter(columns.values()))), np.int64)
-    for column in table.writable_columns:
+    for column in table.stored_columns:
         if column.kind == "enum" and "" not in column.elems:
             found += np.asarray(pc.fill_null(pc.equal(columns[column.name], ""), False)).astype(np.int64)
     return found

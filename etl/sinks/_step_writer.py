@@ -7,6 +7,7 @@ import secrets
 from etl._deletes import counts
 from etl._sql_text import quote_name
 from etl._steps import Step
+from etl.load_format import Layout
 from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
 from etl.sinks.sink import ApplyError
 
@@ -63,7 +64,7 @@ class StepWriter:
     def _load(self, step: Step, safe: bool) -> None:
         replaces, warnings = int(step.detail["replaces"]), int(step.detail.get("warnings") or 0)
         try:
-            outcome = self._session.load(self._names(step)[0], step.detail["layout"], step.payload, strict=not warnings)
+            outcome = self._session.load(self._names(step)[0], self._layout(step), step.payload, strict=not warnings)
             if outcome.warnings != warnings:
                 texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
                 raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
@@ -76,12 +77,38 @@ class StepWriter:
             found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
             raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
 
+    def _layout(self, step: Step) -> Layout:
+        """The step's layout without the columns that the server computes. Raises ApplyError where it may compute something else."""
+        layout: Layout = step.detail["layout"]
+        if not layout.get("generated"):
+            return layout
+        rows = self._session.query(
+            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
+            "COALESCE(GENERATION_EXPRESSION, '') <> ''",
+            (step.schema, step.table),
+        )
+        computed = {str(name).lower(): str(kind) for name, kind in rows}
+        unsure = [name for name in layout.get("unsure", ()) if name.lower() in computed]
+        if unsure:
+            what = f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the upstream"
+            changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[name.lower()]}" for name in unsure)
+            way_out = (
+                f"Make them plain columns with the upstream's values: ALTER TABLE {self._names(step)[0]} {changes}; then compare the rows that are "
+                "there with the upstream's, and let the task go on"
+            )
+            raise ApplyError(
+                f"table {step.full_name}, rows changed between commit_ts {step.detail['first_ts']} and {step.commit_ts}: {what}. {self._afterwards}. "
+                f"{way_out}",
+                f"{what}. {way_out}",
+            )
+        return {**layout, "left_out": [name for name in layout["generated"] if name.lower() in computed]}
+
     def _check_absent(self, step: Step) -> None:
         """A table without a key, and changes that may be there already: if a row to be written is, is it the one or its twin?"""
         target, check = self._names(step)
         try:
             self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
-            self._session.load(check, step.detail["layout"], step.payload)
+            self._session.load(check, self._layout(step), step.payload)
             names = [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
             same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
             query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
@@ -138,7 +165,7 @@ class StepWriter:
         try:
             self._session.rollback()
             self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
-            self._session.load(check, step.detail["layout"], step.payload)
+            self._session.load(check, self._layout(step), step.payload)
             columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
             join = (
                 f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL"
