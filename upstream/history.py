@@ -352,12 +352,13 @@ def _put(into: dict[int, Any], key: int, value: Any) -> None:
 
 
 def _time_zone(location: Mapping[str, Any]) -> str:
-    """From TiDB's TimeZoneLocation: a zone's name, or seconds east of UTC."""
+    """From TiDB's TimeZoneLocation: seconds east of UTC, then the name means nothing (it is UTC), or a zone's name."""
+    offset = int(location.get("offset") or 0)
+    minutes = abs(offset) // 60
+    if offset:
+        return f"{'-' if offset < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
     name = str(location.get("name") or "")
-    if name.lower() not in ("", "local", "system"):
-        return name
-    minutes = int(location.get("offset") or 0) // 60
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}" if location else ""
+    return "Local" if name.lower() in ("local", "system") else name  # of TiDB's machine: no server knows it by this name
 
 
 def _about(job: Job) -> str:

@@ -180,3 +180,16 @@ def test_a_job_without_its_table_names_itself() -> None:
         apply(seeded(), document(6, 3, schema_id=2, table_id=10, query="create table x(a int)"))
     with pytest.raises(HistoryError, match="unknown"):
         apply(seeded(), document(6, 42, schema_id=2, table_id=99, table=info(10, "t10")))
+
+
+@pytest.mark.parametrize(
+    ("location", "zone"),
+    [
+        ({"name": "UTC", "offset": 28800}, "+08:00"), ({"name": "UTC", "offset": -12600}, "-03:30"), ({"name": "UTC", "offset": 0}, "UTC"),
+        ({"name": "Asia/Shanghai", "offset": 0}, "Asia/Shanghai"), ({"name": "Local", "offset": 0}, "Local"), ({"name": "System", "offset": 0}, "Local"),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_an_offset_is_the_zone_whatever_name_stands_beside_it(location: dict[str, Any] | None, zone: str) -> None:
+    """TiDB's GetTimeZone gives a zone that has no name the name UTC, and a zone with a name the offset 0."""
+    assert Job.from_json(document(1, 12, reorg_meta={"location": location})).time_zone == zone
