@@ -162,7 +162,7 @@ class Exploder:
         queries, states = fields.last(_DDL_QUERY, count), fields.last(_DDL_STATE, count)
         job_ids = _values(fields, _DDL_JOB_ID, count)
         for i in np.flatnonzero((queries >= 0) | (values < 0)).tolist():
-            if queries[i] < 0 or states[i] < 0 or not job_ids[i]:
+            if queries[i] < 0 or not job_ids[i]:
                 raise self._error(transactions, i, "the payload holds neither changes nor a whole DDL record")
             query = transactions.data[fields.begin[queries[i]] : fields.end[queries[i]]].tobytes()
             if query[:32].lstrip().lower().startswith(_FAKE_DDL):
@@ -170,7 +170,7 @@ class Exploder:
                 continue
             text = query.decode("utf-8", errors="replace")
             commit_ts, start_ts = int(transactions.commits[i]), int(transactions.starts[i])
-            state = int(fields.begin[states[i]])
+            state = int(fields.begin[states[i]]) if states[i] >= 0 else 0  # TiDB up to 2.1.18 and 3.0.6 doesn't say
             self.totals.ddls.append(DdlRecord(commit_ts, start_ts, int(job_ids[i]), state, text))
 
     def _check_mutations(self, transactions: _Transactions, mutations: _Mutations) -> None:

@@ -178,7 +178,10 @@ class SchemaHistory:
         self.schemas: dict[int, Schema] = {s.id: s for s in schemas}
         # TiDB >= 6.2 creates this one without a job.
         self.schemas.setdefault(1, Schema(1, "mysql", "utf8mb4", "utf8mb4_bin"))
-        self.tables: dict[int, Table] = {t.id: t for t in tables}
+        self.tables: dict[int, Table] = {}
+        self._by_name: dict[int, dict[str, set[int]]] = {}
+        for table in tables:
+            self._put_table(table.id, table)
         self.schema_version = schema_version
         self.truncated: set[int] = set(truncated)
         self.dropping_columns: set[int] = set()
@@ -227,9 +230,12 @@ class SchemaHistory:
         if job.type in MOVES_ROWS:
             self._note_move(job, effect)
         for schema_id, schema in effect.schemas.items():
-            _put(self.schemas, schema_id, schema)
+            if schema is None:
+                self.schemas.pop(schema_id, None)
+            else:
+                self.schemas[schema_id] = schema
         for table_id, table in effect.tables.items():
-            _put(self.tables, table_id, table)
+            self._put_table(table_id, table)
             if table is not None:
                 self.truncated.discard(table_id)
             self.dropping_columns.discard(table_id)
@@ -256,7 +262,7 @@ class SchemaHistory:
             case Action.CREATE_SCHEMA | Action.MODIFY_SCHEMA_CHARSET:
                 return Effect({job.schema_id: Schema.from_tidb(_need(job, job.db_info, "DBInfo"))})
             case Action.DROP_SCHEMA:
-                gone = [t for t in self.tables.values() if t.schema_id == job.schema_id]
+                gone = [self.tables[i] for ids in self._by_name.get(job.schema_id, {}).values() for i in sorted(ids)]
                 self._dropped_schemas[job.schema_id] = gone
                 return Effect({job.schema_id: None}, {t.id: None for t in gone})
             case Action.RECOVER_SCHEMA:
@@ -285,6 +291,14 @@ class SchemaHistory:
             tables[job.table_id] = None
         return Effect({}, tables)
 
+    def _put_table(self, table_id: int, table: Table | None) -> None:
+        old = self.tables.pop(table_id, None)
+        if old is not None:
+            self._by_name[old.schema_id][old.name.lower()].discard(table_id)
+        if table is not None:
+            self.tables[table_id] = table
+            self._by_name.setdefault(table.schema_id, {}).setdefault(table.name.lower(), set()).add(table_id)
+
     def _table(self, job: Job, info: Mapping[str, Any], schema_id: int | None = None) -> Table:
         schema_id = job.schema_id if schema_id is None else schema_id
         schema = self.schemas.get(schema_id)
@@ -292,11 +306,8 @@ class SchemaHistory:
 
     def _created(self, table: Table) -> dict[int, Table | None]:
         # CREATE OR REPLACE VIEW gives the name to a new id without a job that drops the old one.
-        tables: dict[int, Table | None] = {
-            t.id: None
-            for t in self.tables.values()
-            if t.schema_id == table.schema_id and t.name.lower() == table.name.lower()
-        }
+        named = self._by_name.get(table.schema_id, {}).get(table.name.lower(), ())
+        tables: dict[int, Table | None] = dict.fromkeys(sorted(named))
         tables[table.id] = table
         return tables
 
@@ -344,13 +355,6 @@ class SchemaHistory:
         return [current if new is None else by_name.get(new.lower(), stay[i]) for i, (_, new) in enumerate(pairs)]
 
 
-def _put(into: dict[int, Any], key: int, value: Any) -> None:
-    if value is None:
-        into.pop(key, None)
-    else:
-        into[key] = value
-
-
 def _time_zone(location: Mapping[str, Any]) -> str:
     """From TiDB's TimeZoneLocation: seconds east of UTC, then the name means nothing (it is UTC), or a zone's name."""
     offset = int(location.get("offset") or 0)
@@ -381,17 +385,29 @@ def _recovered_tables(args: Any) -> list[Mapping[str, Any]]:
     return [t["TableInfo"] for t in found or () if isinstance(t, Mapping) and t.get("TableInfo")]
 
 
-_NAME = r"(?:`((?:[^`]|``)+)`|([^\s`.,;]+))"
-_QUALIFIED = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
-_RENAME = re.compile(rf"{_QUALIFIED}\s+to\s+{_QUALIFIED}", re.IGNORECASE)
-_COMMENT = re.compile(r"(`(?:[^`]|``)*`)|/\*.*?\*/|--[^\n]*|#[^\n]*", re.DOTALL)  # group 1: a name, to be kept
+_TOKEN = re.compile(r"""`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|/\*.*?\*/|--[^\n]*|\#[^\n]*|\s+|([\w$\x80-\U0010ffff]+)|(.)""", re.DOTALL)
 
 
 def _renames(query: str) -> list[tuple[str | None, str | None]]:
-    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none."""
-    text = re.sub(r"^\s*rename\s+tables?\s+", "", _COMMENT.sub(lambda m: m[1] or " ", query), flags=re.IGNORECASE)
-    pairs = []
-    for match in _RENAME.finditer(text):
-        parts = [quoted.replace("``", "`") if quoted else plain for quoted, plain in zip(*[iter(match.groups())] * 2)]
-        pairs.append((parts[0] if parts[1] else None, parts[2] if parts[3] else None))
+    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none. There are no strings in it, so
+    double quotes are around names, whatever the session's mode was."""
+    words: list[tuple[str, bool]] = []  # a word, and whether it is a name for certain
+    for tick, quoted, word, sign in _TOKEN.findall(query):
+        if tick or quoted:
+            words.append((tick.replace("``", "`") if tick else quoted.replace('""', '"'), True))
+        elif word or sign:
+            words.append((word or sign, False))
+    pairs, at = [], 2  # RENAME TABLE
+    while at < len(words) and words[at] != (";", False):
+        old, at = _schema_of(words, at)
+        new, at = _schema_of(words, at + 1)
+        pairs.append((old, new))
+        at += 1
     return pairs
+
+
+def _schema_of(words: list[tuple[str, bool]], at: int) -> tuple[str | None, int]:
+    """The schema of the name at a place, and the place behind it."""
+    if at + 2 < len(words) and words[at + 1] == (".", False):
+        return words[at][0], at + 3
+    return None, at + 1

@@ -12,7 +12,7 @@ from etl.filters import Filter
 _EVERYTHING = Filter()  # what filters leave out never becomes a step
 # SHARD_ROW_ID_BITS, TiFlash replicas, AUTO_ID_CACHE, AUTO_RANDOM_BASE, statistics options, TTL: without meaning in a MySQL, but a
 # reader of the file or topic may be a TiDB.
-_FOR_TIDB = frozenset({16, 30, 39, 40, 58, 65, 66})
+_FOR_TIDB = frozenset({16, 30, 39, 40, 58, 65, 66, 67})
 
 
 def recorded(ddl: Mapping[str, Any]) -> dict[str, Any] | None:

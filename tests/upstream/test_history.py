@@ -88,7 +88,8 @@ def apply(history: SchemaHistory, doc: dict[str, Any]) -> Effect:
     return history.apply(Job.from_json(doc))
 
 
-@pytest.mark.parametrize("text", ["rename table t10 to `b`.x, B.`t20` to t21", "/* x to y */ RENAME TABLE a.t10 TO b.`a#b--c`, b.t20 TO a.t21;"])
+@pytest.mark.parametrize("text", ["rename table t10 to `b`.x, B.`t20` to t21", "/* x to y */ RENAME TABLE a.t10 TO b.`a#b--c`, b.t20 TO a.t21;",
+                                  'rename table a."t10"TO"b".x,"b"."t 20"TO a.t21', "rename table`a`.`t10`to`b`.`to`,b.t20\nto\ta . t21 -- , c to d"])
 def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_statement(text: str) -> None:
     history = seeded()
     effect = apply(history, document(6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")]))
@@ -193,3 +194,34 @@ def test_a_job_without_its_table_names_itself() -> None:
 def test_an_offset_is_the_zone_whatever_name_stands_beside_it(location: dict[str, Any] | None, zone: str) -> None:
     """TiDB's GetTimeZone gives a zone that has no name the name UTC, and a zone with a name the offset 0."""
     assert Job.from_json(document(1, 12, reorg_meta={"location": location})).time_zone == zone
+
+
+class Watched(dict[int, Any]):
+    """Counts how often somebody looks at everything in it."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+    def __iter__(self) -> Any:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_one_table_more_costs_the_same_however_many_there_are() -> None:
+    history = seeded()
+    history.tables = Watched(history.tables)
+    for n in range(1, 50):
+        apply(history, document(10 + n, 3, schema_id=2, table_id=100 + n, table=info(100 + n, f"n{n}")))
+    apply(history, document(70, 21, schema_id=2, table_id=200, table=info(200, "n7", view={})))
+    effect = apply(history, document(71, 2, schema_id=3, table_id=0))
+    assert history.tables.looks == 0
+    assert history.table(107) is None
+    assert set(effect.tables) == {20}
+    assert len(history.tables) == 51

@@ -17,6 +17,7 @@ import struct
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from upstream.codec import spelled
 from upstream.codec.binary_json import decode_json, encode_json
 from upstream.codec.datum import (
     COMPACT,
@@ -167,16 +168,18 @@ def _parse_default(column: Column, default: bytes | str) -> Any:
         raw = default.encode("utf-8", "surrogateescape") if isinstance(default, str) else default
         return _padded(column, raw)
     text = default.decode() if isinstance(default, bytes) else default
-    if kind in ("int", "year"):
+    if kind == "int":
         return int(Decimal(text))
+    if kind == "year":
+        return spelled.year(int(Decimal(text)))
     if kind in ("float", "double"):
         return _to_float32(column, float(text)) if kind == "float" else float(text)
     if kind == "decimal":
         return f"{Decimal(text):.{max(0, column.decimal)}f}"
     if kind in ("date", "datetime", "timestamp"):
-        return format_time(pack_time(text), None if kind == "date" else column.fsp)
+        return format_time(pack_time(spelled.moment(text)), None if kind == "date" else column.fsp)
     if kind == "time":
-        return format_duration(parse_duration(text), column.fsp)
+        return format_duration(parse_duration(spelled.duration(text)), column.fsp)
     return decode_json(encode_json(text))[0] if kind == "json" else text
 
 
