@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from etl._ddl_columns import pair_columns
-from etl._ddl_forms import bound_columns, held_as, kept_long
+from etl._ddl_forms import as_bytes, bound_columns, held_as, holds_bytes, kept_long
 from etl._ddl_generate import (
     column_definition,
     foreign_key_definition,
@@ -73,6 +73,8 @@ class _Alteration:
         actual, was = self._where(column), self._pairs.get(column.id)
         if actual is None or was is None:
             return column
+        if holds_bytes(was, actual.data_type) and column.kind == "text":
+            column = as_bytes(column)
         if column.name.lower() not in bound:
             column = kept_long(column, was, actual.data_type)
         return replace(column, generated="", generated_stored=False) if column.generated_stored and not actual.generated else column

@@ -16,6 +16,7 @@ from upstream.schema import Column, Table
 
 _FLAG_AUTO_INCREMENT = 512
 _VARYING, _LONG = (15, 0xFD), (0xF9, 0xFC, 0xFA, 0xFB)  # the long ones ascending
+_BYTES = {"varbinary", "binary", "tinyblob", "blob", "mediumblob", "longblob"}
 _LONG_TYPES = {f"{size}{kind}": tp for size, tp in zip(("tiny", "", "medium", "long"), _LONG) for kind in ("text", "blob")}
 _STRINGS = (*_VARYING, 0xFE)
 _WIDE_BYTES = 256  # servers limit the sum of all columns to 65,535 bytes
@@ -135,9 +136,22 @@ def held_as(column: Column, data_type: str, generated: bool) -> Column:
     """`column` in the form in which the downstream has it: longer, or as a plain column."""
     if column.generated_stored and not generated:
         column = _plain_column(column)
+    if data_type in _BYTES and column.kind == "text":
+        column = as_bytes(column)
     if data_type in _LONG_TYPES and column.tp in _STRINGS:
         column = replace(column, tp=_LONG_TYPES[data_type], flen=-1)
     return column
+
+
+def as_bytes(column: Column) -> Column:
+    """A column of text as one of bytes that holds the same."""
+    flen = column.flen * 4 if column.tp in _STRINGS else column.flen
+    return replace(column, charset="binary", collate="binary", flen=flen, tp=15 if column.tp == 0xFE else column.tp)
+
+
+def holds_bytes(column: Column, data_type: str) -> bool:
+    """Whether the downstream holds a column of text as bytes."""
+    return data_type in _BYTES and column.kind == "text"
 
 
 def is_longer(column: Column, data_type: str) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl._deletes import deletes_by_key, head
-from etl._sql_text import key_conditions, number_text, row_conditions, shown
+from etl._sql_text import broken_text, key_conditions, number_text, row_conditions, shown
 from etl._steps import Step
 from etl.identity import identity, locating_columns
 from etl.load_format import format_load
@@ -181,6 +181,16 @@ class TableChanges:
         key = locating_columns(self.table)
         rows = pa.array(self._write)
         return key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
+
+    def as_bytes(self, after_ts: int) -> Iterator[Step]:
+        """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms of utf-8 would make
+        of bytes isn't known, so there is none for gbk and its like."""
+        columns = [
+            column.name for column in self.table.stored_columns
+            if column.kind == "text" and not column.charset.startswith("gb") and broken_text(self.new[column.name]) is not None
+        ]  # fmt: skip
+        if columns:
+            yield Step("bytes", after_ts, self.table.schema_name, self.table.name, {"columns": columns, "last_ts": self.last_ts})
 
     def checks(self) -> Iterator[Step]:
         """In safe mode, for a table without a key: load steps of rows that must not be there yet. Nothing tells whether a row

@@ -197,5 +197,5 @@ class _Search:
         for step in prepare_steps(self._relay.url, windows, self._options):
             if step.kind == "ddl":  # what comes after it can't be tried without it, and was not what failed
                 return
-            if step.kind not in ("commit", "relax"):  # a relax step commits, and has been executed if what follows was
+            if step.kind not in ("commit", "bytes", "relax"):  # those two commit, and have been executed if what follows was
                 writer.write(step, self._safe)

@@ -46,6 +46,8 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
         timings.reduce += time.perf_counter() - started
     check_merged(alone)
     # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.
+    for changes in (*alone, *(changes for changes, *_ in dispatched)):
+        yield from changes.as_bytes(segment.after)
     yield Step("flight", segment.through, detail={"after_ts": segment.after, "left_out": segment.left_out})
     for part in (TableChanges.deletes, TableChanges.loads):
         for changes in alone:

@@ -15,6 +15,8 @@ def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step
     reduced = [changes_of(segment, table, places, timings) for table, places in segment.tables]
     check_merged(reduced)
     for table_changes in reduced:
+        yield from table_changes.as_bytes(segment.after)
+    for table_changes in reduced:
         yield from table_changes.checks()
     for table_changes in reduced:
         yield from table_changes.deletes()

@@ -30,6 +30,7 @@ from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.operator_sql import changes_rows_only
 from etl.settings import Settings, Upstream
 from etl.sinks._step_writer import StepWriter
+from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.sink import ApplyError, Keeper, Written
 from upstream import PDClient
 
@@ -127,6 +128,8 @@ class MySQLSink:
                 self._run_ddl(step, written)
             case "relax":
                 self._relax(step, written)
+            case "bytes":
+                written.warn(hold_as_bytes(self._session, step))
             case _:
                 raise ValueError(f"unknown step {step.kind!r}")
 
