@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etl._ddl_columns import pair_columns
 from etl._ddl_names import rename_database, rename_in_query, rename_tables
 from etl._ddl_partitions import plain_name
 from etl._table_changes import ChangeError
@@ -23,6 +24,7 @@ ADD_PARTITION, DROP_PARTITION, TRUNCATE_PARTITION, EXCHANGE_PARTITION, RENAME_TA
 _RENAMES = {RENAME_TABLE, RENAME_TABLES}
 _REMOVES_ROWS = {DROP_SCHEMA, DROP_TABLE, TRUNCATE_TABLE, DROP_PARTITION, TRUNCATE_PARTITION}
 _HAS_NO_SCHEMA = {62}  # FLASHBACK CLUSTER
+_NOT_NULL = 1
 
 
 class ScopeError(ChangeError):
@@ -153,7 +155,7 @@ class _Scope:
 
     def _document(self, kept: list[int], schema: str, name: str, query: str) -> dict[str, Any]:
         before = {str(i): self._routed(self._before[i]).to_json() for i in kept if i in self._before}
-        after = {str(i): self._routed(table).to_json() if (table := self._after[i]) else None for i in kept}
+        after = {str(i): self._routed(self._with_what_others_need(table)).to_json() if (table := self._after[i]) else None for i in kept}
         document = dict(self._ddl) | {
             "effect": {"schemas": {str(i): s and self._routed_schema(s).to_json() for i, s in self._schemas.items()}, "tables": after},
             "before": before,
@@ -176,6 +178,26 @@ class _Scope:
         if made:
             document["needs_schemas"] = sorted(made)
         return document
+
+    def _with_what_others_need(self, table: Table) -> Table:
+        """Columns that one source of a merged table drops, the others may still have: there they stay, and may be NULL."""
+        old = self._before.get(table.id)
+        if not self._merged or old is None:
+            return table
+        pairs = pair_columns(old, table, self._ddl)
+        kept = {column.id for column in pairs.values()}
+        dropped = [c for c in old.columns if c.public and not c.hidden and not c.generated and c.id not in kept]
+        if not dropped:
+            return table
+        names = ", ".join(column.name for column in dropped)
+        self._warnings.append(
+            f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} drops {names} of {old.full_name}: the columns stay, as other "
+            f"tables are merged with it ({self._merged[0]}); once all of them are without, drop the columns downstream by hand"
+        )
+        stay = tuple(
+            replace(c, offset=len(table.columns) + n, flag=c.flag & ~_NOT_NULL, default=None, default_is_expr=False) for n, c in enumerate(dropped)
+        )
+        return replace(table, columns=(*table.columns, *stay))
 
     def _routed(self, table: Table) -> Table:
         target = self._target(table)

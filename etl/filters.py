@@ -55,6 +55,12 @@ class EventRule:
         """Whether changes of this kind are left out."""
         return not self.events & {"none", "none dml"} and bool(self.events & {"all", "all dml", event})
 
+    @property
+    def may_keep_rows(self) -> bool:
+        """Whether statements that remove rows may be left out, so that rows stay downstream which are gone upstream."""
+        left_out = self.events & {"all", "all ddl", "truncate table", "drop table", "alter table", "drop database"}
+        return bool(self.statements) or (bool(left_out) and not self.events & {"none", "none ddl"})
+
     def ignores_statement(self, query: str) -> bool:
         """Whether a statement is left out."""
         if any(re.search(pattern, query, re.IGNORECASE) for pattern in self.statements):
@@ -111,6 +117,10 @@ class Filter:
         """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left out."""
         rules = [rule for rule in self.events if rule.names.matches(schema, table)]
         return frozenset(kind for kind, event in enumerate(ROW_EVENTS) if any(rule.ignores_rows(event) for rule in rules))
+
+    def may_keep_rows(self, schema: str, table: str) -> bool:
+        """Whether event rules may leave rows of a table downstream that are gone upstream."""
+        return any(rule.may_keep_rows for rule in self.events if rule.names.matches(schema, table))
 
     def ignoring_rule(self, schema: str, table: str, query: str) -> str | None:
         """The event rule by which a statement is left out; None if none does. `table` is "" for a database."""

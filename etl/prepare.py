@@ -298,6 +298,11 @@ class _Schemas:
         table = self._tables[table_id]
         return self._filters.ignored_row_kinds(table.schema_name, table.name)
 
+    def may_keep_rows(self, table_id: int) -> bool:
+        """Whether a table's rows may stay downstream when a statement removes them upstream."""
+        table = self._tables[table_id]
+        return self._filters.may_keep_rows(table.schema_name, table.name)
+
 
 class _Collector:
     """Gathers the changes between two barriers, from one or more windows."""
@@ -406,8 +411,9 @@ class _Collector:
             if found is None:
                 continue
             ignored_kinds = self._schemas.ignored_kinds(found[0].id)
-            if ignored_kinds:
+            if ignored_kinds or self._schemas.may_keep_rows(found[0].id):
                 partial.add(found[0].id)
+            if ignored_kinds:
                 places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]
             if found[1]:
                 sources[found[0].id] = found[1]

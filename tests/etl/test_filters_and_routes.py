@@ -338,3 +338,40 @@ def test_filters_and_routes_travel_to_sparks_workers() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(options)) == options
     assert options.ignored_ts == {7}
     assert options.routes.rules
+
+
+@MODES
+def test_a_key_comes_again_after_a_truncate_that_was_left_out(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+    rules = {
+        "binlog-filter-rule": {"keep": {"ignore-event": ["truncate table"]}},
+        "table-migrate-rule": [{"source": {"schema": "d", "table": "t"}, "binlog-filter-rule": ["keep"]}],
+    }
+    story = Told(mariadb, tmp_path, filters=rules, apply=mode)
+    t = story.create(table(10, "t", "id int", "v int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)")
+    story.insert(t, {"id": 1, "v": 1}, {"id": 2, "v": 2})
+    story.apply()
+    fresh = table(11, "t", "id int", "v int", primary="id")
+    story.statement(11, "TRUNCATE TABLE `t`", 10, fresh)
+    story.insert(fresh, {"id": 1, "v": 7})
+    story.update(fresh, {"id": 1, "v": 7}, {"v": 8})
+    story.apply()
+    assert story.rows("t") == [(1, 8), (2, 2)]
+
+
+@MODES
+def test_a_column_that_one_source_of_a_merged_table_drops_stays_for_the_others(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+    story = Told(mariadb, tmp_path, route=MERGE, apply=mode)
+    a, b = sharded(story, "id int", "v int not null")
+    story.insert(a, {"id": 1, "v": 10})
+    story.insert(b, {"id": 2, "v": 20})
+    bare = [in_schema(table(t.id, "orders", "id int", primary="id"), t.schema_id, t.schema_name) for t in (a, b)]
+    story.statement(6, "ALTER TABLE `orders` DROP COLUMN `v`", bare[0], schema="shard_1")
+    story.insert(bare[0], {"id": 3})
+    story.insert(b, {"id": 4, "v": 40})
+    summary = story.apply()
+    assert any("the columns stay" in warning for warning in summary.warnings)
+    assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [(1, 10), (2, 20), (3, None), (4, 40)]
+    story.statement(6, "ALTER TABLE `orders` DROP COLUMN `v`", bare[1], schema="shard_2")
+    story.insert(bare[1], {"id": 5})
+    story.apply()
+    assert story.ask("SELECT id FROM shop.orders ORDER BY id") == [(1,), (2,), (3,), (4,), (5,)]
