@@ -128,12 +128,6 @@ class Dialect:
         return self.product != MARIADB_PRODUCT
 
     @property
-    def runs_tidb_comments(self) -> bool:
-        """Whether what stands in ``/*T![feature] ... */`` is executed. Of the features, those that would act by themselves on rows and
-        machines here (a TTL removes rows) are taken out of statements."""
-        return self.is_tidb
-
-    @property
     def running_ddl(self) -> str:
         """A query for (state, schema) of DDL, what is under way first, where a statement goes on after its session has ended; else ""."""
         # The parts of a statement that changed several things stay "done" for ever; the whole becomes "synced".

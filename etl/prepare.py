@@ -126,14 +126,14 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
         started = time.perf_counter()
         changes = read_parts(relay_url, window["parts"]).slice(0, window.get("rows"))
         timings.read += time.perf_counter() - started
-        state.enter(window)
         done = int(window["after_ts"])
+        if window.get("relaxed") and segment.loads_rows:  # what came before is told apart by the keys that hold there still
+            yield from segment.flush(done, int(window["schema_version"]), last=False, barrier=0)
+        state.enter(window)
         for counted in window.get("counted_before", ()):
             state.count(int(counted["job_id"]), _between(read_parts(relay_url, counted["parts"]), int(counted["after_ts"]), done))
-        relaxed = list(state.relaxed_steps(done)) if segment.loads_rows else []
-        if relaxed:
-            yield from segment.flush(done, int(window["schema_version"]), last=False, barrier=0)
-            yield from relaxed
+        if segment.loads_rows:
+            yield from state.relaxed_steps(done)
         for ddl in window["ddls"]:
             commit_ts = int(ddl["commit_ts"])
             try:

@@ -155,7 +155,7 @@ class Model:
 STEPS = ("insert", "insert", "update", "add", "add", "drop", "change", "change", "change", "index", "rename_index", "rename", "apply")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_statements_come_the_columns_their_order_and_their_values_are_the_upstreams(mariadb: MariaDBServer, data: st.DataObject) -> None:
     mariadb.empty()

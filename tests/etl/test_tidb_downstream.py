@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etl._ddl_alter import alternative
+from etl._ddl_alter import alterations
 from etl._ddl_state import fingerprint
-from etl._ddl_text import adapt
 from etl.apply import ApplyError
 from etl.dialect import Dialect
 from etl.mysql import DownstreamError, MySQLSession, is_transient
@@ -127,19 +126,12 @@ def test_a_transaction_that_is_too_large_is_refused_with_the_settings_that_help(
     assert len(story.rows("t")) == 100
 
 
-def test_what_would_act_by_itself_on_rows_downstream_is_left_out_of_ddl() -> None:
-    text = "CREATE TABLE `t` (`id` INT PRIMARY KEY /*T![clustered_index] CLUSTERED */, `a` DATETIME) /*T![ttl] TTL = `a` + INTERVAL 1 DAY */ /*T![placement] PLACEMENT POLICY = `p` */"
-    assert adapt(text, TIDB) == "CREATE TABLE `t` (`id` INT PRIMARY KEY /*T![clustered_index] CLUSTERED */, `a` DATETIME)  "
-    assert adapt(text, MARIADB) == text
-
-
 def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, tidb_session: MySQLSession) -> None:
     before, after = table(11, "t", "id int", primary="id"), table(11, "t", "id int", "x int", "y int", primary="id", unique=("x",))
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
-    ddl = {"type": 0, "effect": {"tables": {"11": after.to_json()}}, "before": {"11": before.to_json()}}
-    statements, _ = alternative(tidb_session, ddl)
-    assert statements is not None and len(statements) == 2
+    statements, _ = alterations(tidb_session, before, after, {"type": 61})
+    assert len(statements) == 2
     for statement in statements:
         tidb_session.execute(statement)
     assert tidb_session.query("SELECT COUNT(*) FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME = 'x'") == [(1,)]
