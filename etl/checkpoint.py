@@ -66,6 +66,8 @@ class Checkpoint:
     flight: Flight | None = None
     safe_until: int = 0
     """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it isn't known yet."""
+    copied: tuple[str, ...] = ()
+    """Tables without a key (``schema.table``) that an operator has made what they were at `commit_ts`: nothing beyond it is in them."""
     owner: str = field(default="", compare=False)
     """The pipeline that wrote it, see `relay.Ownership`; empty: a Drainer, or people."""
 
@@ -84,6 +86,7 @@ class Checkpoint:
                 pending=PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None,
                 flight=Flight(int(flight["until"]), str(flight["token"]), tuple(map(int, flight.get("left-out") or ()))) if flight else None,
                 safe_until=int(sluice.get("safe-until") or 0),
+                copied=tuple(map(str, sluice.get("copied") or ())),
                 owner=str(sluice.get("owner") or ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -106,6 +109,8 @@ class Checkpoint:
                 ours["flight"]["left-out"] = list(self.flight.left_out)
         if self.safe_until:
             ours["safe-until"] = self.safe_until
+        if self.copied:
+            ours["copied"] = list(self.copied)
         if self.owner:
             ours["owner"] = self.owner
         if ours:
@@ -119,7 +124,7 @@ class Checkpoint:
         flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
         ts_map = self.ts_map if commit_ts == self.commit_ts else {}
         moved = replace(self, commit_ts=commit_ts, schema_version=version, ts_map=ts_map, pending=None, flight=flight)
-        return moved if flight is not None or commit_ts < self.safe_until else replace(moved, consistent=True, safe_until=0)
+        return moved if flight is not None or commit_ts < self.safe_until else replace(moved, consistent=True, safe_until=0, copied=())
 
     @property
     def needs_safe_mode(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -60,6 +60,31 @@ def take_over(settings: Settings, say: Say) -> str:
     relay.set_control(Control())
     at = f"from {tso_text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
     return f"{where} is this pipeline's now; applying goes on {at}{note}"
+
+
+def copied(settings: Settings, tables: Sequence[str]) -> str:
+    """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a Drainer left in
+    them. Raises OperateError where that isn't needed, or not enough."""
+    relay = RelayLog.open(settings.relay.url)
+    cluster_id = _no_other_writer(settings)
+    found = read_checkpoint(settings, cluster_id) if settings.downstream.type == "mysql" else None
+    owned = relay.ownership()
+    if found is None or owned is None or not found.needs_safe_mode or (found.owner != owned.pipeline and found.to_text() != owned.adopted):
+        raise OperateError(f"{downstream_name(settings)}: this pipeline is not going on from where a Drainer broke off: nothing asks what tables hold")
+    session = MySQLSession(settings.downstream)
+    try:
+        session.connect()
+        for table in tables:
+            schema, _, name = table.partition(".")
+            if not session.query("SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)):
+                raise OperateError(f"there is no table {table} on {session.address}")
+            if session.query("SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0", (schema, name)):
+                raise OperateError(f"table {table} has a key: its rows are replaced by it, whatever a Drainer left")
+    finally:
+        session.close()
+    if not _replace(settings, cluster_id, found, replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *tables))))):
+        raise OperateError(f"{downstream_name(settings)}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying, copy as of where it is then")
+    return f"{', '.join(tables)}: taken as copied at {tso_text(found.commit_ts)}"
 
 
 def _beginning(relay: RelayLog) -> str:

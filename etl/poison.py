@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from etl._ahead import Batch
 from etl._spark_job import WorkerError
-from etl.checkpoint import CheckpointTable
+from etl.checkpoint import Checkpoint, CheckpointTable
 from etl.decided import put_into
 from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
@@ -95,6 +95,7 @@ class _Search:
         self._session = MySQLSession(settings.downstream) if downstream else None
         self._settings = settings
         self._after = batch.after_ts
+        self._checkpoint: Checkpoint | None = None
         self._safe = False
 
     @property
@@ -133,7 +134,7 @@ class _Search:
             table = CheckpointTable(
                 self._session, self._batch.windows[0].cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table
             )
-            checkpoint = table.load()
+            self._checkpoint = checkpoint = table.load()
             self._session.rollback()
             if checkpoint is not None:
                 self._safe = not checkpoint.consistent  # some of it may be downstream, as when it is tried the next time
@@ -178,7 +179,9 @@ class _Search:
         try:
             if self._session is not None:
                 self._session.begin()
-                self._write(windows, StepWriter(self._session))
+                writer = StepWriter(self._session)
+                writer.follow(self._checkpoint)
+                self._write(windows, writer)
             else:
                 for _ in prepare_steps(self._relay.url, windows, self._options):
                     pass

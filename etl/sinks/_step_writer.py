@@ -7,6 +7,7 @@ import secrets
 from etl._deletes import counts
 from etl._sql_text import quote_name
 from etl._steps import Step
+from etl.checkpoint import Checkpoint
 from etl.load_format import Layout
 from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
 from etl.sinks.sink import ApplyError
@@ -21,12 +22,18 @@ class StepWriter:
         """`afterwards`: what an error says of the rest of the batch."""
         self._session = session
         self._afterwards = afterwards
+        self._checkpoint = Checkpoint(0)
+
+    def follow(self, checkpoint: Checkpoint | None) -> None:
+        """What is written from now on comes after this checkpoint."""
+        self._checkpoint = checkpoint or Checkpoint(0)
 
     def write(self, step: Step, safe: bool = False) -> None:
         """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there already.
 
         Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying again
         may help."""
+        safe = safe and step.full_name not in self._checkpoint.copied
         if step.detail.get("absent"):
             if safe:
                 self._check_absent(step)
@@ -120,10 +127,18 @@ class StepWriter:
             raise ApplyError(
                 f"table {step.full_name} has no key, and {there} of its rows written between commit_ts "
                 f"{step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} already: a Drainer wrote them "
-                "before it broke off, or others look the same; nothing tells which. Nothing of this batch was committed. Start "
-                "the Drainer again and stop it with binlogctl pause-drainer; or make the table what it was at the checkpoint, and "
-                'set "consistent" to true in the checkpoint once all tables are so'
+                "before it broke off, or others look the same; nothing tells which. Nothing of this batch was committed. "
+                + self._way_out(step, target, names)
             )
+
+    def _way_out(self, step: Step, target: str, names: list[str]) -> str:
+        columns, at = ", ".join(names), self._checkpoint.commit_ts
+        return (
+            f"Ways out: start the Drainer again and stop it with binlogctl pause-drainer, if it gets to its end; or make the table what it was upstream at the "
+            f"checkpoint. What it was: SET @@tidb_snapshot = '{at}'; SELECT {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: "
+            f"SELECT {columns}, COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of the table as of that "
+            f"snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied {step.full_name}`"
+        )
 
     def _refused(self, step: Step, error: DownstreamError) -> Exception:
         if is_transient(error):

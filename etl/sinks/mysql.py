@@ -135,6 +135,7 @@ class MySQLSink:
 
     def _write(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
+        self._writer.follow(self._checkpoint)
         self._writer.write(step, self._safe)
         written.send_s += time.perf_counter() - started
 

@@ -153,6 +153,7 @@ class ParallelMySQLSink(MySQLSink):
             case "delete" | "load":
                 self._begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
+                self._writer.follow(self._checkpoint)
                 self._writer.write(step, self._in_safe_mode)  # in no attempt before this one was it committed
                 written.send_s += time.perf_counter() - started
             case "commit":

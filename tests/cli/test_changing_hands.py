@@ -11,7 +11,7 @@ import pytest
 
 from embedded.stack import Stack
 from etl import load_settings
-from etl.apply import NotSoleWriterError, local_preparer, run_apply
+from etl.apply import ApplyError, NotSoleWriterError, local_preparer, run_apply
 from etl.checkpoint import Checkpoint, CheckpointTable, Flight
 from etl.mysql import MySQLSession
 from relay import Control, RelayLog
@@ -183,6 +183,29 @@ def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(st
         assert "makes no difference" in sluice("takeover").stdout
         found = read_checkpoint(connection)
         assert not found["consistent"] and found["sluice"]["safe-until"] > story._ts
+
+
+def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(story: Story, config: Path, sluice: Run) -> None:
+    heap = story.create(table(12, "heap", "a int", "b int"), "CREATE TABLE `heap` (`a` int, `b` int)")
+    story.insert(heap, {"a": 1, "b": 1})
+    apply(story, config)
+    at = story._ts
+    story.insert(heap, {"a": 2, "b": 2}, {"a": 1, "b": 1})
+    assert "broke off" in sluice("takeover", "--copied", "d.heap", code=1).stderr
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        leave_checkpoint(connection, at, cluster_id=story.cluster_id, sluice={"safe-until": story._ts})
+        forget(story._url)
+        cursor.execute("INSERT INTO d.heap VALUES (2, 2)")
+        with pytest.raises(ApplyError, match=rf"d.heap has no key.*tidb_snapshot = '{at}'; SELECT `a`, `b`, COUNT.*sluice takeover --copied d.heap"):
+            apply(story, config)
+        cursor.execute("DELETE FROM d.heap")
+        cursor.execute("INSERT INTO d.heap VALUES (1, 1)")  # what the snapshot has
+        for wrong in ("d.item", "d.nowhere"):
+            assert wrong in sluice("takeover", "--copied", wrong, code=1).stderr
+        assert f"copied at {at}" in sluice("takeover", "--copied", "d.heap").stdout
+        apply(story, config)
+        assert story.rows("heap") == [(1, 1), (1, 1), (2, 2)]
+        assert set(read_checkpoint(connection)["sluice"]) == {"owner"}
 
 
 def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
