@@ -16,7 +16,9 @@ _REST = r"""|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\s+|[\w$\x80-\U0010ffff]+|."""
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*\"""" + _REST, re.DOTALL)
 # What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character and compares code points.
 _CHARSET = {"latin1": "utf8mb4", "ascii": "utf8mb4"}
-_COLLATION = {"latin1_bin": "utf8mb4_bin", "ascii_bin": "utf8mb4_bin"}
+_COLLATION = {
+    "latin1_bin": "utf8mb4_bin", "ascii_bin": "utf8mb4_bin", "latin1_nopad_bin": "utf8mb4_nopad_bin", "ascii_nopad_bin": "utf8mb4_nopad_bin",
+}  # fmt: skip
 
 
 def tokens(statement: str) -> list[str]:

@@ -21,6 +21,7 @@ from etl.explode import DdlRecord
 from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
 from upstream.history import Job, Moved, SchemaHistory
 from upstream.meta import read_schema_diff, read_table_info, string_key
+from upstream.old_collations import read_new_collations
 from upstream.schema import Table
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
     return version
 
 
+def has_new_collations(history: SchemaHistory, tikv: TiKVClient, ts: int, setting: str) -> bool:
+    """Whether collations mean what they say upstream, as set, or else as TiDB noted it when it was bootstrapped. Raises TiKVError."""
+    if setting != "auto":
+        return setting == "true"
+    table = history.find("mysql", "tidb")
+    found = read_new_collations(tikv, table.id, ts) if table is not None else None
+    if found is None:
+        log.warning("nothing in mysql.tidb tells whether the upstream has new collations; [upstream] new-collations does, taking it as true")
+    return found is not False
+
+
 class LandingSchema:
     """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
 
@@ -76,10 +88,14 @@ class LandingSchema:
         self._tikv = tikv
 
     @classmethod
-    def load(cls, pd: PDClient, tikv: TiKVClient, schema_version: int, relaxed: Mapping[str, Any] | None = None) -> LandingSchema:
-        """Rebuild it from TiDB's DDL job history. Raises PDError, TiKVError."""
+    def load(cls, pd: PDClient, tikv: TiKVClient, schema_version: int, relaxed: Mapping[str, Any] | None = None, new_collations: str = "auto") -> LandingSchema:  # fmt: skip
+        """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError."""
         jobs = (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso()))
-        return cls(SchemaHistory.from_jobs(jobs, schema_version), pd, tikv, relaxed)
+        history = SchemaHistory.from_jobs(jobs, schema_version)
+        if not has_new_collations(history, tikv, pd.tso(), new_collations):
+            log.info("the upstream has no new collations: text compares byte for byte")
+            history.use_old_collations()
+        return cls(history, pd, tikv, relaxed)
 
     @property
     def schema_version(self) -> int:

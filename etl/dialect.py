@@ -104,8 +104,13 @@ class Dialect:
     # DDL
 
     def collation(self, collation: str) -> str:
-        """A collation of TiDB's under the name the server has for it."""
-        return _MARIADB_COLLATION.get(collation.lower(), collation) if self.product == MARIADB_PRODUCT else collation
+        """A collation of TiDB's, or `upstream.old_collations`', under the name the server has for it. The only binary one without padding
+        in MySQL, from 8.0 on, is utf8mb4's."""
+        if self.product == MARIADB_PRODUCT:
+            return _MARIADB_COLLATION.get(collation.lower(), collation)
+        if collation.lower() != "utf8mb4_nopad_bin":
+            return collation
+        return "utf8mb4_bin" if self.is_tidb and self.version < (7, 4, 0) else "utf8mb4_0900_bin"
 
     @property
     def index_visibility(self) -> tuple[str, str]:

@@ -366,7 +366,7 @@ class _Loop:
         else:
             version = self._start_version if self._start_version is not None else version_at(self._tikv, self._lo)
         began = time.perf_counter()
-        self._schema = LandingSchema.load(self._pd, self._tikv, version, last.relaxed if last is not None else None)
+        self._schema = LandingSchema.load(self._pd, self._tikv, version, last.relaxed if last is not None else None, self._settings.upstream.new_collations)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, _ms_since(began))
 
     def _connect(self) -> None:

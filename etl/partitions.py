@@ -165,7 +165,7 @@ def _collated(collation: str, text: str) -> bytes:
     """The text as a key of the collation."""
     plain = text.encode("utf-8", "surrogateescape")
     if collation.endswith("_bin"):
-        return plain if "_0900_" in collation else plain.rstrip(b" ")
+        return plain if "_0900_" in collation or "_nopad_" in collation else plain.rstrip(b" ")
     if not plain.isascii() or any(byte < 32 or byte == 127 for byte in plain):
         raise PartitionError(f"{text[:100]!r} under the collation {collation}: only TiDB knows how that compares")
     if not collation.endswith("general_ci") and not all(chr(byte).isalnum() or byte == 32 for byte in plain):

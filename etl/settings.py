@@ -57,8 +57,15 @@ class Upstream:
     ssl_key: str = ""
     node_id: str = ""
     """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
+    new_collations: str = "auto"
+    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new collations, so all text compares byte for
+    byte; ``auto``: as `mysql.tidb` says."""
     unrelated_drainers: list[str] = field(default_factory=list)
     """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this pipeline."""
+
+    def __post_init__(self) -> None:
+        if self.new_collations not in ("auto", "true", "false"):
+            raise SettingsError(f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false" are possible')
 
     def tls(self) -> TLS | None:
         """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on Spark's workers

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from upstream.old_collations import binary_schema, binary_table
 from upstream.schema import STATE_DELETE_ONLY, Schema, Table
 
 
@@ -185,6 +186,7 @@ class SchemaHistory:
         self.schema_version = schema_version
         self.truncated: set[int] = set(truncated)
         self.dropping_columns: set[int] = set()
+        self._old_collations = False
         self.changed_at: dict[int, int] = {}
         """The schema version of the last job that changed a table, by its id."""
         self.moved: dict[int, list[Moved]] = {}
@@ -202,6 +204,13 @@ class SchemaHistory:
         if schema_version is not None:
             history.schema_version = schema_version
         return history
+
+    def use_old_collations(self) -> None:
+        """The cluster has none of the new collations: all that is known, and all to come, compares bytes."""
+        self._old_collations = True
+        found = _binary(Effect(dict(self.schemas), dict(self.tables)))
+        self.schemas.update((i, s) for i, s in found.schemas.items() if s is not None)
+        self.tables.update((i, t) for i, t in found.tables.items() if t is not None)
 
     def table(self, table_id: int) -> Table | None:
         """The table, view or sequence with this id, None if there is none now."""
@@ -227,6 +236,8 @@ class SchemaHistory:
         if job.schema_version <= self.schema_version:
             return Effect()
         effect = Effect() if job.type in IGNORED_ACTIONS else self._effect(job)
+        if self._old_collations:
+            effect = _binary(effect)
         if job.type in MOVES_ROWS:
             self._note_move(job, effect)
         for schema_id, schema in effect.schemas.items():
@@ -353,6 +364,10 @@ class SchemaHistory:
         current = next((stay[i] for i, (old, _) in enumerate(pairs) if old is None), job.schema_id)
         by_name = {s.name.lower(): s.id for s in self.schemas.values()}
         return [current if new is None else by_name.get(new.lower(), stay[i]) for i, (_, new) in enumerate(pairs)]
+
+
+def _binary(effect: Effect) -> Effect:
+    return Effect({i: s and binary_schema(s) for i, s in effect.schemas.items()}, {i: t and binary_table(t) for i, t in effect.tables.items()})
 
 
 def _time_zone(location: Mapping[str, Any]) -> str:

@@ -18,6 +18,8 @@ from upstream import pb
 from upstream.history import SchemaHistory
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
+OLD_COLLATIONS = "oldcoll"
+"""Begins the names of recordings of clusters that were bootstrapped without new collations."""
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
 
 
@@ -87,11 +89,14 @@ class MetaKeys:
 
 
 def land(folder: Path, url: str, transactions: int = 1000, through: int | None = None, cluster_id: int = 7) -> RelayLog:
-    """Write the windows of a recording, `transactions` each, to the relay log at `url`."""
+    """Write the windows of a recording, `transactions` each, to the relay log at `url`. Recordings have no rows of `mysql.tidb`."""
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
     meta: Any = MetaKeys(folder)
-    landing = LandingSchema(SchemaHistory(), meta, meta)
+    history = SchemaHistory()
+    if folder.name.startswith(OLD_COLLATIONS):
+        history.use_old_collations()
+    landing = LandingSchema(history, meta, meta)
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
         chosen = rows[first : first + transactions]

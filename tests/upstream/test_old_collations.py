@@ -1,0 +1,71 @@
+"""Clusters that were bootstrapped without new collations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from upstream.codec.memcomparable import encode_bytes
+from upstream.history import Job, SchemaHistory
+from upstream.old_collations import binary_collation, is_binary, read_new_collations
+
+
+class Rows:
+    """Rows of a table in place of TiKV: (handle, value)."""
+
+    def __init__(self, *rows: tuple[bytes, bytes]) -> None:
+        self._rows = rows
+
+    def scan(self, start: bytes, end: bytes, ts: int) -> Iterator[tuple[bytes, bytes]]:
+        return iter([(start + handle, value) for handle, value in self._rows])
+
+
+_COMMENT = b"If the new collations are enabled. Do not edit it."
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag"), (b"\x80" + bytes(6) + b"\x01", b"..new_collation_enabledFalse" + _COMMENT)], False),
+        ([(b"\x80" + bytes(7), b"..new_collation_enabledTrue" + _COMMENT)], True),
+        ([(b"\x01" + encode_bytes(b"new_collation_enabled"), b"..False" + _COMMENT), (b"\x01" + encode_bytes(b"x"), b"True")], False),
+        ([(b"\x01" + encode_bytes(b"new_collation_enabled"), b"..True" + _COMMENT)], True),
+        ([(b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag")], False),  # from before TiDB 4.0
+        ([], None),
+    ],
+)
+def test_the_row_of_mysql_tidb_says_so_clustered_or_not(rows: list[tuple[bytes, bytes]], expected: bool | None) -> None:
+    tikv: Any = Rows(*rows)
+    assert read_new_collations(tikv, 21, 1) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("utf8mb4_general_ci", "utf8mb4_nopad_bin"), ("utf8mb4_bin", "utf8mb4_nopad_bin"), ("utf8_unicode_ci", "utf8mb4_nopad_bin"), ("utf8", "utf8mb4_nopad_bin"),
+        ("latin1_bin", "latin1_nopad_bin"), ("gbk_chinese_ci", "gbk_nopad_bin"), ("binary", "binary"), ("", ""),
+    ],
+)  # fmt: skip
+def test_every_collation_but_binary_becomes_one_of_bytes_without_padding(name: str, expected: str) -> None:
+    assert binary_collation(name) == expected
+
+
+def test_tables_of_before_and_after_it_is_known_compare_bytes() -> None:
+    column = {"id": 1, "name": {"O": "a"}, "offset": 0, "state": 5, "type": {"Tp": 15, "Charset": "utf8", "Collate": "utf8_general_ci"}}
+
+    def create(number: int) -> Job:
+        info = {"id": number, "name": {"O": f"t{number}"}, "cols": [column], "charset": "utf8", "collate": "utf8_bin", "state": 5}
+        raw = {"id": number, "type": 3, "state": 6, "schema_id": 1, "table_id": number, "binlog": {"SchemaVersion": number, "TableInfo": info}}
+        return Job.from_json(raw)
+
+    history = SchemaHistory()
+    history.apply(create(5))
+    assert not is_binary(history.tables[5])
+    history.use_old_collations()
+    effect = history.apply(create(6))
+    for table in (history.tables[5], history.tables[6], effect.tables[6]):
+        assert table is not None
+        assert is_binary(table)
+        assert (table.columns[0].charset, table.columns[0].collate, table.collate) == ("utf8mb4", "utf8mb4_nopad_bin", "utf8mb4_nopad_bin")

@@ -1,0 +1,72 @@
+"""TiDB's old collation framework: every collation compares bytes, and trailing blanks count.
+
+Whether a cluster has the new one was decided when it was bootstrapped: the row `new_collation_enabled` of `mysql.tidb` says True or
+False, and clusters from before TiDB 4.0, whose table lacks it, are old. With it, collations in TableInfo mean what they say; without it
+they are mere names. Here such columns are given the collation that says what happens, `<charset>_nopad_bin` (MariaDB's names).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from upstream.codec.errors import CodecError
+from upstream.codec.memcomparable import decode_bytes
+from upstream.schema import Schema, Table
+
+if TYPE_CHECKING:
+    from upstream.tikv import TiKVClient
+
+_NOPAD = "_nopad_bin"
+_WIDER = {"utf8": "utf8mb4", "utf8mb3": "utf8mb4"}  # few servers have the collation for these
+_VARIABLE = b"new_collation_enabled"
+_SIGN = 1 << 63
+
+
+def binary_charset(charset: str) -> str:
+    """The character set of a column that compares bytes in place of one of this character set."""
+    return _WIDER.get(charset.lower(), charset)
+
+
+def binary_collation(name: str) -> str:
+    """The collation that compares bytes without padding, for a character set or a collation of it; "" and binary stay."""
+    charset = name.lower().partition("_")[0]
+    return name if charset in ("", "binary") else binary_charset(charset) + _NOPAD
+
+
+def is_binary(table: Table) -> bool:
+    """Whether a table is from a cluster whose collations compare bytes."""
+    return table.collate.endswith(_NOPAD) or any(column.collate.endswith(_NOPAD) for column in table.columns)
+
+
+def binary_table(table: Table) -> Table:
+    """The table with the collations that tell how a cluster without new collations compares."""
+    columns = tuple(replace(c, charset=binary_charset(c.charset), collate=binary_collation(c.collate or c.charset)) for c in table.columns)
+    return replace(table, columns=columns, charset=binary_charset(table.charset), collate=binary_collation(table.collate or table.charset))
+
+
+def binary_schema(schema: Schema) -> Schema:
+    """The database likewise."""
+    return replace(schema, charset=binary_charset(schema.charset), collate=binary_collation(schema.collate or schema.charset))
+
+
+def read_new_collations(tikv: TiKVClient, table_id: int, ts: int) -> bool | None:
+    """Whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO; None if the table is empty, as no cluster's is.
+    Raises TiKVError. Rows lie at ``t<table id>_r<handle>``; their values hold texts as they are."""
+    prefix = b"t" + ((table_id + _SIGN) % 2**64).to_bytes(8, "big") + b"_r"
+    known = None
+    for key, value in tikv.scan(prefix, prefix + b"\xff", ts):
+        known = False if known is None else known
+        if _VARIABLE in value or _handle_text(key[len(prefix) :]) == _VARIABLE:
+            return b"True" in value
+    return known
+
+
+def _handle_text(handle: bytes) -> bytes:
+    """The text of a clustered key; b"" for a number."""
+    if handle[:1] != b"\x01":
+        return b""
+    try:
+        return decode_bytes(handle, 1)[0]
+    except CodecError:
+        return b""
