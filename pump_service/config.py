@@ -59,6 +59,7 @@ class Config:
     node_id: str = ""
     gen_binlog_interval: float = 3.0  # s
     prewrite_timeout: float = MAX_TXN_TIME_S  # s
+    gc_safepoint_ttl: int = 86_400  # s; 0: TiKV isn't asked to keep anything
     metrics_addr: str = ""
     metrics_interval: float = 15.0  # s
     max_message_size: int = 2**31 - 1  # bytes
@@ -81,6 +82,7 @@ _FLAGS = {
     "node-id": "node_id",
     "fake-binlog-interval": "gen_binlog_interval",
     "prewrite-timeout": "prewrite_timeout",
+    "gc-safepoint-ttl": "gc_safepoint_ttl",
     "metrics-addr": "metrics_addr",
     "metrics-interval": "metrics_interval",
     "max-message-size": "max_message_size",
@@ -131,6 +133,8 @@ USAGE = """usage: pump [flags]
   -heartbeat-interval seconds    (default 2)
   -fake-binlog-interval seconds  a fake binlog is written when nothing came for so long (default 3)
   -prewrite-timeout seconds      a Prewrite of which TiKV knows nothing for so long is rolled back there (default 600)
+  -gc-safepoint-ttl seconds      how long TiKV keeps what tells the end of unfinished transactions after the pump died
+                                 (default 86400; 0: not at all)
   -gc days|duration              how long binlogs are kept, such as 7 or 8h (default 7)
   -log-level, -L level           debug, info, warn, error, fatal (default info)
   -log-file path                 default: standard error
@@ -340,6 +344,10 @@ def _value(name: str, given: Any, where: str) -> Any:
             if number <= 0:
                 raise ValueError("it must be above 0 seconds")
             return number
+        if name == "gc_safepoint_ttl":
+            if int(given) < 0:
+                raise ValueError("it must be 0 seconds or more")
+            return int(given)
         if name == "max_message_size":
             return max(1, min(int(given), 2**31 - 1))
     except (TypeError, ValueError) as error:

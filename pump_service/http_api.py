@@ -51,6 +51,9 @@ class PumpControl(Protocol):
     def collect_garbage(self) -> bool:
         """Start a round; False if one is under way."""
 
+    def decide(self, start_ts: int, commit_ts: int) -> None:
+        """End an unfinished transaction; 0: rolled back. KeyError, ValueError or the store's errors."""
+
     def describe_binlog(self, ts: int) -> str:
         """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
 
@@ -96,6 +99,8 @@ class Api:
         method, page = pages.get(name, ("", None))
         if page is None and len(parts) == 3 and parts[0] == "state":
             method, page = "PUT", lambda: self._change(parts[1], parts[2])
+        elif page is None and len(parts) == 3 and parts[0] == "verdict":
+            method, page = "PUT", lambda: self._decide(parts[1], parts[2])
         elif page is None and len(parts) == 3 and parts[:2] == ["debug", "binlog"]:
             method, page = "GET", lambda: self._binlog(parts[2])
         if page is None:
@@ -168,6 +173,17 @@ class Api:
             return _verdict(_OTHER, f"invalide action {action}")
         self.pump.leave(action)
         return _verdict(_OK, f"apply action {action} success!")
+
+    def _decide(self, start_ts: str, verdict: str) -> Response:
+        if not start_ts.isdigit() or not (verdict.isdigit() or verdict == "rollback"):
+            return Response(400, _TEXT, b"PUT /verdict/<start_ts>/<commit_ts or rollback>\n")
+        try:
+            self.pump.decide(int(start_ts), int(verdict) if verdict.isdigit() else 0)
+        except KeyError as error:
+            return Response(404, _TEXT, f"{error.args[0]}\n".encode())
+        except Exception as error:
+            return Response(409, _TEXT, f"{error}\n".encode())
+        return _text(f"transaction {start_ts}: {verdict}\n")
 
     def _collect(self) -> Response:
         started = self.pump.collect_garbage()

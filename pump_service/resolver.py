@@ -6,6 +6,9 @@ or once the TiDB that sent it is gone, is KvCheckTxnStatus asked, which rolls ba
 one. Should that TiDB live after all, TiKV refuses its prewrite, and its client is told: the outcome is the same everywhere. The
 call is given the transaction's own start_ts as the caller's, which pushes nothing, and a TSO of PD's as the current one, because
 TiKV's clock follows it.
+
+TiKV's garbage collection drops the record of a commit with the old version of the row. So of a transaction that began before its safe
+point nothing found means nothing: CheckTxnStatus would call a committed one rolled back. It isn't asked then, an operator is.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ MAX_TXN_TIME_S = 600.0
 _PENDING = Verdict(VerdictKind.PENDING)
 
 
+class UndecidableError(Exception):
+    """TiKV doesn't know any more what became of a transaction."""
+
+
 class TiKV(Protocol):
     """What is needed of upstream.TiKVClient."""
 
@@ -36,6 +43,8 @@ class PD(Protocol):
     """What is needed of upstream.PDClient."""
 
     def tso(self) -> int: ...
+
+    def get_gc_safe_point(self) -> int: ...
 
 
 class TiKVResolver:
@@ -55,12 +64,15 @@ class TiKVResolver:
 
     def __call__(self, start_ts: int, prewrite_key: bytes) -> Verdict:
         """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may still
-        commit. TiKVError or PDError if nobody answers: the verdict is never guessed."""
+        commit. TiKVError or PDError if nobody answers, UndecidableError if nobody can: the verdict is never guessed."""
         failure: TiKVError | None = None
+        locked = False
         try:
-            verdict = _verdict(self._tikv.mvcc_get(prewrite_key).status(start_ts), start_ts)
+            found = self._tikv.mvcc_get(prewrite_key).status(start_ts)
+            verdict = _verdict(found, start_ts)
             if verdict is not None:
                 return verdict
+            locked = found.kind is TxnKind.LOCKED
         except TiKVError as error:
             failure = error
         now = self._pd.tso()
@@ -68,6 +80,12 @@ class TiKVResolver:
             if failure is not None:
                 raise failure
             return _PENDING
+        if not locked and start_ts < self._pd.get_gc_safe_point():  # what commits later than that is kept
+            raise UndecidableError(
+                f"TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which is later than its "
+                f"start: whether it committed can't be known. Compare its rows (GET /debug/binlog/{start_ts}) with upstream, then say "
+                f"PUT /verdict/{start_ts}/rollback, or PUT /verdict/{start_ts}/<commit_ts>, to this pump"
+            ) from failure
         status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, True)
         return _verdict(status, start_ts) or _PENDING
 

@@ -32,6 +32,7 @@ from pump_service.rpc import PumpRPC
 from pump_service.store import Store
 from pump_service.store.errors import StoreError
 from pump_service.tls import client_tls, server_context
+from pump_service.versions import KeptVersions
 from upstream import pb
 from upstream.etcd import EtcdClient
 from upstream.pd import PDClient, PDError
@@ -130,6 +131,12 @@ class Pump:
         """Start a round of garbage collection; False if one is under way."""
         return self._chores.collect_garbage()
 
+    def decide(self, start_ts: int, commit_ts: int) -> None:
+        """As Store.decide; ValueError also for a commit_ts that PD hasn't issued."""
+        if commit_ts > self._clock.fresh():
+            raise ValueError(f"commit_ts {commit_ts} is in the future")
+        self._store.decide(start_ts, commit_ts)
+
     def describe_binlog(self, ts: int) -> str:
         """The binlog stored at a timestamp and what TiKV has of its primary key, as text. KeyError if there is none."""
         payload = self._store.lookup(ts)
@@ -193,6 +200,7 @@ class Pump:
             tls,
         )
         self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
+        self._versions = KeptVersions(pd, self._node.id, self._store.settled_through, config.gc_safepoint_ttl)
         _warm(self._clock)
         time_limit.start()
         self._closers.callback(time_limit.stop)
@@ -208,6 +216,8 @@ class Pump:
         self._call(self._front.serve())
         self._chores.start()
         self._closers.callback(self._chores.stop)
+        self._versions.start()
+        self._closers.callback(self._versions.stop)
         _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
 
     def _grpc_path(self, data_dir: Path) -> str:
@@ -281,6 +291,9 @@ class Pump:
             self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
             self._node.leave(state)
+            self._versions.stop()
+            if state == OFFLINE:
+                self._versions.give_up()
             self._chores.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_S + 2)

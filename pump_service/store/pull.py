@@ -13,6 +13,7 @@ from pump_service.store.window import Records, Transactions, WindowReader, group
 
 _ENTRIES = 2048
 _BYTES = 1 << 19
+_NEVER = MAX_TS + 1
 
 
 def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]:
@@ -35,11 +36,12 @@ def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
         commits, prewrites = reader.payloads(chunk.commits, rows), reader.payloads(chunk.prewrites, rows)
         starts, times = chunk.commits.starts[rows].tolist(), chunk.commits.commits[rows].tolist()
         for i, (commit, prewrite, start_ts, commit_ts) in enumerate(zip(commits, prewrites, starts, times, strict=True)):
-            yield from fakes.before(commit_ts)
+            if fakes.next_ts < commit_ts:
+                yield from fakes.before(commit_ts)
             if commit is None or prewrite is None:
                 raise _unreadable(reader, chunk.commits if commit is None else chunk.prewrites, begin + i)
             yield Entity(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
-    yield from fakes.before(MAX_TS + 1)
+    yield from fakes.before(_NEVER)
 
 
 class _Fakes:
@@ -48,15 +50,17 @@ class _Fakes:
     def __init__(self, reader: WindowReader, records: Records) -> None:
         self._reader, self._records = reader, records
         self._payloads = reader.payloads(records)
-        self._times = records.commits.tolist()
+        self._times = [*records.commits.tolist(), _NEVER]
         self._next = 0
+        self.next_ts: int = self._times[0]
 
     def before(self, ts: int) -> Iterator[Entity]:
-        while self._next < len(self._times) and self._times[self._next] < ts:
-            payload, at = self._payloads[self._next], self._times[self._next]
+        while self.next_ts < ts:
+            payload, at = self._payloads[self._next], self.next_ts
             if payload is None:
                 raise _unreadable(self._reader, self._records, self._next)
             self._next += 1
+            self.next_ts = self._times[self._next]
             yield Entity(payload, at, at)
 
 

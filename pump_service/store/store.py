@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pump_service.store import failpoints, pull
+from pump_service.store.binlog_head import encode_verdict
 from pump_service.store.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -23,7 +24,7 @@ from pump_service.store.errors import (
 from pump_service.store.index import Index, Standing
 from pump_service.store.indexer import Indexer
 from pump_service.store.options import MAX_QUEUED, StoreOptions
-from pump_service.store.records import MAX_TS, PREWRITE, Bounds, Entity, Record, Resolver, StoreStats
+from pump_service.store.records import COMMIT, MAX_TS, PREWRITE, ROLLBACK, Bounds, Entity, Record, Resolver, StoreStats
 from pump_service.store.resolving import Resolving
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import LONG_TRANSACTION, Sorter
@@ -301,6 +302,41 @@ class Store:
         if after_ts < self._gc_ts:
             raise WindowPurgedError(after_ts, self._gc_ts)
 
+    def _all_indexed(self) -> bool:
+        """Waits until the sorter knows everything that was written before this call; False if the index is behind."""
+        indexed = threading.Event()
+        self._writer.fence(indexed)
+        return indexed.wait(_FENCE_S)
+
+    def settled_through(self, ts: int) -> int | None:
+        """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this call
+        either has its verdict here or commits later, if at all. None if the index is behind."""
+        if not self._all_indexed():
+            return None
+        oldest = self._sorter.smallest_open()
+        return min(ts, oldest) if oldest else ts
+
+    def decide(self, start_ts: int, commit_ts: int) -> None:
+        """Ends an open Prewrite as an operator says: committed at `commit_ts`, or rolled back if that is 0. KeyError if it isn't
+        open, ValueError for a commit_ts that can't be, and what `submit` gives if it can't be written."""
+        if not self._sorter.is_open(start_ts):
+            raise KeyError(f"no unfinished transaction began at {start_ts}")
+        if commit_ts and commit_ts <= start_ts:
+            raise ValueError(f"transaction {start_ts} can't have committed at {commit_ts}, before it began")
+        tp = COMMIT if commit_ts else ROLLBACK
+        written = threading.Event()
+        answer: list[BaseException | None] = []
+
+        def done(error: BaseException | None) -> None:
+            answer.append(error)
+            written.set()
+
+        self._write_verdict(Record(tp, start_ts, commit_ts, encode_verdict(tp, start_ts, commit_ts)), done)
+        written.wait()
+        if answer[0] is not None:
+            raise answer[0]
+        log.warning("transaction %d is decided by an operator: commit_ts %d (0: rolled back)", start_ts, commit_ts)
+
     # -- garbage collection
 
     def gc(self, ts: int) -> int:
@@ -311,9 +347,7 @@ class Store:
         what has been written, nothing is known of open Prewrites and nothing happens. Returns gcTS as it is now.
         """
         with self._gc_lock:
-            indexed = threading.Event()
-            self._writer.fence(indexed)
-            if not indexed.wait(_FENCE_S):
+            if not self._all_indexed():
                 log.warning("nothing is purged this time: the index is behind the value log")
                 return self._gc_ts
             known = self._indexer.applied  # of what comes behind it the sorter may not know yet

@@ -117,6 +117,17 @@ class PD:
                 self._tso, pb.pd.TsoRequest.FromString, pb.pd.TsoResponse.SerializeToString
             ),
         }
+        for name, request, response in (
+            ("GetGCSafePoint", pb.pd.GetGCSafePointRequest, pb.pd.GetGCSafePointResponse),
+            ("UpdateServiceGCSafePoint", pb.pd.UpdateServiceGCSafePointRequest, pb.pd.UpdateServiceGCSafePointResponse),
+        ):
+            handlers[name] = grpc.unary_unary_rpc_method_handler(
+                lambda _request, _context, response=response: response(
+                    header=pb.pd.ResponseHeader(cluster_id=self.cluster_id)
+                ),
+                request.FromString,
+                response.SerializeToString,
+            )
         handlers |= self.more
         forwarded = {
             name: grpc.unary_unary_rpc_method_handler(

@@ -163,6 +163,7 @@ _SETTINGS = [
     ("node-id", "node-id", "node_id", "", "pump-1", "pump-1"),
     ("gen-binlog-interval", "fake-binlog-interval", "gen_binlog_interval", 3, "4", 4),
     ("prewrite-timeout", "prewrite-timeout", "prewrite_timeout", 600, "90", 90),
+    ("gc-safepoint-ttl", "gc-safepoint-ttl", "gc_safepoint_ttl", 86_400, "0", 0),
     ("metrics-addr", "metrics-addr", "metrics_addr", "", "gateway:9091", "gateway:9091"),
     ("metrics-interval", "metrics-interval", "metrics_interval", 15, "30", 30),
     (None, "max-message-size", "max_message_size", 2**31 - 1, "1000000", 1_000_000),

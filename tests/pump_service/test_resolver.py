@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from storekit import BASE, OPTIONS, RECORDINGS, commit, eventually, paired, prewrite, recorded, settle, window, write
 
-from pump_service.resolver import TiKVResolver
+from pump_service.resolver import TiKVResolver, UndecidableError
 from pump_service.store import Store, StoreOptions, Verdict, VerdictKind, failpoints
 from pump_service.store.binlog_head import encode_verdict, parse_head, prewrite_key
 from upstream import pb
@@ -27,6 +27,7 @@ class Cluster:
     def __init__(self, mvcc: Mvcc | TiKVError | None = None, status: TxnStatus | None = None, now: int = BASE) -> None:
         self.mvcc, self.status, self.now = mvcc or Mvcc(None, ()), status, now
         self.asked: list[tuple[object, ...]] = []
+        self.safe_point = 0
 
     def mvcc_get(self, key: bytes) -> Mvcc:
         self.asked.append(("mvcc", key))
@@ -43,6 +44,9 @@ class Cluster:
 
     def tso(self) -> int:
         return self.now
+
+    def get_gc_safe_point(self) -> int:
+        return self.safe_point
 
     def resolver(self) -> TiKVResolver:
         return TiKVResolver(self, self)
@@ -98,6 +102,23 @@ def test_a_young_transaction_of_a_tidb_that_is_gone_is_settled_at_once() -> None
     assert cluster.asked == [("mvcc", b"k"), ("mvcc", b"k"), ("check", b"k", BASE, BASE, now, True)]
     committed = Cluster(Mvcc(None, (Write(0, BASE, BASE + 9),)), now=now)
     assert TiKVResolver(committed, committed, is_gone=lambda _: True)(BASE, b"k") == Verdict(VerdictKind.COMMITTED, BASE + 9)
+
+
+@pytest.mark.parametrize("mvcc", [Mvcc(None, ()), Mvcc(None, (Write(0, BASE + 5, BASE + 9),)), TiKVError("away")])
+def test_what_tikv_has_dropped_is_not_taken_for_rolled_back(mvcc: Mvcc | TiKVError) -> None:
+    cluster = Cluster(mvcc, TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
+    cluster.safe_point = BASE + 1
+    with pytest.raises(UndecidableError, match=rf"PUT /verdict/{BASE}/rollback"):
+        cluster.resolver()(BASE, b"k")
+    assert cluster.asked == [("mvcc", b"k")]
+    cluster.safe_point = BASE
+    assert cluster.resolver()(BASE, b"k") == ROLLED_BACK
+
+
+def test_a_lock_before_the_safe_point_is_still_decided_by_tikv() -> None:
+    cluster = Cluster(Mvcc(Lock(BASE, b"k", 3000), ()), TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
+    cluster.safe_point = BASE + MINUTE
+    assert cluster.resolver()(BASE, b"k") == ROLLED_BACK
 
 
 def test_an_old_one_with_a_record_is_not_touched() -> None:

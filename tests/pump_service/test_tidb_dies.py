@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from pumpkit import CLUSTER, ROOT, Client, Etcd, PumpProcess
 
@@ -157,6 +158,25 @@ def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_c
     assert stage.tidb("commit", start_ts=start_ts)["commit_ts"] == 0
     stage.work()
     stage.readers_get(start_ts, 30)
+
+
+def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_decide_it(stage: Stage) -> None:
+    stage.tidb("start", ttl_s=45)
+    start_ts = stage.tidb("begin", key="k")["start_ts"]
+    stage.pump.kill()
+    stage.pump.start()
+    until(lambda: stage.pd.update_service_gc_safe_point("probe", 60, stage.pd.tso()) == start_ts)
+    base = f"http://{stage.pump.address}/verdict"
+    assert httpx.put(f"{base}/{start_ts + 1}/rollback").status_code == 404
+    assert httpx.put(f"{base}/{start_ts}/{start_ts}").status_code == 409  # before it began
+    assert httpx.put(f"{base}/{start_ts}/{stage.pd.tso() + (60_000 << 18)}").status_code == 409
+    assert httpx.put(f"{base}/{start_ts}/never").status_code == 400
+    commit_ts = stage.pd.tso()
+    assert httpx.put(f"{base}/{start_ts}/{commit_ts}").status_code == 200
+    reader = Client(stage.pump.address)
+    assert reader.pull_commits(commit_ts - 1, 1, timeout=20)[0].start_ts == start_ts
+    reader.close()
+    assert httpx.put(f"{base}/{start_ts}/rollback").status_code == 404
 
 
 def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> None:
