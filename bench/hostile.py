@@ -185,6 +185,8 @@ def main() -> int:
         phases["all of them"] = beside(address, cluster_id, pump, names, options.seconds)
         for phase, outcome in phases.items():
             print(f"{phase:<28} {json.dumps(asdict(outcome))}")
+        if not pump.is_running() or pump.status() == psutil.STATUS_ZOMBIE:
+            raise RuntimeError("the pump is gone, see its log")
     finally:
         stack.down()
     return 0

@@ -23,6 +23,7 @@ from etl.mysql import DownstreamError, is_transient
 from etl.poison import name_poison
 from etl.prepare import PrepareOptions
 from etl.prepare import prepare as prepare_here
+from etl.relay_upkeep import RelayUpkeep
 from etl.settings import Settings
 from etl.sinks import ApplyError, Sink, TakesOver, open_sink, sink_shape
 from etl.sole_writer import NotSoleWriterError, SoleWriter
@@ -121,6 +122,7 @@ def run_apply(
     if first is None:
         return summary
     sole = SoleWriter(settings, relay)
+    upkeep = RelayUpkeep(relay, settings)
 
     def over_or_not_alone() -> bool:
         sole.check()  # also while there is nothing to write
@@ -147,6 +149,7 @@ def run_apply(
                 for batch in ahead.batches(over_or_not_alone):
                     _write(sink, batch, _guarded(batch.steps(stop), sole), summary, on_batch)
                     sole.at(summary.checkpoint, True)
+                    upkeep.at(summary.checkpoint)
                     summary.warn(note_used(relay, batch.decisions))
                     failures = 0
             except StoppedError:
@@ -169,6 +172,7 @@ def run_apply(
                 if ahead is not None:
                     ahead.stop()
     finally:
+        upkeep.close()
         sole.close()
         sink.close()
         if hasattr(prepare, "reset"):

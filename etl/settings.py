@@ -84,6 +84,15 @@ class Relay:
 
     url: str
     """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``, without credentials."""
+    keep: str = ""
+    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for ever."""
+
+    @property
+    def keep_ms(self) -> int:
+        """`keep` in ms, 0 for ever. Raises ValueError."""
+        from relay.retention import keep_ms
+
+        return keep_ms(self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +292,10 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
         refuse_credentials(settings.relay.url)
     except RelayError as error:
         raise SettingsError(f"{name}: [relay] url: {error}") from None
+    try:
+        settings.relay.keep_ms  # noqa: B018
+    except ValueError as error:
+        raise SettingsError(f"{name}: [relay] keep = {error}") from None
     _check_downstream(name, settings)
     return settings
 

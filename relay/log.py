@@ -3,6 +3,7 @@
     <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow     segment parts, immutable, unique names
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
+    <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
     <url>/control.json                                 what operators ask for
     <url>/downstream.json, <url>/stop.json             whose downstream it is, why applying must not go on
     <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
@@ -55,6 +56,11 @@ class RelayLog:
     @property
     def url(self) -> str:
         return self._storage.url
+
+    @property
+    def storage(self) -> Storage:
+        """Where its files are."""
+        return self._storage
 
     # Writing
 
@@ -249,15 +255,15 @@ class RelayLog:
             self._storage.remove_empty_directory(f"parts/{hour}")
         return removed
 
-    def purge(self, before_ts: int) -> int:
-        """Delete the windows with hi <= before_ts, oldest first, except the newest one; returns how many.
+    def purge(self, before_ts: int, stop: Callable[[], bool] = lambda: False) -> int:
+        """Delete the windows with hi <= before_ts, oldest first, except the newest one, until `stop`; returns how many.
 
-        The caller makes sure that `before_ts` is not past what the downstream has applied.
+        The caller makes sure that `before_ts` is not past what any consumer has applied, see `relay.retention`.
         """
         last = self.last()
         removed = 0
-        for lo in list(self._starts()):
-            if last is None or lo >= last.lo:
+        for lo in self._starts():
+            if last is None or lo >= last.lo or stop():
                 break
             window = self._get(lo)
             if window.hi > before_ts:

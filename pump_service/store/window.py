@@ -29,7 +29,7 @@ from pump_service.store.value_log import ValueLog
 log = logging.getLogger(__name__)
 
 CHUNK_ENTRIES = 16_384
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 BATCH_ROWS = 32_768
 _KEPT_CHUNKS = 32
 _REMEMBERED = 10_000

@@ -11,7 +11,8 @@ import pytest
 
 from etl.apply import local_preparer, run_apply
 from etl.settings import Apply, Relay, Settings, Upstream
-from relay import Control
+from relay import Control, retention
+from relay.retention import Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
@@ -48,3 +49,18 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(maria
     relay.set_control(Control())
     thread.join(60)
     assert result and result[0].checkpoint == relay.last().hi
+
+
+def test_applying_notes_its_position_and_lets_windows_go_that_it_has_passed(mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.retention.MIN_KEEP_MS", 1)
+    monkeypatch.setitem(retention._UNITS, "m", 1_000)  # the recording is of a minute
+    monkeypatch.setattr("etl.relay_upkeep._UNTIL_NEXT_S", 0.0)
+    url = f"file://{tmp_path}/relay"
+    relay = land(RECORDINGS / "shop", url, 5_000)
+    began = relay.first().lo
+    settings = Settings(Upstream("unused"), Relay(url, "1m"), mariadb.downstream, apply=Apply(max_rows=2_000))
+    summary = run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+    assert summary.checkpoint == relay.last().hi
+    positions = list(Consumers(relay).positions().values())
+    assert len(positions) == 1 and began < positions[0] <= summary.checkpoint
+    assert began < relay.first().lo <= summary.checkpoint - (1_000 << 18)

@@ -1,0 +1,75 @@
+"""What may be removed from the relay log: windows that every known consumer has passed by a time.
+
+    <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
+
+A consumer that applies windows notes from time to time how far it is. One that is given up keeps windows until its file is removed.
+The time to keep is counted back from the consumers' positions in the upstream's time, not by this machine's clock.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from relay.errors import RelayCorruptError
+from relay.log import RelayLog
+
+_UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN = re.compile(r"(\d+)([mhd])\Z")
+MIN_KEEP_MS = 3_600_000
+"""An upload that was given up may arrive late; a store refuses one that is older than 15 minutes. Until then its place is kept."""
+
+
+def keep_ms(text: str) -> int:
+    """Milliseconds of a span such as "7d", "36h"; 0 for "". Raises ValueError."""
+    if not text:
+        return 0
+    match = _SPAN.match(text)
+    if match is None:
+        raise ValueError(f"{text!r}: a number and m, h or d are expected, as in 7d")
+    span = int(match[1]) * _UNITS[match[2]]
+    if span < MIN_KEEP_MS:
+        raise ValueError(f"{text!r}: at least 1h")
+    return span
+
+
+class Consumers:
+    """Who reads the relay log, and how far each is."""
+
+    def __init__(self, relay: RelayLog) -> None:
+        self._relay = relay
+        self._storage = relay.storage
+
+    def note(self, name: str, checkpoint_ts: int, what: str) -> None:
+        """`name` (letters, digits, - and _) has applied everything through `checkpoint_ts`. Raises OSError."""
+        entry = {"checkpoint_ts": checkpoint_ts, "what": what, "noted_ms": time.time_ns() // 1_000_000}
+        self._storage.replace(f"consumers/{name}.json", json.dumps(entry).encode() + b"\n")
+
+    def positions(self) -> dict[str, int]:
+        """checkpoint_ts by name. Raises RelayCorruptError, OSError."""
+        found: dict[str, int] = {}
+        for name in self._storage.names("consumers"):
+            path = f"consumers/{name}"
+            try:
+                entry: Any = json.loads(self._storage.read(path))
+                found[name.removesuffix(".json")] = int(entry["checkpoint_ts"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise RelayCorruptError(
+                    f"{self._relay.url}/{path}: {error!r}: nothing is removed while it can't be read; remove it if that consumer is gone"
+                ) from None
+        return found
+
+    def purge(self, keep_ms: int, stop: Callable[[], bool]) -> tuple[int, str]:
+        """Remove the windows that lie more than `keep_ms` behind every consumer; how many, and who is the last in line.
+
+        Nothing goes while no consumer is known. Raises RelayCorruptError, OSError.
+        """
+        positions = self.positions()
+        if not positions:
+            return 0, ""
+        last = min(positions, key=lambda name: positions[name])
+        before = positions[last] - (keep_ms << 18)
+        return (self._relay.purge(before, stop) if before > 0 else 0), last
