@@ -7,6 +7,7 @@ form (`etl._ddl_forms`) stays in that form.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
 _TRUNCATE_PARTITION = 23
 _LONG = {0xF9, 0xFA, 0xFB, 0xFC}
+_NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _SHORT = {"varchar", "char", "varbinary", "binary"}
 
 
@@ -187,8 +189,12 @@ class _Alteration:
 
 
 def _apart(clauses: list[str], together: bool) -> list[list[str]]:
-    """The clauses of each statement: in one, unless new columns have to be there before the rest."""
-    columns = [] if together else [clause for clause in clauses if clause.startswith("ADD COLUMN ")]
+    """The clauses of each statement: in one, which runs as a whole or not at all, unless new columns have to be there before an index
+    on them."""
+    names = {clause: name[0] for clause in clauses if (name := _NEW_COLUMN.match(clause))}
+    keys = " ".join(clause for clause in clauses if clause.startswith("ADD ") and clause not in names)
+    needed = not together and any(name.removeprefix("ADD COLUMN ") in keys for name in names.values())
+    columns = list(names) if needed else []
     rest = [clause for clause in clauses if clause not in columns]
     return [some for some in (columns, rest) if some]
 

@@ -130,6 +130,8 @@ def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, t
     before, after = table(11, "t", "id int", primary="id"), table(11, "t", "id int", "x int", "y int", primary="id", unique=("x",))
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
+    plain = table(11, "t", "id int", "x int", "y int", primary="id")
+    assert len(alterations(tidb_session, before, plain, {"type": 61})[0]) == 1
     statements, _ = alterations(tidb_session, before, after, {"type": 61})
     assert len(statements) == 2
     for statement in statements:
