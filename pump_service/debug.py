@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections import Counter
+from types import FrameType
 
 import psutil
 
@@ -32,8 +33,20 @@ def stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "".join(
         f"thread {names.get(ident, '?')} ({ident})\n{''.join(traceback.format_stack(stack))}\n"
-        for ident, stack in sys._current_frames().items()
+        for ident, stack in _frames().items()
     )
+
+
+def _frames() -> dict[int, FrameType]:
+    """What each thread does. In CPython 3.11 before 3.11.9 a garbage collection inside the call could stop the whole process for good: it lets
+    other threads run, one of which may begin or end a thread, and that waits for a lock that the call holds (gh-106883)."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def memory() -> str:
@@ -52,7 +65,7 @@ def profile(seconds: float, stop: threading.Event) -> str:
     end = time.monotonic() + min(seconds, _MAX_SECONDS)
     while (began := time.monotonic()) < end and not stop.is_set():
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in _frames().items():
             if ident == me:
                 continue
             calls = []
