@@ -29,7 +29,7 @@ class Absences:
 
     def cause(self, start_ts: int, commit: Pointer) -> Pointer | None:
         """Where the unreadable bytes are that may have been the Prewrite of the transaction whose Commit lies at `commit`; None
-        if it never came here. IndexDamagedError if it is in the value log, CorruptRecordError if it may have been purged."""
+        if it never came here, or an operator has given these up. IndexDamagedError if it is in the value log, CorruptRecordError if it may have been purged."""
         if start_ts in self._proven:
             return None
         if start_ts + LONG_TRANSACTION <= self._index.gc_ts():
@@ -43,7 +43,7 @@ class Absences:
         for segment in self._candidates(start_ts, commit):
             self._look_through(segment, start_ts, commit, skipped)
         if skipped:
-            return skipped[-1]
+            return next((place for place in reversed(skipped) if not self._log.given_up(*place)), None)
         if len(self._proven) < _REMEMBERED:
             self._proven.add(start_ts)
         return None

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from pump_service.store import binlog_head
-from pump_service.store.errors import CorruptRecordError
 from pump_service.store.records import MAX_TS, Entity
 from pump_service.store.window import Records, Transactions, WindowReader, groups
 
@@ -39,7 +38,8 @@ def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
             if fakes.next_ts < commit_ts:
                 yield from fakes.before(commit_ts)
             if commit is None or prewrite is None:
-                raise _unreadable(reader, chunk.commits if commit is None else chunk.prewrites, begin + i)
+                reader.check_lost(chunk.commits if commit is None else chunk.prewrites, begin + i)
+                continue
             yield Entity(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
     yield from fakes.before(_NEVER)
 
@@ -58,11 +58,8 @@ class _Fakes:
         while self.next_ts < ts:
             payload, at = self._payloads[self._next], self.next_ts
             if payload is None:
-                raise _unreadable(self._reader, self._records, self._next)
+                self._reader.check_lost(self._records, self._next)
             self._next += 1
             self.next_ts = self._times[self._next]
-            yield Entity(payload, at, at)
-
-
-def _unreadable(reader: WindowReader, records: Records, which: int) -> CorruptRecordError:
-    return reader.error_of(int(records.fids[which]), int(records.offsets[which]))
+            if payload is not None:
+                yield Entity(payload, at, at)

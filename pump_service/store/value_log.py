@@ -110,6 +110,15 @@ class ValueLog:
         if not known:
             log.error("%s: skipped %d unreadable bytes at offset %d", segment.path, size, begin)
 
+    def given_up(self, fid: int, offset: int) -> bool:
+        """Whether an operator has said that what couldn't be read there is lost, by making the file `lost_mark`."""
+        return self.lost_mark(fid, offset).exists()
+
+    def lost_mark(self, fid: int, offset: int) -> Path:
+        """The file that says so."""
+        path = self.path_of(fid)
+        return path.with_name(f"{path.name}.lost-{offset}")
+
     def look_again(self, fid: int) -> None:
         """Opens a sealed segment again if its file was replaced, as a copy that is moved into its place does."""
         segment = self.segment(fid)

@@ -239,8 +239,8 @@ class WindowReader:
 
     def first_lost(self, chunk: Transactions) -> Unreadable | None:
         """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read. None if
-        there is none; a transaction whose Prewrite never came here doesn't count."""
-        lost = list(chunk.bad)
+        there is none; a transaction whose Prewrite never came here doesn't count, nor what an operator has given up."""
+        lost = [bad for bad in chunk.bad if not self._log.given_up(bad.fid, bad.offset)]
         for commit_ts, start_ts, commit in chunk.missing:
             place = self._absences.cause(start_ts, commit)
             if place is not None:
@@ -252,8 +252,15 @@ class WindowReader:
         self._log.look_again(fid)
         return CorruptRecordError(
             str(self._log.path_of(fid)), offset,
-            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself",
+            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself. If there is no copy, "
+            f"its transaction is lost downstream: repair its rows there, and say so with `touch {self._log.lost_mark(fid, offset)}`",
         )  # fmt: skip
+
+    def check_lost(self, records: Records, which: int) -> None:
+        """Raises the error of a record that can't be read, unless an operator has given it up."""
+        fid, offset = int(records.fids[which]), int(records.offsets[which])
+        if not self._log.given_up(fid, offset):
+            raise self.error_of(fid, offset)
 
     def _look(self, fids: Ints, offsets: Ints) -> tuple[Records, Ints]:
         """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
@@ -356,9 +363,8 @@ class WindowReader:
         payloads = self.payloads(chunk.prewrites, np.arange(begin, end))
         lengths = chunk.prewrites.lengths[rows]
         if None in payloads:
-            if strict:
-                bad = begin + payloads.index(None)
-                raise self.error_of(int(chunk.prewrites.fids[bad]), int(chunk.prewrites.offsets[bad]))
+            for i in [i for i, payload in enumerate(payloads) if payload is None] if strict else ():
+                self.check_lost(chunk.prewrites, begin + i)
             keep = np.array([p is not None for p in payloads])
             commits, starts, lengths = commits[keep], starts[keep], lengths[keep]
         joined = b"".join(p for p in payloads if p is not None) if None in payloads else b"".join(payloads)  # type: ignore[arg-type]

@@ -9,7 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storekit import BASE, OPTIONS, commit, eventually, fake, paired, prewrite, settle, transactions, window, write
+from storekit import (
+    BASE,
+    OPTIONS,
+    commit,
+    eventually,
+    fake,
+    paired,
+    prewrite,
+    pulled,
+    settle,
+    transactions,
+    window,
+    write,
+)
 
 from pump_service.store import CorruptRecordError, Store
 from pump_service.store.errors import IndexDamagedError
@@ -65,6 +78,36 @@ def test_a_reader_is_never_given_a_hole_and_goes_on_once_the_file_is_restored(
     restore()
     assert strictly(store) == expected
     store.close()
+
+
+@pytest.mark.parametrize("when", ["indexed before", "indexed after"])
+@pytest.mark.parametrize("where", [2, 30])
+@pytest.mark.parametrize("which", ["prewrite", "commit"])
+def test_what_an_operator_gives_up_is_left_out_and_nothing_else(tmp_path: Path, which: str, where: int, when: str) -> None:
+    store = Store.open(tmp_path, OPTIONS)
+    records = transactions(20)
+    write(store, *records)
+    settle(store)
+    place = store._index.get(PLACES[which])
+    assert place is not None
+    store.close()
+    damage(tmp_path / "value" / "000000.vlog", place.offset + where)
+    if when == "indexed after":
+        shutil.rmtree(tmp_path / "kv")
+    again = Store.open(tmp_path, OPTIONS)
+    if (which, when) == ("commit", "indexed after"):
+        write(again, commit(DOOMED, DOOMED_COMMIT))  # as the resolver would: then nothing is lost
+        settle(again, BASE + 90_000)
+        assert strictly(again) == [row[0] for row in paired(records)]
+        again.close()
+        return
+    with pytest.raises(CorruptRecordError, match="touch ") as told:
+        strictly(again)
+    Path(str(told.value).rpartition("touch ")[2].rstrip("`")).touch()
+    expected = [row[0] for row in paired(records) if row[0] != DOOMED_COMMIT]
+    assert strictly(again) == expected
+    assert [row[0] for row in pulled(again, expected[-1])] == expected
+    again.close()
 
 
 def test_a_copy_that_is_moved_into_the_place_of_a_damaged_file_is_read(tmp_path: Path) -> None:
