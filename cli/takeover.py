@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from cli._settings import acting_on, config_option
+from cli._settings import acting_on, config_option, settings_of
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
 
 
 @click.command("takeover")
+@click.argument("drainer_toml", metavar="[DRAINER_TOML]", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--check", "check_only", is_flag=True, help="Only say what would stop or differ; nothing is written. With DRAINER_TOML: as that Drainer is set up.")
 @click.option("--copied", "tables", metavar="SCHEMA.TABLE", multiple=True, help="A table without a key, made what it was upstream at the checkpoint; may be repeated.")
 @config_option
 @click.pass_context
-def command(ctx: click.Context, tables: tuple[str, ...], config: str | None) -> None:
+def command(ctx: click.Context, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None) -> int:
     """Take the downstream over, from where its checkpoint is, and let applying go on.
 
     Needed after applying was stopped because a Drainer, or another pipeline, wrote to the same downstream; not needed the first time, when
     the Drainer was stopped before. Refused, with exit code 1, while somebody else may be writing.
+
+    With --check: connects everywhere and lists what would stop (exit code 1) or differ, and writes nothing.
     """
     from etl import handover
 
-    if tables:
-        click.echo(handover.copied(acting_on(ctx, config), tables))
-        return
-    click.echo(handover.take_over(acting_on(ctx, config), click.echo))
+    if drainer_toml is not None and not (check_only and config is None):
+        raise click.UsageError("a drainer.toml goes with --check, and without --config")
+    if check_only:
+        return _check(_of_drainer(drainer_toml) if drainer_toml else settings_of(ctx, config))
+    click.echo(handover.copied(acting_on(ctx, config), tables) if tables else handover.take_over(acting_on(ctx, config), click.echo))
+    return 0
+
+
+def _of_drainer(file: Path) -> Settings:
+    """The settings that a drainer.toml stands for; what has no meaning here is printed."""
+    from etl.drainer_settings import read_drainer
+    from etl.settings import parse_settings
+
+    drainer = read_drainer(file)
+    for warning in drainer.warnings:
+        click.echo(f"differs  {warning}")
+    document = {"upstream": {}, "relay": {"url": "file:///var/lib/sluice/relay"}} | drainer.document
+    document["upstream"] = {"pd-urls": "http://127.0.0.1:2379"} | document["upstream"]
+    return parse_settings(document, str(file))
+
+
+def _check(settings: Settings) -> int:
+    from etl.operate import identity
+    from etl.takeover_check import STOPS, check
+
+    click.echo(identity(settings))
+    stops = 0
+    for finding in check(settings):
+        stops += finding.kind == STOPS
+        click.echo(f"{finding.kind:<8} {finding.text}")
+    click.echo("nothing stops a takeover" if not stops else f"{stops} things stop a takeover")
+    return 1 if stops else 0

@@ -1,0 +1,124 @@
+"""`sluice takeover --check`: what would stop a takeover or differ afterwards, from a drainer.toml, without writing anything."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli import main
+from embedded.control import ClusterControl
+from embedded.recording import Recording
+from embedded.stack import Stack
+from tests.cli.test_operate import Done
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS
+from tests.etl.test_safe_mode import leave_checkpoint
+from upstream import EtcdClient, NodeStatus, PDClient, Registry
+
+RECORDING = RECORDINGS / "shop"
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    stack = Stack(tmp_path_factory.mktemp("up"))
+    try:
+        stack.up(["etcd", "cluster", "pump-1"], recording=RECORDING)
+        control = ClusterControl(stack.site().ports["cluster-control"])
+        control.replay(Recording(RECORDING).labels[0].name, "max", "range")
+        deadline = time.monotonic() + 60
+        while (status := control.status())["state"] != "done":
+            assert status["state"] != "failed" and time.monotonic() < deadline, status
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{stack.site().ports['cluster']}"
+    finally:
+        stack.down()
+
+
+@pytest.fixture
+def tidb() -> Iterator[dict[str, object]]:
+    """What a TiDB says of its settings, at a status port."""
+    said: dict[str, object] = {"binlog": {"enable": True, "ignore-error": True}}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(said).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    said["port"] = server.server_address[1]
+    yield said
+    server.shutdown()
+
+
+def check(file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Done]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["takeover", "--check", str(file)])
+    return int(str(ended.value.code)), Done(*capsys.readouterr())
+
+
+def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
+    upstream: str, mariadb: MariaDBServer, tidb: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f'pd-urls = "{upstream}"\ndetect-interval = 10\n[syncer]\ndb-type = "mysql"\nreplicate-do-db = ["bank"]\n[syncer.to]\nhost = "127.0.0.1"\n'
+        f'port = {mariadb.port}\nuser = "repl"\npassword = "geheim-77"\n'
+    )
+    label = Recording(RECORDING).labels[0]
+    with mariadb.connect() as connection, connection.cursor() as cursor, EtcdClient(upstream) as etcd, PDClient(upstream) as pd:
+        cursor.execute("CREATE OR REPLACE USER repl@'%' IDENTIFIED BY 'geheim-77'")
+        cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO repl@'%'")
+        etcd.put("/topology/tidb/127.0.0.1:4000/info", json.dumps({"status_port": tidb["port"]}).encode())
+        Registry(etcd).update_drainer(NodeStatus("drainer-1:8249", "10.0.0.1:8249", "online", max_commit_ts=5, update_ts=label.ts))
+        leave_checkpoint(connection, label.ts, cluster_id=pd.cluster_id, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}})
+
+        def state() -> list[object]:
+            cursor.execute("SHOW DATABASES")
+            found: list[object] = list(cursor.fetchall())
+            cursor.execute("SELECT * FROM tidb_binlog.checkpoint")
+            pumps = {item.key: item.version for item in etcd.range_prefix("/tidb-binlog/v1/drainers/").items}
+            return [*found, *cursor.fetchall(), pumps]
+
+        before = state()
+        code, done = check(file, capsys)
+        assert code == 1
+        for text in (
+            "differs  ", "detect-interval has no meaning for Sluice", "stops    drainer drainer-1:8249 at 10.0.0.1:8249 is online", "[binlog] ignore-error is true",
+            "only pump-1 is online", "stops    downstream: the checkpoint can't be read: repl@127.0.0.1", "lacks rights: CREATE",
+        ):  # fmt: skip
+            assert text in done.stdout, (text, done.stdout)
+        cursor.execute("GRANT ALL ON *.* TO repl@'%'")
+        Registry(etcd).update_drainer(NodeStatus("drainer-1:8249", "10.0.0.1:8249", "paused", max_commit_ts=5, update_ts=label.ts))
+        tidb["binlog"] = {"enable": False}
+        code, said = check(file, capsys)
+        for text in ("4 tables not downstream: copy them as of the checkpoint, or leave them out with [filter]: bank.account, bank.cart", "[binlog] enable is false", "differs  checkpoint: not consistent", "its ts-map", "rights are as needed"):
+            assert text in said.stdout, (text, said.stdout)
+        assert code == 1 and "drainer-1" not in said.stdout
+        assert state()[:-1] == before[:-1]
+        cursor.execute("CREATE DATABASE bank")
+        for name in ("account", "cart", "ledger", "log_nopk"):
+            cursor.execute(f"CREATE TABLE bank.{name} (id int)")
+        tidb["binlog"] = {"enable": True, "ignore-error": False}
+        code, said = check(file, capsys)
+        assert code == 0 and "1 tables without a key: " in said.stdout and "bank.log_nopk" in said.stdout and "nothing stops a takeover" in said.stdout
+        assert "geheim-77" not in done.stdout + done.stderr + said.stdout + said.stderr
+
+
+def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "drainer.toml"
+    file.write_text('pd-urls = "http://127.0.0.1:1"\n[syncer.to]\nhost = "127.0.0.1"\n')
+    code, done = check(file, capsys)
+    assert code == 1 and "stops    upstream: http://127.0.0.1:1" in done.stdout and "1 things stop a takeover" in done.stdout
