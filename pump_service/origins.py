@@ -25,6 +25,7 @@ GRACE_S = 3.0
 """A connection must have been closed for so long: TiDB's next one, or its own end of the transaction, may be on the way."""
 _POLL_S = 10.0
 _HURRY_S = 0.5
+_RECENT_S = 0.5
 _FORGET_EVERY_S = 60.0
 
 
@@ -54,6 +55,7 @@ class Origins:
         self._of: dict[int, Origin] = {}
         self._writers: set[Origin] = set()
         self._names: dict[str, frozenset[str]] = {}
+        self._seen: tuple[float, list[TiDBServer]] = (-_RECENT_S, [])
         self._hurry = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pump-topology", daemon=True)
@@ -92,7 +94,7 @@ class Origins:
         if time.monotonic() - origin.closed_at < GRACE_S:
             return False
         try:
-            now = self._at(origin.ip, list(self._servers()))
+            now = self._at(origin.ip, self._recent())
         except Exception as error:
             _log.warning("etcd can't be asked whether the TiDB at %s lives: %s", origin.ip, error)
             return False
@@ -102,6 +104,14 @@ class Origins:
             names = ", ".join(sorted(places))
             _log.warning("the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides now", names, start_ts)
         return gone
+
+    def _recent(self) -> list[TiDBServer]:
+        """What etcd has, or had a moment ago: a TiDB that dies leaves hundreds of Prewrites to ask about."""
+        at, servers = self._seen
+        if time.monotonic() - at >= _RECENT_S:
+            at, servers = time.monotonic(), list(self._servers())
+            self._seen = at, servers
+        return servers
 
     def _at(self, ip: str, servers: Iterable[TiDBServer]) -> list[TiDBServer]:
         return [server for server in servers if ip in self._addresses(server.host)]

@@ -291,12 +291,12 @@ class Pump:
             self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
             self._node.leave(state)
-            self._versions.stop()
-            if state == OFFLINE:
-                self._versions.give_up()
             self._chores.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_S + 2)
+            self._versions.stop()
+            if state == OFFLINE or self._store.all_matched():
+                self._versions.give_up()
             self._closers.close()
             _log.info("pump %s has left, %s", self._node.id, state)
         except Exception:

@@ -44,8 +44,10 @@ class KeptVersions:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; what is registered stays."""
+        """Ends the thread; what is registered stays. Waits for a question under way, as long as PD's time-out."""
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def move_on(self) -> None:
         """Registers how far this pump is. Without PD, or with one that doesn't know service safe points, it is only logged."""
@@ -59,7 +61,7 @@ class KeptVersions:
             self._report("TiKV isn't told to keep what unfinished transactions need, trying again: %s", error)
 
     def give_up(self) -> None:
-        """This pump leaves for good: nothing is kept for it."""
+        """Nothing is kept for this pump any more: it leaves for good, or with nothing unfinished."""
         try:
             if self._ttl_s:
                 self._pd.update_service_gc_safe_point(self._service, 0, 0)

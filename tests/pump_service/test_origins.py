@@ -34,6 +34,7 @@ class Topology:
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.0)
+    monkeypatch.setattr(module, "_RECENT_S", 0.0)
 
 
 def sent_by(origins: Origins, ip: str) -> Origin:

@@ -188,3 +188,13 @@ def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> 
         start_ts = site.post("/tidb", address=_HERE, do="begin", key="k")["start_ts"]
         until(lambda: tikv.mvcc_get(b"k").status(start_ts).kind is TxnKind.ROLLED_BACK)
         pump.kill()
+
+
+def test_a_pump_that_stops_with_nothing_unfinished_holds_up_no_garbage_collection(stage: Stage) -> None:
+    def registered() -> int:
+        now = stage.pd.tso()
+        return stage.pd.update_service_gc_safe_point("probe", 60, now) - now
+
+    until(lambda: registered() < 0)
+    assert stage.pump.terminate() == 0
+    assert registered() == 0
