@@ -21,13 +21,13 @@ from etl._ddl_generate import (
     quote_text,
     table_options,
 )
-from etl._ddl_partitions import partition_change, plain_name
-from etl._ddl_state import ActualColumn, IndexShape, actual_columns, actual_indexes, has_foreign_key
+from etl._ddl_partitions import partition_change, partition_clause, plain_name, rows_of_partitions
+from etl._ddl_state import ActualColumn, IndexShape, actual_columns, actual_indexes, actual_partitions, has_foreign_key
 from etl._sql_text import quote_name, quote_table
 from etl.mysql import MySQLSession
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
-_TRUNCATE_PARTITION = 23
+_DROP_PARTITION, _TRUNCATE_PARTITION = 20, 23
 _LONG = {0xF9, 0xFA, 0xFB, 0xFC}
 _NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _SHORT = {"varchar", "char", "varbinary", "binary"}
@@ -45,6 +45,7 @@ class _Alteration:
         self._dialect = session.dialect
         self._ddl = ddl
         self._actual = {column.name.lower(): column for column in actual_columns(session, table)}
+        self._partition_names = actual_partitions(session, table)
         self._pairs = pair_columns(old, table, ddl)
         self._old = old
         bound = bound_columns(table)
@@ -57,10 +58,29 @@ class _Alteration:
         clauses = [*self._foreign_keys_gone(), *self._columns(), *self._indexes(), *self._foreign_keys(), *self._options()]
         pieces = _apart(clauses, self._dialect.indexes_new_columns)
         statements = [f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces]
-        change = partition_change(self._old, self._table, int(self._ddl["type"]) == _TRUNCATE_PARTITION)
-        if change:
-            statements.append(f"ALTER TABLE {quote_table(self._table)} {change}")
-        return statements, self._warnings
+        if self._partition_names and not partition_clause(self._table):  # before an index that partitions don't allow
+            return [f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING", *statements], self._warnings
+        return statements + self._partitions(), self._warnings
+
+    def _partitions(self) -> list[str]:
+        truncates = int(self._ddl["type"]) == _TRUNCATE_PARTITION
+        change = partition_change(self._old, self._table, truncates)
+        target = quote_table(self._table)
+        if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
+            return []
+        if self._partition_names or not partition_clause(self._old):
+            return [] if self._is_partitioned_as_wanted() and not truncates else [f"ALTER TABLE {target} {change}"]
+        # It was created without its partitions: their rows are as good as any, but for those that go.
+        kept = {d["id"] for d in (self._table.partition or {}).get("definitions") or ()}
+        gone = {d["id"] for d in (self._old.partition or {}).get("definitions") or ()} - kept
+        removes = truncates or int(self._ddl["type"]) == _DROP_PARTITION
+        return [f"DELETE FROM {target} WHERE {rows_of_partitions(self._old, gone)}"] if removes and gone else []
+
+    def _is_partitioned_as_wanted(self) -> bool:
+        """Whether an interruption came behind the change of partitions."""
+        wanted = [plain_name(d["name"]).lower() for d in (self._table.partition or {}).get("definitions") or ()]
+        old = [plain_name(d["name"]).lower() for d in (self._old.partition or {}).get("definitions") or ()]
+        return wanted != old and self._partition_names == wanted
 
     def _where(self, column: Column) -> ActualColumn | None:
         """The downstream's column that is to become (or is) `column`."""

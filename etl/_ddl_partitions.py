@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from etl._sql_text import quote_name
@@ -65,6 +66,38 @@ def partition_change(before: Table, after: Table, truncates: bool) -> str:
     if gone and come:
         return f"REORGANIZE PARTITION {names} INTO ({definitions})"
     return f"DROP PARTITION {names}" if gone else f"ADD PARTITION ({definitions})" if come else ""
+
+
+def rows_of_partitions(table: Table, ids: Container[int]) -> str:
+    """A condition for the rows that lie in these partitions, for a table that has none downstream. Raises ValueError where SQL can't
+    tell."""
+    info: dict[str, Any] = table.partition or {}
+    kind, columns = _KIND.get(int(info.get("type") or 0)), [plain_name(c) for c in info.get("columns") or ()]
+    if kind not in ("RANGE", "LIST") or len(columns) > 1:
+        raise ValueError(f"the rows of a partition of {table.full_name} can't be told apart by a condition")
+    value = quote_name(columns[0]) if columns else f"({info.get('expr')})"
+    found, low = [], ""
+    for definition in info.get("definitions") or ():
+        bound = ", ".join(definition.get("less_than") or ())
+        if definition["id"] in ids:
+            found.append(_between(value, low, bound) if kind == "RANGE" else _among(value, [row[0] for row in definition.get("in_values") or ()]))
+        low = bound
+    return " OR ".join(f"({condition})" for condition in found)
+
+
+def _between(value: str, low: str, bound: str) -> str:
+    above = f"{value} >= {low}" if low else ""
+    below = f"{value} < {bound}" if bound.upper() != "MAXVALUE" else ""
+    both = " AND ".join(part for part in (above, below) if part) or "TRUE"
+    return both if low else f"{value} IS NULL OR {both}"  # NULL is below every value
+
+
+def _among(value: str, values: list[str]) -> str:
+    if any(text.upper() == "DEFAULT" for text in values):
+        raise ValueError("the rows of a DEFAULT partition can't be told apart by a condition")
+    some = [text for text in values if text.upper() != "NULL"]
+    parts = ([f"{value} IN ({', '.join(some)})"] if some else []) + ([f"{value} IS NULL"] if len(some) < len(values) else [])
+    return " OR ".join(parts)
 
 
 def exchanged_partition(before: Table, after: Table) -> str:

@@ -115,6 +115,16 @@ def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]
     return found
 
 
+def actual_partitions(session: MySQLSession, table: Table) -> list[str]:
+    """Names of the downstream table's partitions in lower case, in their order; [] if it has none."""
+    rows = session.query(
+        "SELECT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL "
+        "ORDER BY PARTITION_ORDINAL_POSITION",
+        (table.schema_name, table.name),
+    )
+    return [str(name).lower() for (name,) in rows]
+
+
 def has_foreign_key(session: MySQLSession, table: Table, name: str) -> bool:
     """Whether the downstream's table has a foreign key of this name."""
     return bool(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etl._ddl_alter import alterations, drop_foreign_keys
-from etl._ddl_floats import becomes_text, spell
-from etl._ddl_forms import computed, forms, told
+from etl._ddl_floats import spell
+from etl._ddl_forms import Form, computed, forms, off_page, told
 from etl._ddl_generate import create_table, create_view, sequence_statement
 from etl._ddl_merged import done_by_another, structure_differences
 from etl._ddl_partitions import exchanged_partition
@@ -131,9 +131,10 @@ class DdlExecutor:
         """Make sure the result is what the upstream has, after a crash in the middle of `execute`. Raises as `execute`."""
         with self._errors(ddl):
             warnings: list[str] = []
-            if int(ddl["type"]) in _REPEATABLE or becomes_text(ddl):
+            kind = int(ddl["type"])
+            if kind in _REPEATABLE or kind not in self._special:
                 with ddl_session(self._session, ddl):
-                    warnings = self._special.get(int(ddl["type"]), self._alter)(ddl)
+                    warnings = self._special.get(kind, self._alter)(ddl)
             return warnings + self._settle(ddl)
 
     def _settle(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -148,7 +149,7 @@ class DdlExecutor:
             if is_transient(error):
                 raise
             raise self._failure(ddl, str(error)) from error
-        except (UnsettledError, UnknownZoneError) as error:
+        except (UnsettledError, UnknownZoneError, ValueError) as error:
             raise self._failure(ddl, str(error)) from error
 
     def _alter(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -166,16 +167,17 @@ class DdlExecutor:
 
     def _alter_one(self, ddl: Mapping[str, Any], old: Table, table: Table) -> list[str]:
         first: DownstreamError | None = None
-        tried: list[list[str]] = []
-        for form in forms(table):
+        tried: list[tuple[list[str], bool]] = []
+        for form, within in self._attempts(table):
             made = form(table)
             statements, warnings = alterations(self._session, form(old), made, ddl)
-            if statements in tried:
+            if (statements, within) in tried:
                 continue
-            tried.append(statements)
+            tried.append((statements, within))
             try:
-                for statement in statements:
-                    warnings += self._execute(statement, ddl)
+                with contextlib.nullcontext() if within else self._rows_of_any_size():
+                    for statement in statements:
+                        warnings += self._execute(statement, ddl)
             except DownstreamError as error:
                 if is_transient(error):
                     raise
@@ -184,6 +186,23 @@ class DdlExecutor:
             return warnings + ([f"executed in another form because {first.message}", *told(computed(table), made)] if first else [])
         assert first is not None
         raise first
+
+    @staticmethod
+    def _attempts(table: Table) -> Iterator[tuple[Form, bool]]:
+        """Forms to be tried, and whether every row that a table might hold must fit into the server's pages: at last not all of them."""
+        for form in forms(table):
+            yield form, True
+        yield lambda made: off_page(computed(made)), False
+
+    @contextlib.contextmanager
+    def _rows_of_any_size(self) -> Iterator[None]:
+        """InnoDB takes a table of hundreds of long columns; a row that doesn't fit will be refused by name when it comes."""
+        self._session.query("SET SESSION innodb_strict_mode = OFF")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(DownstreamError):
+                self._session.query("SET SESSION innodb_strict_mode = ON")
 
     def _execute(self, statement: str, ddl: Mapping[str, Any]) -> list[str]:
         """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what doesn't fit."""
@@ -234,11 +253,12 @@ class DdlExecutor:
 
     def _create_one(self, ddl: Mapping[str, Any], table: Table) -> list[str]:
         first: DownstreamError | None = None
-        for form in forms(table):
+        for form, within in self._attempts(table):
             made = form(table)
             statement, left_out = create_table(made, self._session.dialect)
             try:
-                self._session.execute(statement)
+                with contextlib.nullcontext() if within else self._rows_of_any_size():
+                    self._session.execute(statement)
             except DownstreamError as error:
                 if is_transient(error):
                     raise
@@ -262,7 +282,8 @@ class DdlExecutor:
                                          f"structure: {'; '.join(differences)}")  # fmt: skip
             return []
         names = {column.name.lower() for column in actual_columns(self._session, table)}
-        if names != {column.name.lower() for column in table.columns if column.public and not column.hidden}:
+        wanted = {column.name.lower(): column for column in table.columns if column.public and not column.hidden}
+        if not names <= wanted.keys() or any(not wanted[name].virtual for name in wanted.keys() - names):
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
         return [f"{table.full_name} is there already: taken as done"]
 
