@@ -270,7 +270,7 @@ class Lane(asyncio.Protocol):
         opened = self._open
         admit = self._context.ingest.admit
         largest = min(self._limits.message + 5, f.MAX_FRAME)
-        while end - pos >= 9 and self._allowance > -_BURST:
+        while end - pos >= 9:
             head, flags, stream = unpack(buf, pos)
             kind = head & 0xFF
             length = head >> 8
@@ -302,6 +302,8 @@ class Lane(asyncio.Protocol):
                         self._message(stream, buf[start:stop])
                 else:
                     self._data(flags, stream, buf[start:stop])
+            elif self._allowance < -_BURST:
+                break
             elif kind == f.HEADERS:
                 if flags & f.END_HEADERS and not flags & (f.PADDED | f.PRIORITY_FLAG):
                     self._headers(stream, flags, buf[start:stop])

@@ -208,11 +208,11 @@ def test_a_reset_call_doesn_t_disturb_the_next(site, raw):
 def test_a_client_without_window_gets_its_answer_once_it_gives_some(site, raw):
     client = raw(settings=f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0}))
     client.call(1, _PROBE)
-    client.read(0.5)
+    client.wait_frame(f.HEADERS)
     client.read(0.2)
     assert not client.answers[1].ended
     client.send(f.window_update(1, 3))
-    client.read(0.3)
+    client.wait_frame(f.DATA)
     assert client.answers[1].body == b"\0\0\0"
     client.send(f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 2}))
     assert client.answer(1).body == b"\0" * 5

@@ -23,10 +23,12 @@ from pump_service.lane import LaneContext, LaneLimits
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import encode_headers
 from pump_service.lane.sender import Sender
+from pump_service.origins import Origins
 from upstream import pb
 
 _TS = 1_700_000_000_000 << 18
 _BLOCK = encode_headers(CALL)
+_ORIGINS = Origins(tuple, lambda _: False)
 _PROBE = request(b"")
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
 _OTHER = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
@@ -37,6 +39,9 @@ class _Ingest:
 
     def admit(self, data, begin=0, end=None):
         return None
+
+    def connect(self, ip):
+        return _ORIGINS.connect(ip)
 
     def observe(self, seconds, calls, ok):
         pass
