@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision"]
+ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "takeover", "handover"]
 
 
 @dag(

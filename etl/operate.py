@@ -6,6 +6,7 @@ Nothing here talks to running tasks: they read the relay log's control.json and 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from etl.sinks import read_checkpoint
 from etl.window_view import NotLandedError, describe, find_window, newest
 from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
 from upstream.tso import compose, parse_timestamp, to_datetime
+
+log = logging.getLogger("sluice")
 
 BOTH, LAND, APPLY = "both", "land", "apply"
 _LOGICAL_MAX = (1 << 18) - 1
@@ -70,7 +73,7 @@ def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
     return replace(settings, apply=replace(settings.apply, mode=mode))
 
 
-ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision")
+ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "takeover", "handover")
 """What the DAG `operate` offers."""
 
 
@@ -98,7 +101,18 @@ def _act(settings: Settings, action: str, value: str, sql: str, by: str, why: st
             return replace_ddl(settings, _number(value), split_statements(sql), by, why)
         case "remove-decision":
             return remove_decision(settings, _number(value))
+        case "takeover" | "handover":
+            return _change_hands(settings, action)
     raise OperateError(f"action {action!r}: there are {', '.join(ACTIONS)}")
+
+
+def _change_hands(settings: Settings, action: str) -> str:
+    from etl import handover
+
+    if action == "takeover":
+        return handover.take_over(settings, log.info)
+    done = handover.hand_over(settings, log.info)
+    return "\n".join([f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}. Next:", *done.next_steps])
 
 
 def _number(value: str) -> int:
