@@ -10,8 +10,8 @@ from typing import Any
 
 from etl._ddl_columns import pair_columns
 from etl._ddl_forms import held_as, is_longer
-from etl._ddl_generate import clock_columns, column_definition, table_options
-from etl._ddl_state import actual_columns, wrong_collations
+from etl._ddl_generate import column_definition, table_options
+from etl._ddl_state import actual_columns, moving_columns, wrong_collations
 from etl._ddl_tables import table_pairs, tables_of
 from etl._sql_text import literal_column, quote_name, quote_table
 from etl.mysql import MySQLSession
@@ -77,7 +77,7 @@ def _fill(session: MySQLSession, table: Table, columns: list[Column]) -> None:
     values = {
         quote_name(c.name).encode(): literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py() for c in columns
     }
-    still = [name.encode() for name in clock_columns(table) if name.encode() not in values]
+    still = [name.encode() for name in moving_columns(session, table) if name.encode() not in values]
     changes = [b"%b = %b" % pair for pair in values.items()] + [b"%b = %b" % (name, name) for name in still]
     as_wanted = b" AND ".join(b"%b <=> %b" % pair for pair in values.items())
     session.execute(b"UPDATE %b SET %b WHERE NOT (%b)" % (quote_table(table).encode(), b", ".join(changes), as_wanted))

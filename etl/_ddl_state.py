@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl._ddl_text import collation_name
+from etl._sql_text import quote_name
 from etl.dialect import Dialect
 from etl.mysql import DownstreamError, MySQLSession
 from upstream.schema import Table
@@ -99,6 +100,16 @@ def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
         (table.schema_name, table.name),
     )
     return [ActualColumn(str(name), str(collation), str(kind).lower(), bool(int(generated))) for name, collation, kind, generated in rows]
+
+
+def moving_columns(session: MySQLSession, table: Table) -> list[str]:
+    """Quoted names of the downstream's columns that move with the clock at every UPDATE which doesn't set them: the upstream's, and those
+    that a server without explicit_defaults_for_timestamp has made so by itself."""
+    rows = session.query(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND LOWER(EXTRA) LIKE '%on update%'",
+        (table.schema_name, table.name),
+    )
+    return [quote_name(str(name)) for (name,) in rows]
 
 
 def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]:

@@ -14,7 +14,7 @@ from etl.checkpoint import CheckpointError, CheckpointTable
 from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story, table
+from tests.etl.story import Story, column, table
 
 
 @pytest.fixture
@@ -142,3 +142,20 @@ def test_a_checkpoint_table_without_transactions_is_refused(mariadb: MariaDBServ
     session.query("ALTER TABLE tidb_binlog.checkpoint ENGINE = MyISAM")
     with pytest.raises(CheckpointError, match="MyISAM"):
         checkpoint.create()
+
+
+def test_a_timestamp_that_an_old_server_made_move_by_itself_stays_when_rows_are_given_a_new_columns_value(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    story = Story(mariadb, tmp_path)
+    made = story.create(table(11, "t", "id int", "at timestamp", primary="id"), "CREATE TABLE `t` (`id` int primary key, `at` timestamp null)")
+    story.insert(made, {"id": 1, "at": "2020-01-01 00:00:00"})
+    story.apply()
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET explicit_defaults_for_timestamp = 0, time_zone = '+00:00'")
+        cursor.execute("ALTER TABLE d.t MODIFY at timestamp")  # ON UPDATE CURRENT_TIMESTAMP, unsaid
+    added = column(3, "d date not null", origin_default="2021-05-05")
+    story.statement(5, "ALTER TABLE `t` ADD COLUMN `d` date not null", table(11, "t", "id int", "at timestamp", added, primary="id"))
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        story.apply()
+        cursor.execute("SHOW CREATE TABLE d.t")
+        assert "ON UPDATE" in cursor.fetchone()[1].upper()
+    assert story.rows("t", "CAST(at AS CHAR), CAST(d AS CHAR)") == [("2020-01-01 00:00:00", "2021-05-05")]
