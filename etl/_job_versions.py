@@ -22,6 +22,7 @@ _LOOSENS = frozenset(
 )
 LONGEST_STATEMENT = 10_000 << 18
 """Ten seconds of TSO."""
+_DROPS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION})
 _FARTHEST = 256
 _LONGEST_GAP = 32  # versions of other jobs between two of one
 
@@ -54,10 +55,15 @@ def describe_move(moved: Moved, versions: Iterable[int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> set[int]:
-    """The tables of which these schema versions may have given up a unique key."""
-    diffs = [diff for version in versions if (diff := read_diff(version)) is not None]
-    return {int(diff.get("table_id") or 0) for diff in diffs if int(diff.get("type") or 0) in _LOOSENS}
+def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, bool]:
+    """The tables of which these schema versions may have given up a unique key, or (True) partitions, whose rows then are in no key's way."""
+    found: dict[int, bool] = {}
+    for version in versions:
+        diff = read_diff(version) or {}
+        kind, table_id = int(diff.get("type") or 0), int(diff.get("table_id") or 0)
+        if kind in _LOOSENS or kind in _DROPS:
+            found[table_id] = found.get(table_id, False) or kind in _DROPS
+    return found
 
 
 def relaxed_indexes(table: Table, info: Mapping[str, Any] | None) -> list[int]:

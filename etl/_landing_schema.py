@@ -189,13 +189,16 @@ class LandingSchema:
         gives up is in TiKV. `states`: the tables as they are in the window, one after the other."""
         newest = max((span.newest_version for span in spans.values()), default=0)
         relaxed = dict(self._relaxed)
-        for table_id in loosened_tables(range(version_before + 1, newest + 1), self._read_diff) & states.keys():
+        for table_id, drops in loosened_tables(range(version_before + 1, newest + 1), self._read_diff).items():
+            if table_id not in states:
+                continue
             *_, last = states[table_id]
             to_come = relaxed_indexes(last, self._info_to_come(last, self._history.schema_version))
-            if to_come:
+            if to_come or (drops and self._history.changed_at.get(table_id, 0) <= version_before):
                 self._relaxed[table_id] = to_come
             given_up = {index for table in states[table_id] for index in relaxed_indexes(table, as_info(last))}
-            if found := sorted(given_up.union(to_come)):
+            found = sorted(given_up.union(to_come))
+            if found or drops:
                 relaxed[table_id] = found
         return {str(i): indexes for i, indexes in relaxed.items() if i in spans}
 

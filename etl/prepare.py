@@ -195,6 +195,8 @@ class _Schemas:
         self._unwanted: set[int] = set()
         self._moves: dict[int, Move] = {}
         self._relaxed: dict[int, frozenset[int]] = {}
+        self.dropping: set[int] = set()
+        """Tables whose keys may have values twice in this window: once in a partition that is about to be dropped."""
 
     def _put(self, table_id: int, document: Mapping[str, Any] | None) -> None:
         self._routed.pop(table_id, None)
@@ -211,8 +213,10 @@ class _Schemas:
         self._truncated.update(int(table_id) for table_id in window["truncated_tables"])
         for document in window.get("moved", ()):
             self._note(move_of(document, {int(i): Table.from_json(t) for i, t in document["before"].items()}))
-        self._relaxed = {int(key): frozenset(indexes) for key, indexes in window.get("relaxed", {}).items()}
-        for table_id in self._relaxed:
+        self.dropping = {int(key) for key, indexes in window.get("relaxed", {}).items() if not indexes}
+        for key, indexes in window.get("relaxed", {}).items():
+            table_id = int(key)
+            self._relaxed[table_id] = self._relaxed.get(table_id, frozenset()).union(indexes)  # ids are never used again
             self._routed.pop(table_id, None)
 
     def _note(self, move: Move | None) -> Move | None:
@@ -322,6 +326,7 @@ class _Collector:
         self._ignored = np.array(sorted(options.ignored_ts), np.int64)
         self._written = np.array(sorted(written), np.int64)
         self._pieces: list[pa.Table] = []
+        self._loose: set[int] = set()
         self._taken_back: list[pa.Table] = []
         self._left_out: list[int] = []
         self._warnings: list[str] = []
@@ -331,6 +336,7 @@ class _Collector:
             changes = self._without_ignored(changes)
         if changes.num_rows:
             self._pieces.append(changes)
+            self._loose |= self._schemas.dropping
 
     def warn(self, text: str) -> None:
         """Have the next commit step say so."""
@@ -403,6 +409,7 @@ class _Collector:
         sorted_ids = ids[order]
         edges = np.append(np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1])[: len(order)]), len(order))
         tables = []
+        loose, self._loose = self._loose, set()
         partial: set[int] = set()
         sources: dict[int, str] = {}
         for start, end in itertools.pairwise(edges):
@@ -411,7 +418,8 @@ class _Collector:
             if found is None:
                 continue
             ignored_kinds = self._schemas.ignored_kinds(found[0].id)
-            if ignored_kinds or self._schemas.may_keep_rows(found[0].id):
+            gives_way = found[0].id in loose and bool(locating_columns(found[0]))
+            if ignored_kinds or gives_way or self._schemas.may_keep_rows(found[0].id):
                 partial.add(found[0].id)
             if ignored_kinds:
                 places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]

@@ -51,8 +51,8 @@ class Window:
     """DDL before lo that moved rows away (partitions dropped, truncated, exchanged) and by which some of the rows inside are still
     written as if it had not happened. Written only if there are any."""
     relaxed: Mapping[str, Any] = field(default_factory=dict)
-    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are in `tables`, doesn't hold to any more.
-    Written only if there are any."""
+    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are in `tables`, doesn't hold to any more;
+    none, if they hold but for rows of partitions that are about to be dropped. Written only if there are any."""
 
     @property
     def path(self) -> str:
