@@ -38,6 +38,11 @@ from relay.window import Window, hour_of, window_path
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_AGE_S = 3600.0
+_LOOKS = 3
+
+
+class _GoneError(RelayCorruptError):
+    """A window record was listed and isn't there."""
 T = TypeVar("T")
 
 
@@ -107,6 +112,9 @@ class RelayLog:
         """
         if (exact := self.next(ts)) is not None:
             return exact
+        return self._look(lambda: self._find(ts))
+
+    def _find(self, ts: int) -> Window | None:
         below = None
         above: int | None = None
         for lo in self._starts():
@@ -122,8 +130,18 @@ class RelayLog:
 
     def first(self) -> Window | None:
         """The oldest window, None if the log is empty."""
+        return self._look(self._first)
+
+    def _first(self) -> Window | None:
         lo = next(self._starts(), None)
         return None if lo is None else self._get(lo)
+
+    def _look(self, look: Callable[[], Window | None]) -> Window | None:
+        """What is found; looked for again if it was purged between a listing and the look at it."""
+        for _ in range(_LOOKS):
+            with contextlib.suppress(_GoneError):
+                return look()
+        return look()
 
     def last(self) -> Window | None:
         """The newest window, None if the log is empty."""
@@ -290,7 +308,7 @@ class RelayLog:
     def _get(self, lo: int) -> Window:
         window = self.next(lo)
         if window is None:
-            raise RelayCorruptError(f"{self.url}/{window_path(lo)} was listed but is gone: is something deleting files?")
+            raise _GoneError(f"{self.url}/{window_path(lo)} was listed but is gone: is something deleting files?")
         return window
 
     def _parse(self, path: str, data: bytes) -> Window:

@@ -62,6 +62,20 @@ def test_removing_stops_when_it_is_told_to_and_leaves_a_whole_chain(log):
     assert _starts(log) == [2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("look", [lambda log: log.first(), lambda log: log.find(BASE + 1)], ids=["first", "find"])
+def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_missed(log, monkeypatch, look):
+    real, purged, other = log.next, [], RelayLog.open(log.url)
+
+    def next_window(lo):
+        if lo == BASE and not purged:
+            purged.append(other.purge(BASE + 2 * HOUR))
+        return real(lo)
+
+    monkeypatch.setattr(log, "next", next_window)
+    assert look(log).lo == BASE + 2 * HOUR
+    assert purged == [2]
+
+
 def _upkeep(log, keep):
     upkeep = RelayUpkeep(log, Settings(Upstream("http://127.0.0.1:1"), Relay(log.url, keep), Downstream("db", 3306)))
     upkeep.at(BASE + 5 * HOUR)
