@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from etl._ddl_conversions import conversions
 from etl._ddl_forms import computed, without_foreign_keys, without_partitions
 from etl._ddl_generate import create_table
 from etl._ddl_ran import has_run
@@ -24,6 +25,8 @@ def done_by_another(session: MySQLSession, ddl: Mapping[str, Any]) -> bool:
         return False
     if kind == _ADD_PARTITION:
         return all(_partitions(table) <= _found_partitions(session, table) for table in tables_of(ddl, "effect").values() if table)
+    if conversions(ddl):  # names don't tell
+        return all(not structure_differences(session, table) for table in tables_of(ddl, "effect").values() if table)
     return has_run(session, ddl) is True
 
 

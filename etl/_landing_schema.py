@@ -135,7 +135,7 @@ class LandingSchema:
             described.append({
                 **record.to_dict(), "type": job.type, "schema_version": job.schema_version,
                 "schema_name": schema_before or job.schema_name, "table_name": job.table_name, "effect": effect.to_json(),
-                "time_zone": job.time_zone,
+                **job.session(),
                 **({"began_ts": job.start_ts, "finished_ts": job.finished_ts, "versions": versions_of(job, since, self._read_diff)} if job.type in HAS_STEPS else {}),
             })  # fmt: skip
             for table_id, table in effect.tables.items():

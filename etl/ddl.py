@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etl._ddl_alter import alterations, drop_foreign_keys
-from etl._ddl_floats import spell
+from etl._ddl_conversions import UnconvertibleError
+from etl._ddl_convert import Converter
 from etl._ddl_forms import Form, computed, forms, off_page, told
 from etl._ddl_generate import create_table, create_view, sequence_statement
 from etl._ddl_merged import done_by_another, structure_differences
 from etl._ddl_partitions import exchanged_partition
 from etl._ddl_recycle import RECYCLE_SCHEMA, RecycleBin
-from etl._ddl_session import UnknownZoneError, ddl_session
+from etl._ddl_session import ddl_session
 from etl._ddl_settle import UnsettledError, settle
 from etl._ddl_state import actual_columns, fingerprint
 from etl._ddl_tables import table_pairs
@@ -85,6 +86,7 @@ class DdlExecutor:
         """`keep_dropped_s`: how long dropped tables are kept for RECOVER TABLE, in seconds of upstream time."""
         self._session = session
         self.recycle = RecycleBin(session, keep_dropped_s)
+        self._converter = Converter(session)
         self._special: dict[int, Callable[[Mapping[str, Any]], list[str]]] = {
             CREATE_SCHEMA: self._schema,
             ALTER_SCHEMA: self._schema,
@@ -124,22 +126,29 @@ class DdlExecutor:
             with ddl_session(self._session, ddl):
                 if done_by_another(self._session, ddl):
                     return [f"done already, as {ddl['merged']} merges tables: another of them brought the statement before"]
-                warnings = self._special.get(int(ddl["type"]), self._alter)(ddl)
-            return warnings + self._settle(ddl)
+            warnings = self._converter.convert(ddl)
+            return warnings + self._run(ddl) + self._settle(ddl)
 
     def settle(self, ddl: Mapping[str, Any]) -> list[str]:
         """Make sure the result is what the upstream has, after a crash in the middle of `execute`. Raises as `execute`."""
         with self._errors(ddl):
             warnings: list[str] = []
             kind = int(ddl["type"])
+            if self._converter.interrupted(ddl):
+                warnings = self._converter.convert(ddl)
             if kind in _REPEATABLE or kind not in self._special:
-                with ddl_session(self._session, ddl):
-                    warnings = self._special.get(kind, self._alter)(ddl)
+                warnings += self._run(ddl)
             return warnings + self._settle(ddl)
+
+    def _run(self, ddl: Mapping[str, Any]) -> list[str]:
+        with ddl_session(self._session, ddl):
+            return self._special.get(int(ddl["type"]), self._alter)(ddl)
 
     def _settle(self, ddl: Mapping[str, Any]) -> list[str]:
         with ddl_session(self._session, {}):
-            return settle(self._session, ddl)
+            warnings = settle(self._session, ddl)
+        self._converter.finish(ddl)
+        return warnings
 
     @contextlib.contextmanager
     def _errors(self, ddl: Mapping[str, Any]) -> Iterator[None]:
@@ -149,7 +158,7 @@ class DdlExecutor:
             if is_transient(error):
                 raise
             raise self._failure(ddl, str(error)) from error
-        except (UnsettledError, UnknownZoneError, ValueError) as error:
+        except (UnsettledError, UnconvertibleError, ValueError) as error:
             raise self._failure(ddl, str(error)) from error
 
     def _alter(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -159,7 +168,6 @@ class DdlExecutor:
         if not effect or any(t is not None and t.is_base_table and i not in known for i, t in effect.items()):
             raise self._failure(ddl, f"job type {ddl['type']} doesn't say what becomes of which table")
         warnings: list[str] = []
-        spell(self._session, ddl)
         for old, table in table_pairs(ddl):
             if old.is_base_table and table.is_base_table:
                 warnings += self._alter_one(ddl, old, table)

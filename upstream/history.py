@@ -91,6 +91,8 @@ class Job:
     """TSO from which on the job ran: nothing that it changed can be older."""
     time_zone: str = ""
     """The zone in which the job converted values, a name or an offset like ``+08:00``; "" where TiDB didn't note it."""
+    sql_mode: int | None = None
+    """The SQL mode in which the job converted values, TiDB's bits; None where TiDB didn't note it."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], schema_state: int | None = None) -> "Job":
@@ -98,7 +100,7 @@ class Job:
         was found through a binlog: the history only knows the last state, the extra binlog of DROP COLUMN has an
         earlier one."""
         try:
-            binlog = document.get("binlog") or {}
+            binlog, reorg = document.get("binlog") or {}, document.get("reorg_meta") or {}
             state = document.get("schema_state") if schema_state is None else schema_state
             return cls(
                 id=int(document["id"]),
@@ -117,10 +119,15 @@ class Job:
                 table_info=binlog.get("TableInfo"),
                 table_infos=tuple(binlog.get("MultipleTableInfos") or ()),
                 start_ts=int(document.get("real_start_ts") or document.get("start_ts") or 0),
-                time_zone=_time_zone((document.get("reorg_meta") or {}).get("location") or {}),
+                time_zone=_time_zone(reorg.get("location") or {}),
+                sql_mode=None if reorg.get("sql_mode") is None else int(reorg["sql_mode"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryError(f"a DDL job document lacks or garbles {error}") from error
+
+    def session(self) -> dict[str, Any]:
+        """What a window record says of the session in which the job converted values."""
+        return {"time_zone": self.time_zone, "sql_mode": self.sql_mode, "converted_from_ts": self.start_ts}
 
     @property
     def finished(self) -> bool:

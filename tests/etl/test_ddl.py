@@ -112,7 +112,11 @@ SPELL = ddl_step(
     {"7": Table(7, 1, "d", "v", FLOATS[:2], pk_is_handle=True).to_json()},
 )  # fmt: skip
 CASES = {
-    **{f"floats to text, {part}": (SPELL, part, lambda s: s.query("SELECT f FROM d.v") == [("16777216",)]) for part in ("DOUBLE", "400", "VARCHAR(20)")},
+    **{
+        f"another type, {part}": (SPELL, part, lambda s: s.query("SELECT f FROM d.v") == [("16777216",)] and not s.query("SHOW TABLES FROM sluice_recycle"))
+        for part in ("CREATE TABLE `sluice_recycle`.`swapped_", "CREATE TABLE `sluice_recycle`.`new_", "ADD COLUMN `sluice_new_", "UPDATE `d`.`v`",
+                     "INSERT IGNORE INTO `sluice_recycle`.`swapped_", "DROP COLUMN", "VARCHAR(20)", "DROP TABLE")
+    },
     "truncate table": (TRUNCATE, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [] and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)]),
     "drop database, a table": (DROP_DATABASE, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
     "drop database, itself": (DROP_DATABASE, "DROP DATABASE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),

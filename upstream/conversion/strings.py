@@ -1,0 +1,119 @@
+"""Text by TiDB's rules: how values are spelled, and what is cut off."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from upstream.conversion.context import MisfitError, RefusedError
+from upstream.schema import Column
+
+_VARCHAR, _STRING = (15, 0xFD), 0xFE
+_BLOBS = (0xF9, 0xFA, 0xFB, 0xFC)
+_CODECS = {"utf8": "utf-8", "utf8mb3": "utf-8", "utf8mb4": "utf-8", "ascii": "ascii", "gbk": "gbk"}
+
+
+def float_text(value: float, single: bool) -> bytes:
+    """All digits, as few as tell the number apart, never an exponent."""
+    number = np.float32(value) if single else np.float64(value)
+    return np.format_float_positional(number, unique=True, trim="-").encode()
+
+
+def recode(text: bytes, source: Column, target: Column) -> bytes:
+    """Text of one character set as that of another, both as TiDB stores them (all but binary in utf-8). Raises MisfitError,
+    RefusedError."""
+    if target.kind == "binary":
+        return text.decode("utf-8", "surrogateescape").encode("gbk") if source.charset == "gbk" else text
+    codec = _CODECS.get(target.charset)
+    if codec is None:
+        if target.charset in ("latin1", ""):
+            return text  # unchecked in TiDB
+        raise RefusedError(f"the character set {target.charset}")
+    if source.kind == "binary" or source.tp in _BLOBS:
+        return _decoded(text, target, codec)
+    return _checked(text, target, codec)
+
+
+def _decoded(text: bytes, target: Column, codec: str) -> bytes:
+    """Bytes read as text; from the first that isn't, all are lost."""
+    try:
+        decoded = text.decode(codec)
+    except UnicodeDecodeError as error:
+        decoded = text[: error.start].decode(codec)
+        raise MisfitError(decoded.encode(), f"not of character set {target.charset}") from error
+    _refuse_wide(decoded, target)
+    return decoded.encode()
+
+
+def _checked(text: bytes, target: Column, codec: str) -> bytes:
+    """Text whose characters the target may lack; TiDB puts question marks."""
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        raise RefusedError("it isn't utf-8") from error
+    _refuse_wide(decoded, target)
+    if codec != "utf-8":
+        found = "".join(char if _has(codec, char) else "?" for char in decoded)
+        if found != decoded:
+            raise MisfitError(found.encode(), f"not of character set {target.charset}")
+    return text
+
+
+def _refuse_wide(text: str, target: Column) -> None:
+    if target.charset in ("utf8", "utf8mb3") and any(ord(char) > 0xFFFF for char in text):
+        raise RefusedError("characters beyond U+FFFF: what TiDB does with them is a setting of its own")
+
+
+def _has(codec: str, char: str) -> bool:
+    try:
+        char.encode(codec)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def fit(text: bytes, target: Column) -> bytes:
+    """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB. Raises MisfitError with what is left of it."""
+    kept, binary = text, target.kind == "binary"
+    if target.flen >= 0:
+        if binary:
+            kept = text[: target.flen]
+        elif target.tp in _BLOBS:
+            kept = text if len(text) <= target.flen else _whole(text[: target.flen])
+        elif len(text) > target.flen:
+            decoded = text.decode("utf-8", "surrogateescape")
+            if len(decoded) > target.flen:
+                kept = decoded[: target.flen].encode("utf-8", "surrogateescape")
+    lost = text[len(kept) :]
+    stored = _finished(kept, target)
+    if lost and (binary or target.tp in _BLOBS or lost.strip(b" \t\n\r")):
+        raise MisfitError(stored, f"longer than {target.flen}")
+    return stored
+
+
+def _whole(text: bytes) -> bytes:
+    """`text` without the beginning of a character at its end."""
+    while text and not any(_is_character(text[-size:]) for size in range(1, 5)):
+        text = text[:-1]
+    return text
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether `text` is valid utf-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_character(text: bytes) -> bool:
+    try:
+        return len(text.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+def _finished(text: bytes, target: Column) -> bytes:
+    if target.tp == _STRING:
+        return text.ljust(max(target.flen, 0), b"\0") if target.kind == "binary" else text.rstrip(b" ")
+    return text
