@@ -7,9 +7,10 @@
     !binlog!headPointer      -> pointer            the last record that is in this index
     !sluice!longTransactions -> pairs of u64 LE    commit_ts, start_ts of transactions that took over 600 s
     !sluice!synced           -> a Standing         as of the last time when everything before it was synced
+    !sluice!gaps             -> see gaps.py        stretches of the value log that couldn't be read when they were indexed
     ~sluice!end              -> nothing            see leveldb.py
 
-The original doesn't know the last three and doesn't mind them. Its own pointers aren't synced: after a power cut they may have
+The original doesn't know the last four and doesn't mind them. Its own pointers aren't synced: after a power cut they may have
 survived entries that did not. So a start goes on from `!sluice!synced`, which is written every few seconds after the journals
 were synced, and indexes again what lies behind it in the value log.
 """
@@ -33,8 +34,9 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store import failpoints
+from pump_service.store import failpoints, gaps
 from pump_service.store.errors import IndexDamagedError, StoreClosedError
+from pump_service.store.gaps import Gap
 from pump_service.store.leveldb import Batch, CheckedDB, DamagedError
 from pump_service.store.options import IndexOptions
 from pump_service.store.segment import POINTER, Pointer
@@ -47,6 +49,7 @@ HANDLE_POINTER_KEY = b"!binlog!handlePointer"
 HEAD_POINTER_KEY = b"!binlog!headPointer"
 LONG_TRANSACTIONS_KEY = b"!sluice!longTransactions"
 SYNCED_KEY = b"!sluice!synced"
+GAPS_KEY = b"!sluice!gaps"
 TS_PREFIX = b"ts:"
 _KEY = struct.Struct(">3sQ")
 _ENTRY = struct.Struct("11s12s")
@@ -387,6 +390,18 @@ class Index:
             batch.put(MAX_COMMIT_TS_KEY, _U64.pack(max_commit_ts))
             if long_transactions is not None:
                 batch.put(LONG_TRANSACTIONS_KEY, _pairs(long_transactions))
+            self._write(batch)
+
+    def gaps(self) -> list[Gap]:
+        """What was last saved."""
+        with self._use() as db:
+            return gaps.decode(db.get(GAPS_KEY) or b"")
+
+    def save_gaps(self, found: list[Gap]) -> None:
+        """Replaces them."""
+        with self._use(wait=False) as db:
+            batch = db.batch()
+            batch.put(GAPS_KEY, gaps.encode(found))
             self._write(batch)
 
     def save_synced(self, standing: Standing) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pump_service.store.errors import StoreError
+from pump_service.store.gaps import Gap, GapFinder
 from pump_service.store.index import Index, Standing
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import Sorter
@@ -29,6 +30,7 @@ _NEAR = 16 << 20
 _GROUP = 4096
 _CHASE_GROUP = 16_384
 _RETRY_S = 1.0
+_CLOCKS_DIFFER_MS = 60_000
 _SYNC_BYTES = 256 << 20
 """bytes of the value log that a start has to index again at the most, for it takes about a second for as many"""
 
@@ -76,6 +78,8 @@ class Indexer:
         self._synced: Standing | None = None
         self._idle = self._behind is None
         self._replay = not self._idle
+        self.gaps: list[Gap] = index.gaps()
+        """stretches of the value log that couldn't be read when they were indexed; replaced, never changed"""
         self._caught_up = threading.Event()
         if self._idle:
             index.set_complete(True)
@@ -199,6 +203,7 @@ class Indexer:
             begin = self._applied = self._log.first
             # Nothing may be saved of the former one: the new one is far from where the sorter is.
             self._saved, self._saved_long, self._synced = (Pointer(0, 0), 0), {}, None
+            self.gaps = []
         else:
             self._index.reopen()
             head = self._index.head_pointer()
@@ -281,6 +286,7 @@ class Indexer:
         assert position is not None
         final = False
         began, records = time.monotonic(), 0
+        finder, known = self._finder(position), self.gaps
         while not final:
             with self._lock:
                 end = self._end
@@ -294,6 +300,8 @@ class Indexer:
                 self.recoveries += final
             pass_began = time.monotonic()
             for batch in self._log.scan(position, end):
+                if finder.see(batch):
+                    self._keep_gaps(known, finder)
                 # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait forever.
                 keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
                 records += len(keep)
@@ -312,6 +320,10 @@ class Indexer:
                         self._behind = Pointer(batch.fid, batch.end)  # nothing queued meanwhile may overtake the rest
                         self._queue.clear()
                     return
+            finder.reach(end)
+            if finder.found:
+                finder.close(max(self._sorter.max_commit_ts, time.time_ns() // 1_000_000 + _CLOCKS_DIFFER_MS << 18))
+                self._keep_gaps(known, finder)
             if marks:
                 self._sorter.mark(max(marks))
             position = end
@@ -324,6 +336,24 @@ class Indexer:
             if self._behind is None:  # the queue may have overflowed again meanwhile
                 self._caught_up.set()
         log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)
+
+    def _finder(self, position: Pointer) -> GapFinder:
+        handled, top = self._sorter.handled()
+        low = top if handled <= position and position.offset else 0
+
+        def size_of(fid: int) -> int:
+            segment = self._log.segment(fid)
+            return 0 if segment is None else segment.size
+
+        return GapFinder(position, low, size_of)
+
+    def _keep_gaps(self, known: list[Gap], finder: GapFinder) -> None:
+        """Before anything behind them counts as indexed."""
+        places = {(gap.fid, gap.begin) for gap in finder.found}
+        gaps = [gap for gap in known if (gap.fid, gap.begin) not in places] + finder.found
+        gaps = [gap for gap in gaps if self._log.segment(gap.fid) is not None]
+        self._index.save_gaps(gaps)
+        self.gaps = gaps
 
     def _save(self, *, force: bool = False) -> None:
         now = time.monotonic()

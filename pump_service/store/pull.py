@@ -21,11 +21,15 @@ def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]
     A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written. At the first that
     can't be read it ends with CorruptRecordError, as the original's stream does: leaving it out would lose it downstream.
     """
+    gap = reader.first_gap(after, through)
+    through = through if gap is None else max(after, gap.low)
     for chunk in reader.transactions(after, through, _ENTRIES, keep=False):
         lost = None if chunk.whole else reader.first_lost(chunk)
         yield from _chunk(reader, chunk if lost is None else chunk.until(lost.ts - 1))
         if lost is not None:
             raise reader.error_of(lost.fid, lost.offset)
+    if gap is not None:
+        raise reader.error_of(gap.fid, gap.begin)
 
 
 def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:

@@ -74,7 +74,8 @@ class Store:
         self._writer = Writer(
             self._log, self._indexer, options.slow_write_threshold, options.stop_write_at_available_space, self.timings
         )
-        self._reader = WindowReader(self._log, self._index)
+        indexer = self._indexer
+        self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
         self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
         self._resolving = (
             None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,8 +21,10 @@ import pyarrow as pa
 from pump_service.store.absent import Absences
 from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
 from pump_service.store.errors import CorruptRecordError
+from pump_service.store.gaps import Gap
 from pump_service.store.index import Index
 from pump_service.store.records import COMMIT, WINDOW_SCHEMA, Bounds
+from pump_service.store.scan import scan_segment
 from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
 from pump_service.store.value_log import ValueLog
 
@@ -111,8 +113,8 @@ class WindowReader:
     """Any number of threads may read at once. The chunks read last are kept, without payloads: the range that `bounds`
     has just looked at is the one that is read next, often by several readers."""
 
-    def __init__(self, value_log: ValueLog, index: Index) -> None:
-        self._log, self._index = value_log, index
+    def __init__(self, value_log: ValueLog, index: Index, gaps: Callable[[], Sequence[Gap]]) -> None:
+        self._log, self._index, self._gaps = value_log, index, gaps
         self._lock = threading.Lock()
         self._recent: OrderedDict[int, Transactions] = OrderedDict()
         self._absences = Absences(value_log, index)
@@ -247,6 +249,22 @@ class WindowReader:
                 lost.append(Unreadable(commit_ts, *place))
         return min(lost, default=None)
 
+    def first_gap(self, after: int, through: int) -> Gap | None:
+        """The first stretch of the value log that may hide a commit of (after, through]. IndexDamagedError if it can be read
+        now: then what it holds has to be indexed."""
+        hiding = [gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)]
+        for gap in hiding:
+            segment = self._log.segment(gap.fid)
+            if segment is None:
+                continue
+            skipped: list[int] = []
+            end = gap.begin + gap.size
+            for _ in scan_segment(segment, gap.begin, end, lambda _, begin, __, skipped=skipped: skipped.append(begin)):  # type: ignore[misc]
+                pass
+            if not skipped:
+                self._index.report_damage(f"{gap.size} bytes at offset {gap.begin} of {segment.path} were restored and aren't in it")
+        return min(hiding, key=lambda gap: gap.low, default=None)
+
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
         """What a reader is told that must not miss the record there. The next one looks at the file anew."""
         self._log.look_again(fid)
@@ -347,6 +365,9 @@ class WindowReader:
 
         Records that can't be read are left out, or, with `strict`, a CorruptRecordError that names the first of them.
         """
+        gap = self.first_gap(after, through) if strict else None
+        if gap is not None:
+            raise self.error_of(gap.fid, gap.begin)
         for chunk in self.transactions(after, through):
             if strict and not chunk.whole:
                 lost = self.first_lost(chunk)
