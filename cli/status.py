@@ -137,6 +137,8 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"checkpoint  unknown: {status['errors']['downstream']}")
     else:
         note = "" if status["consistent"] in (None, True) else ", changes after it may be downstream already"
+        if status["written_by"]:
+            note += f", written by {status['written_by']}, not by this pipeline: see `sluice takeover`"
         lines.append(f"checkpoint  {tso_text(checkpoint) + note if checkpoint else 'none yet'}")
     if checkpoint:
         waiting = status["landed_not_applied_ms"]

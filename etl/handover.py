@@ -49,7 +49,8 @@ def take_over(settings: Settings, say: Say) -> str:
             with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd:
                 safe_until = pd.tso()
             assert found is not None
-            _replace(settings, cluster_id, found, replace(found, consistent=False, safe_until=max(found.safe_until, safe_until)))
+            if not _replace(settings, cluster_id, found, replace(found, consistent=False, safe_until=max(found.safe_until, safe_until))):
+                raise OperateError(f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is locked: somebody writes there; find out who, and try again")
             note = f"; changes through {tso_text(safe_until)} may be there already and are written so that it makes no difference"
         else:
             pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"

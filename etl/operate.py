@@ -271,6 +271,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
         "checkpoint": at,
         "consistent": checkpoint.consistent if checkpoint else None,
+        "written_by": _written_by(settings, relay, checkpoint),
         "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, _now_ms() - (at >> 18)) if at else None,
@@ -278,6 +279,14 @@ def status(settings: Settings) -> dict[str, Any]:
         "pumps": _pumps(settings, errors),
         "errors": errors,
     }
+
+
+def _written_by(settings: Settings, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
+    """Who else wrote the checkpoint; None if nobody else did."""
+    owned = relay.ownership()
+    if checkpoint is None or owned is None or not owned.begun or checkpoint.owner == owned.pipeline or settings.downstream.type != "mysql":
+        return None
+    return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
 
 
 def orders(settings: Settings) -> dict[str, Any]:

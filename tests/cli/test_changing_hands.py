@@ -90,6 +90,7 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
         with connection.cursor() as cursor:  # what a Drainer does
             cursor.execute("INSERT INTO d.item VALUES (2, 2)")
         leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
+    assert "written by a Drainer, not by this pipeline" in sluice("status").stdout
     registry.update_drainer(drainer("online"))
     refused = sluice("takeover", code=1)
     assert "drainer drainer-1:8249 at 10.0.0.1:8249 is online" in refused.stderr and "pause-drainer -node-id drainer-1:8249" in refused.stderr
