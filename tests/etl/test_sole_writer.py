@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from etl.apply import NotSoleWriterError, local_preparer, run_apply
+from etl.checkpoint import CheckpointMovedError
 from etl.registration import downstream_name
-from etl.settings import Relay, Settings, Upstream
+from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
@@ -92,7 +93,9 @@ def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_whe
     assert story.rows("item") == rows
 
 
-def test_a_checkpoint_that_a_drainer_moved_stops_the_pipeline_and_is_left_as_it_is(story: Story, settings: Settings, etcd_url: str) -> None:
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_checkpoint_that_a_drainer_moved_stops_the_pipeline_and_is_left_as_it_is(story: Story, settings: Settings, mode: str) -> None:
+    settings = dataclasses.replace(settings, apply=Apply(mode))
     apply(story, settings)
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
@@ -146,3 +149,34 @@ def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(sto
         summary = run_apply(alone, run_seconds=0.5, prepare=local_preparer(alone))
         assert summary.retries and not summary.batches
         assert "sluice" not in read_checkpoint(connection)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_drainer_that_writes_the_checkpoint_beside_a_running_pipeline_stops_it(story: Story, settings: Settings, mode: str) -> None:
+    """Nothing tells of it but the row: the Drainer is one that the settings call unrelated."""
+    settings = dataclasses.replace(settings, apply=Apply(mode))
+    apply(story, settings)
+    at, ended = story._ts, threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+        except BaseException as error:
+            failures.append(error)
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with story.server.connect() as connection:
+        story.insert(ITEM, {"id": 2, "v": 2})
+        while (2, 2) not in story.rows("item"):
+            assert not ended.wait(0.02)
+        leave_checkpoint(connection, at)
+        left = read_checkpoint(connection)
+        story.insert(ITEM, {"id": 3, "v": 3})
+        thread.join(30)
+        assert isinstance(failures[0], CheckpointMovedError) and "a Drainer" in str(failures[0])
+        with pytest.raises(NotSoleWriterError):
+            apply(story, settings)
+        assert read_checkpoint(connection) == left and story.rows("item") == [(1, 1), (2, 2)]
