@@ -148,14 +148,20 @@ class CheckpointTable:
         self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
 
-    def create(self) -> None:
-        """Create schema and table unless they exist (needs no right to do so if they do). Raises CheckpointError if rows there can't be
-        rolled back."""
+    def is_there(self) -> bool:
+        """Whether there is such a table."""
         try:
             self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
+            return True
         except Exception as error:
             if getattr(error, "code", 0) not in (_NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 raise
+            return False
+
+    def create(self) -> None:
+        """Create schema and table unless they exist (needs no right to do so if they do). Raises CheckpointError if rows there can't be
+        rolled back."""
+        if not self.is_there():
             self._session.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
             self._session.query(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"

@@ -85,6 +85,8 @@ class MySQLSink:
     def recover(self) -> Checkpoint | None:
         self._in_transaction = self._locked = False
         self._session.connect()
+        if self._keeper is not None and not self._table.is_there():
+            self._keeper.admit(None)  # a mistyped name makes no schema
         self._table.create()
         self._checkpoint = found = self._table.load(settled=True)
         self._session.query("COMMIT")

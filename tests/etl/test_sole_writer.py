@@ -129,6 +129,9 @@ def test_another_relay_log_does_not_take_a_pipelines_downstream(story: Story, se
     moved = dataclasses.replace(settings, downstream=dataclasses.replace(settings.downstream, checkpoint_schema="tidb_binlgo"))
     with pytest.raises(NotSoleWriterError, match=r"applied to .* tidb_binlog.checkpoint so far, and sluice.toml now names .*tidb_binlgo"):
         apply(story, moved)
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW DATABASES")
+        assert "tidb_binlgo" not in {name for (name,) in cursor.fetchall()}
 
 
 def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Settings, registry: Registry) -> None:
