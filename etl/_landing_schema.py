@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice.land")
 
 _DONE, _SYNCED = 4, 6
+_PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_DIFFS_KEPT = 4096
 
 
 class UnknownTableError(Exception):
@@ -83,6 +85,7 @@ class LandingSchema:
     def __init__(self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient, relaxed: Mapping[str, Any] | None = None) -> None:
         """`relaxed`: as in the last window record."""
         self._history = history
+        self._diffs: dict[int, dict[str, Any]] = {}
         self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
         self._pd = pd
         self._tikv = tikv
@@ -160,20 +163,35 @@ class LandingSchema:
             truncated_tables=tuple(sorted(i for i in spans if i in truncated and i not in before)),
             schema_version=self._history.schema_version,
             moved=moved,
-            relaxed=self._relax(spans, states, version_before),
+            relaxed=self._relax(spans, states, version_before, wait),
         )
 
     def _read_diff(self, version: int) -> dict[str, Any] | None:
-        return read_schema_diff(self._tikv, version, self._pd.tso())
+        if version not in self._diffs:
+            diff = read_schema_diff(self._tikv, version, self._pd.tso())
+            if diff is None:
+                return None
+            if len(self._diffs) >= _DIFFS_KEPT:
+                self._diffs.clear()
+            self._diffs[version] = diff
+        return self._diffs[version]
 
-    def _info_to_come(self, table: Table, version: int) -> Mapping[str, Any] | None:
-        """A table's TableInfo by now; if it has been dropped since, as the next job behind a schema version left it."""
-        info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
-        if info is not None:
-            return info
-        jobs = (Job.from_json(raw) for raw in read_ddl_jobs(self._tikv, self._pd.tso()) if int(raw.get("table_id") or 0) == table.id)
-        later = [job for job in jobs if job.finished and job.schema_version > version and job.table_info is not None]
-        return min(later, key=lambda job: job.schema_version).table_info if later else None
+    def _info_to_come(self, table: Table, newest: int, wait: Callable[[float], bool]) -> Mapping[str, Any] | None:
+        """A table's TableInfo by now; if it is gone since, as the next job left it. A store whose schema version is behind `newest`,
+        which rows know, is waited for."""
+        for pause in (*_PAUSES_S, None):
+            info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
+            if info is not None:
+                return info
+            jobs = (Job.from_json(raw) for raw in read_ddl_jobs(self._tikv, self._pd.tso()) if int(raw.get("table_id") or 0) == table.id)
+            later = [job for job in jobs if job.finished and job.schema_version > self._history.schema_version and job.table_info is not None]
+            if later:
+                return min(later, key=lambda job: job.schema_version).table_info
+            if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
+                break
+            if wait(pause):
+                raise Stopped(f"while waiting for what becomes of table {table.full_name}")
+        return None
 
     def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[dict[str, Any], ...]:
         """DDL that is over by now, and that some of these rows don't know of."""
@@ -184,7 +202,7 @@ class LandingSchema:
                     late[moved.job.schema_version] = moved
         return tuple(describe_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late))
 
-    def _relax(self, spans: Mapping[int, TableSpan], states: Mapping[int, Sequence[Table]], version_before: int) -> dict[str, Any]:
+    def _relax(self, spans: Mapping[int, TableSpan], states: Mapping[int, Sequence[Table]], version_before: int, wait: Callable[[float], bool]) -> dict[str, Any]:  # fmt: skip
         """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way: which keys it
         gives up is in TiKV. `states`: the tables as they are in the window, one after the other."""
         newest = max((span.newest_version for span in spans.values()), default=0)
@@ -193,7 +211,7 @@ class LandingSchema:
             if table_id not in states:
                 continue
             *_, last = states[table_id]
-            to_come = relaxed_indexes(last, self._info_to_come(last, self._history.schema_version))
+            to_come = relaxed_indexes(last, self._info_to_come(last, newest, wait))
             if to_come or (drops and self._history.changed_at.get(table_id, 0) <= version_before):
                 self._relaxed[table_id] = to_come
             given_up = {index for table in states[table_id] for index in relaxed_indexes(table, as_info(last))}
