@@ -13,6 +13,7 @@ from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
 from etl.sinks.sink import ApplyError
 
 _SHOWN = 3
+_NOT_PARTITIONED = 1478  # temporary tables have no partitions
 
 
 class StepWriter:
@@ -114,7 +115,7 @@ class StepWriter:
         """A table without a key, and changes that may be there already: if a row to be written is, is it the one or its twin?"""
         target, check = self._names(step)
         try:
-            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+            self._make_check(step, target, check)
             self._session.load(check, self._layout(step), step.payload)
             names = [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
             same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
@@ -130,6 +131,17 @@ class StepWriter:
                 "before it broke off, or others look the same; nothing tells which. Nothing of this batch was committed. "
                 + self._way_out(step, target, names)
             )
+
+    def _make_check(self, step: Step, target: str, check: str) -> None:
+        """An empty temporary table for the step's rows."""
+        try:
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+        except DownstreamError as error:
+            if error.code != _NOT_PARTITIONED:
+                raise
+            layout = self._layout(step)
+            names = ", ".join(quote_name(name) for name in layout["columns"] if name not in layout.get("left_out", ()))
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0")
 
     def _way_out(self, step: Step, target: str, names: list[str]) -> str:
         columns, at = ", ".join(names), self._checkpoint.commit_ts
@@ -179,7 +191,7 @@ class StepWriter:
             return ""
         try:
             self._session.rollback()
-            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+            self._make_check(step, target, check)
             self._session.load(check, self._layout(step), step.payload)
             columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
             join = (

@@ -163,8 +163,9 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(maria
         assert rows_of(connection, name) == torn.history.expected(name), name
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
 def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_and_refused_otherwise(
-    mariadb: MariaDBServer, tmp_path: Path
+    mariadb: MariaDBServer, tmp_path: Path, partitioned: bool
 ) -> None:
     history = History(8)
     while not history.rows["heap"]:
@@ -174,6 +175,9 @@ def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_an
     last = history.land(url, [1000]).last()
     config = Settings(Upstream("unused"), Relay(url), mariadb.downstream)
     connection = fresh(mariadb)
+    if partitioned:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE rnd.heap PARTITION BY KEY ({TABLES['heap'].columns[0].name}) PARTITIONS 2")
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
     run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap") != []
