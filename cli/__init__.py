@@ -15,6 +15,7 @@ _COMMANDS = {
     "pause": "Have landing and applying wait.",
     "resume": "Have landing and applying go on.",
     "run-until": "Take the downstream to an exact point in time and wait there.",
+    "accept": "Go on from a refusal all the same.",
     "ddl": "Skip or replace one DDL statement.",
     "txn": "Skip one transaction.",
     "decisions": "What was decided about transactions and DDL.",

@@ -146,6 +146,8 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"lag         {status['lag_ms'] / 1000:,.1f} s behind the clock{behind}")
     if status["ddl_under_way"]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
+    if status["refused"]:
+        lines.append(f"refused     {status['refused']['text'][:300]}; `sluice accept {status['refused']['id']}` or `sluice txn skip`")
     lines += _order_lines(status)
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")

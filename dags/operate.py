@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "takeover", "handover"]
+ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "accept", "takeover", "handover"]
 
 
 @dag(
@@ -24,7 +24,7 @@ ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-d
             None, type=["null", "string"], title="Which",
             description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as 2026-11-21T12:00:00+00:00 (UTC "
             "without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, replace-ddl: the DDL's commit_ts or job id. show: where a "
-            "window begins, or a commit_ts in it; empty for the newest.",
+            "window begins, or a commit_ts in it; empty for the newest. accept: the id of a refusal.",
         ),
         "sql": Param(
             None, type=["null", "string"], format="multiline", title="SQL",

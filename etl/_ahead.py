@@ -40,6 +40,10 @@ class DecidedAnewError(Exception):
     """Operators decided about a commit of a batch after it was prepared: it has to be prepared again."""
 
 
+class HeldError(Exception):
+    """Operators want applying to wait, or to end before what was to come next."""
+
+
 class _Queue:
     """Items between two threads, at most about `limit` bytes of them; a single larger one passes alone."""
 
@@ -90,15 +94,24 @@ class Batch:
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
         """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while nothing
-        comes, DecidedAnewError before a commit or DDL, and ValueError when they are not all there."""
+        comes, and ValueError when they are not all there."""
         last: Step | None = None
         for step in from_batches(self._record_batches(stop)):
             last = step
-            if step.kind in ("commit", "ddl") and self._relay is not None and _decided(self._relay, self) != self.decisions:
-                raise DecidedAnewError
             yield step
         if last is None or last.commit_ts != self.hi or last.kind != "commit":
             raise ValueError(f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is incomplete")
+
+    def confirm(self, step: Step, begun: bool = False) -> None:
+        """See `etl.sinks.sink.Confirm`. Raises DecidedAnewError and HeldError."""
+        assert self._relay is not None
+        if decided_about(self._relay, self) != self.decisions:
+            raise DecidedAnewError
+        if begun:
+            return
+        control = self._relay.control()
+        if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < step.commit_ts):
+            raise HeldError(f"applying waits before commit_ts {step.commit_ts}, as operators want it")
 
     def _record_batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
         assert self._queue is not None
@@ -119,7 +132,8 @@ class Batch:
             yield item
 
 
-def _decided(relay: RelayLog, batch: Batch) -> tuple[Decision, ...]:
+def decided_about(relay: RelayLog, batch: Batch) -> tuple[Decision, ...]:
+    """What operators have decided by now about commits of a batch."""
     return tuple(relay.decisions.list(batch.after_ts, batch.hi))
 
 
@@ -199,7 +213,7 @@ class Ahead:
 
     def _steps(self, batch: Batch) -> Generator[pa.RecordBatch, None, None]:
         windows = batch.windows
-        batch.decisions = _decided(self._relay, batch)
+        batch.decisions = decided_about(self._relay, batch)
         if any(window.changes or window.ddls for window in windows):
             safe = batch.after_ts < self._safe_until
             flight = self._flight if self._flight is not None and batch.after_ts < self._flight.until else None
@@ -236,6 +250,9 @@ class Ahead:
         rows, size = first.changes, sum(part.bytes for part in first.parts)
         while not self._stopped.is_set() and windows[-1].hi < self._end():
             following = self._relay.next(windows[-1].hi)
+            if following is None and self._first_hi is not None:  # a flight is written again as a whole
+                self._wait_for_flight(windows[-1].hi)
+                continue
             if following is None:
                 break
             rows += following.changes
@@ -244,6 +261,12 @@ class Ahead:
                 break
             windows.append(following)
         return windows if not self._stopped.is_set() else []
+
+    def _wait_for_flight(self, position: int) -> None:
+        if not self._waiting_said:
+            log.warning("changes through %s were begun; waiting until they are landed again, which they are through %s", self._first_hi, position)
+            self._waiting_said = True
+        self._stopped.wait(_POLL_S)
 
     def _find(self, position: int) -> Window | None:
         window = self._relay.next(position)
@@ -276,6 +299,7 @@ class Ahead:
             return self._first_hi
         return _NO_END if self._until is None else self._until
 
+    _waiting_said = False
     _control_due = 0.0
     _paused = False
     _until: int | None = None

@@ -14,6 +14,7 @@ from etl._sql_text import quote_name
 from etl.mysql import DownstreamError, MySQLSession
 
 _NAME = re.compile(r"t(\d+)_(\d+)\Z")
+_TRIGGER_IN_WRONG_SCHEMA = 1435
 
 
 def seconds(commit_ts: int) -> int:
@@ -38,15 +39,18 @@ class RecycleBin:
         if self._keep_s <= 0:
             self._session.execute(f"DROP TABLE {name}")
             return []
-        try:
-            if self._in_foreign_keys(schema, table):
-                raise DownstreamError(0, "it takes part in foreign keys")
-            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
-            self._session.execute(f"RENAME TABLE {name} TO {self._kept(table_id, commit_ts)}")
-            return []
-        except DownstreamError as error:
-            self._session.execute(f"DROP TABLE {name}")
-            return [f"{schema}.{table} is dropped for good, RECOVER TABLE won't bring it back: {error.message}"]
+        reason = "it takes part in foreign keys"
+        if not self._in_foreign_keys(schema, table):
+            try:
+                self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
+                self._session.execute(f"RENAME TABLE {name} TO {self._kept(table_id, commit_ts)}")
+                return []
+            except DownstreamError as error:
+                if error.code != _TRIGGER_IN_WRONG_SCHEMA:
+                    raise
+                reason = error.message
+        self._session.execute(f"DROP TABLE {name}")
+        return [f"{schema}.{table} is dropped for good, RECOVER TABLE won't bring it back: {reason}"]
 
     def truncate(self, schema: str, table: str, old_id: int, commit_ts: int) -> list[str]:
         """Put an empty table in the place of one whose id was `old_id`; warnings. May be repeated for the same `commit_ts`."""

@@ -27,17 +27,18 @@ class UnsettledError(Exception):
     """The downstream table can't be brought to what the upstream has; names table and columns."""
 
 
-def settle(session: MySQLSession, ddl: Mapping[str, Any]) -> list[str]:
-    """Check and repair the tables a DDL job leaves behind; warnings. Raises UnsettledError, DownstreamError."""
+def settle(session: MySQLSession, ddl: Mapping[str, Any], values: bool = True) -> list[str]:
+    """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must not be when later
+    changes are there. Raises UnsettledError, DownstreamError."""
     warnings: list[str] = []
     before = {table.id: old for old, table in table_pairs(ddl)}
     for table_id, table in tables_of(ddl, "effect").items():
         if table is not None and table.is_base_table:
-            warnings += _settle_table(session, before.get(table_id), table, ddl)
+            warnings += _settle_table(session, before.get(table_id), table, ddl, values)
     return warnings
 
 
-def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any]) -> list[str]:
+def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any], values: bool) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
     names = {column.name.lower() for column in actual}
@@ -57,7 +58,7 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: M
         changes = ", ".join(f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, a.generated), dialect)}" for c, a in found)
         session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
-    if old is not None:
+    if old is not None and values:
         kinds = {column.name.lower(): column.data_type for column in actual}
         checked = _CHECKED_KINDS - ({"json"} if dialect.has_json_type else set())  # there nothing but 'null' is filled in, as upstream
         added = [c for c in _added(old, table, ddl) if c.kind in checked or is_longer(c, kinds[c.name.lower()])]

@@ -78,6 +78,22 @@ VARIABLES = (
     Variable("tidb_enable_exchange_partition", "ON"),
     Variable("tidb_enable_list_partition", "ON"),
 )
+_IDLE_S, _ROW_LOCK_S = 900, 50
+
+
+def time_outs(read_timeout_s: int) -> tuple[Variable, ...]:
+    """What ends a session whose client stands still or is cut off: its locks must not stay for the server's eight hours. The server gives
+    up waiting for a lock no later than the client does."""
+    idle_s = str(max(_IDLE_S, 3 * read_timeout_s))
+    return (
+        Variable("wait_timeout", idle_s),
+        Variable("idle_transaction_timeout", idle_s),  # MariaDB
+        Variable("lock_wait_timeout", str(read_timeout_s)),  # metadata locks
+        Variable("innodb_lock_wait_timeout", str(min(_ROW_LOCK_S, read_timeout_s))),
+        Variable("max_execution_time", "0"),  # MySQL
+    )
+
+
 ALL_ROWS = "SET SESSION sql_select_limit = 18446744073709551615"
 """Comes first: it limits what SHOW VARIABLES says, too."""
 ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
@@ -86,14 +102,15 @@ _SERVERS_OWN = (
     *_ISOLATION_VARIABLES, "max_allowed_packet", "log_bin", "binlog_format", "wsrep_on", "wsrep_load_data_splitting", "secure_timestamp",
     "lower_case_table_names", "local_infile",
 )  # fmt: skip
-SHOW = f"SHOW SESSION VARIABLES WHERE Variable_name IN ({', '.join(repr(name) for name in (*(v.name for v in VARIABLES), *_SERVERS_OWN))})"
+_LOOKED_AT = (*(v.name for v in (*VARIABLES, *time_outs(1))), *_SERVERS_OWN)
+SHOW = f"SHOW SESSION VARIABLES WHERE Variable_name IN ({', '.join(map(repr, _LOOKED_AT))})"
 """The statement that shows all that is looked at here."""
 
 
-def to_set(actual: Mapping[str, str]) -> list[str]:
+def to_set(actual: Mapping[str, str], read_timeout_s: int) -> list[str]:
     """Assignments, as in SET SESSION, for what isn't yet as it has to be. `actual`: what SHOW SESSION VARIABLES says, names in lower
     case; a variable that isn't there is none of this server's."""
-    return [f"{v.name}={_literal(v.value)}" for v in VARIABLES if v.name in actual and not _same(v, actual[v.name])]
+    return [f"{v.name}={_literal(v.value)}" for v in (*VARIABLES, *time_outs(read_timeout_s)) if v.name in actual and not _same(v, actual[v.name])]
 
 
 def problems(actual: Mapping[str, str]) -> Iterator[str]:

@@ -28,8 +28,8 @@ STEP_SCHEMA = pa.schema(
 
     delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
     load    {"first_ts", "layout", "replaces", "keys"}  payload: the text (`etl.load_format`); REPLACE must remove exactly `replaces` rows
-    both    {"safe": true} in safe mode: of as many rows as there are. load {"absent": true}: only if what is written may be there
-            already, and then nothing is written, but none of these rows may be there
+    both    {"safe": true} in safe mode: of as many rows as there are. {"absent": true}: only if what is done may be done already,
+            and then nothing is written, but none of these rows may be there
     bytes   {"columns", "last_ts"}                 these columns are to hold bytes that are no text; before anything of a segment is written
     ddl     the window record's DDL plus {"before": {table id: Table | null}}
     commit  {"schema_version", "timings_ms"}, and "warnings" if there are any

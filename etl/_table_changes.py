@@ -53,14 +53,15 @@ class TableChanges:
 
     def __init__(
         self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings, safe: bool = False,
-        partial: bool = False, source: str = "", taken_back: pa.Table | None = None,
+        partial: bool = False, source: str = "", taken_back: pa.Table | None = None, replayed: bool = False,
     ) -> None:  # fmt: skip
-        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`, `source` and
-        `taken_back`: see Segment. Raises ChangeError and the row codec's errors."""
+        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`, `source`,
+        `taken_back` and `replayed`: see Segment. Raises ChangeError and the row codec's errors."""
         self.table = table
         self.source = source
         self._partial = partial or taken_back is not None
-        self._safe = safe or (self._partial and self.is_locatable)
+        self._lenient_loads = safe or partial
+        self._safe = safe or replayed or (self._partial and self.is_locatable)
         both = commit_ts if taken_back is None else np.sort(np.concatenate((commit_ts, taken_back["commit_ts"].to_numpy())))
         self.first_ts, self.last_ts = int(both[0]), int(both[-1])
         self.changes = len(kinds)
@@ -193,9 +194,12 @@ class TableChanges:
             yield Step("bytes", after_ts, self.table.schema_name, self.table.name, {"columns": columns, "last_ts": self.last_ts})
 
     def checks(self) -> Iterator[Step]:
-        """In safe mode, for a table without a key: load steps of rows that must not be there yet. Nothing tells whether a row
-        that is there is the one to be written or its twin."""
+        """In safe mode, for a table without a key: load steps of rows that must not be there yet, and delete steps of rows that must not be
+        there any more. Nothing tells whether a row that is there is the one to be written, or to be removed, or its twin."""
         if self._safe and not self.is_locatable:
+            for step in self._delete_steps():
+                step.detail["absent"] = True
+                yield step
             yield from self._load_steps(np.arange(len(next(iter(self.new.values())))), absent=True)
 
     def deletes(self) -> Iterator[Step]:
@@ -257,7 +261,7 @@ class TableChanges:
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
         detail["first_ts"] = self.first_ts
-        if self._safe or self._partial:
+        if self._lenient_loads if kind == "load" else self._safe or self._partial:
             detail["safe"] = True
         if self.source:
             detail["source"] = self.source
@@ -274,7 +278,9 @@ def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timi
     kinds, commit_ts = segment.column("kind", places), segment.column("commit_ts", places)
     partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
     taken_back = segment.taken_back.get(table.id)
-    return TableChanges(table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back)
+    # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
+    replayed = segment.replayed and not partial and not source and bool(locating_columns(table))
+    return TableChanges(table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back, replayed)
 
 
 def check_merged(tables: Sequence[TableChanges]) -> None:

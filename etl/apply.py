@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from etl._ahead import Ahead, Batch, DecidedAnewError, Prepare, StoppedError
+from etl._ahead import Ahead, Batch, DecidedAnewError, HeldError, Prepare, StoppedError, decided_about
 from etl._prepare_job import SparkPreparer
 from etl._steps import Step
 from etl.checkpoint import Checkpoint
-from etl.decided import note_used
+from etl.decided import note_late, note_used
 from etl.mysql import DownstreamError, is_transient
 from etl.poison import name_poison
 from etl.prepare import PrepareOptions
 from etl.prepare import prepare as prepare_here
+from etl.refusal import check_refusal
 from etl.relay_upkeep import RelayUpkeep
 from etl.settings import Settings
-from etl.sinks import ApplyError, Sink, TakesOver, open_sink, sink_shape
+from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
 from etl.sole_writer import NotSoleWriterError, SoleWriter
 from etl.takeover import look_ahead
 from relay import RelayLog, Window
@@ -143,6 +144,7 @@ def run_apply(
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
                 sole.at(summary.checkpoint, checkpoint is not None and checkpoint.owner == sole.pipeline)
+                check_refusal(checkpoint, relay)
                 flight = checkpoint.flight if checkpoint else None
                 safe_until = checkpoint.safe_until if checkpoint else 0
                 ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
@@ -151,13 +153,18 @@ def run_apply(
                     sole.at(summary.checkpoint, True)
                     upkeep.at(summary.checkpoint)
                     summary.warn(note_used(relay, batch.decisions))
+                    summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
                     failures = 0
             except StoppedError:
                 break
+            except HeldError as error:
+                log.info("%s", error)
             except DecidedAnewError:
                 log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
                 if not is_transient(error) and not _is_spark_transient(error) and not isinstance(error, PDError):
+                    if isinstance(error, ApplyError) and batch is not None and isinstance(sink, Remembers):
+                        sink.remember(str(error), [decision.commit_ts for decision in batch.decisions])
                     sink.close()
                     name_poison(error, settings, relay, prepare_options(settings), batch)
                     raise
@@ -209,7 +216,7 @@ def _guarded(steps: Iterable[Step], sole: SoleWriter) -> Iterator[Step]:
 
 
 def _write(sink: Sink, batch: Batch, steps: Iterable[Step], summary: ApplySummary, on_batch: Callable[[BatchReport], None] | None) -> None:
-    written = sink.run(steps)
+    written = sink.run(steps, batch.confirm)
     hi = batch.hi
     stages = dict(written.stages_ms) | {
         "prepare": batch.prepare_s * 1000, "wait": batch.waited_s * 1000, "send": written.send_s * 1000, "ddl": written.ddl_s * 1000,

@@ -6,9 +6,11 @@ The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer 
     {"consistent": true, "commitTS": 1, "ts-map": {}, "schema-version": 0}
 
 One key is ours, and Drainer ignores it: `"sluice": {"owner": "..."}` names the pipeline that wrote the row, and is gone once a Drainer
-writes it; `"sluice": {"ddl": {...}}` stands there while a DDL statement is being executed downstream,
+writes it; `"sluice": {"process": token}` is renewed by every process that goes on from the row;
+`"sluice": {"ddl": {...}}` stands there while a DDL statement is being executed downstream,
 `"sluice": {"flight": {...}}` while several sessions write what comes after commitTS, `"sluice": {"safe-until": ts}` while changes
-through that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order.
+through that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order. The protocol is
+in docs/architecture.md, "The checkpoint row".
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from etl._sql_text import quote_name
+from etl._writer_lock import WriterLock
 from etl.mysql import MySQLSession
 
 _NO_SUCH_TABLE = 1146
@@ -43,14 +46,46 @@ class PendingDdl:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a flight is not written again before operators have decided. `token` names it in their order, `decided` the commit timestamps
+    they had decided about before."""
+
+    token: str
+    text: str
+    decided: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Flight:
     """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be downstream or
-    not. `token` names the process that writes them; a session that finds another one there must not commit. `left_out`: commit
-    timestamps of transactions that were ignored when it began, so that nothing of them is downstream."""
+    not. `left_out`: commit timestamps of transactions that were ignored when it began, so that nothing of them is downstream. `rules`: by which its changes were prepared, see `etl._rules_digest`."""
 
     until: int
-    token: str
     left_out: tuple[int, ...] = ()
+    rules: str = ""
+    refused: Refusal | None = None
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """From the row. Raises KeyError, ValueError, TypeError."""
+        refused = document.get("refused")
+        return cls(
+            int(document["until"]),
+            tuple(map(int, document.get("left-out") or ())),
+            str(document.get("rules") or ""),
+            Refusal(str(refused["id"]), str(refused["text"]), tuple(map(int, refused.get("decided") or ()))) if refused else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As in the row."""
+        document: dict[str, Any] = {"until": self.until}
+        if self.left_out:
+            document["left-out"] = list(self.left_out)
+        if self.rules:
+            document["rules"] = self.rules
+        if self.refused is not None:
+            document["refused"] = {"id": self.refused.token, "text": self.refused.text, "decided": list(self.refused.decided)}
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +105,8 @@ class Checkpoint:
     """Tables without a key (``schema.table``) that an operator has made what they were at `commit_ts`: nothing beyond it is in them."""
     owner: str = field(default="", compare=False)
     """The pipeline that wrote it, see `relay.Ownership`; empty: a Drainer, or people."""
+    process: str = field(default="", compare=False)
+    """The process that wrote the row last; "" if it was a Drainer. Rows that differ in it only say the same."""
 
     @classmethod
     def parse(cls, text: str, cluster_id: int) -> Self:
@@ -84,10 +121,11 @@ class Checkpoint:
                 consistent=bool(document.get("consistent", False)),
                 ts_map=document.get("ts-map") or {},
                 pending=PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None,
-                flight=Flight(int(flight["until"]), str(flight["token"]), tuple(map(int, flight.get("left-out") or ()))) if flight else None,
+                flight=Flight.from_json(flight) if flight else None,
                 safe_until=int(sluice.get("safe-until") or 0),
                 copied=tuple(map(str, sluice.get("copied") or ())),
                 owner=str(sluice.get("owner") or ""),
+                process=str(sluice.get("process") or ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint of cluster {cluster_id} can't be read ({error!r}): {text[:200]!r}") from error
@@ -100,13 +138,11 @@ class Checkpoint:
             "ts-map": self.ts_map,
             "schema-version": self.schema_version,
         }
-        ours: dict[str, Any] = {}
+        ours: dict[str, Any] = {"process": self.process} if self.process else {}
         if self.pending is not None:
             ours["ddl"] = {"job": self.pending.job_id, "commit-ts": self.pending.commit_ts, "fingerprint": self.pending.fingerprint}
         if self.flight is not None:
-            ours["flight"] = {"until": self.flight.until, "token": self.flight.token}
-            if self.flight.left_out:
-                ours["flight"]["left-out"] = list(self.flight.left_out)
+            ours["flight"] = self.flight.to_json()
         if self.safe_until:
             ours["safe-until"] = self.safe_until
         if self.copied:
@@ -148,6 +184,10 @@ class CheckpointTable:
         self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
 
+    def writer_lock(self) -> WriterLock:
+        """The lock of who writes where this row says how far it is."""
+        return WriterLock(self.cluster_id, *self._place)
+
     def is_there(self) -> bool:
         """Whether there is such a table."""
         try:
@@ -180,17 +220,19 @@ class CheckpointTable:
         return self._select(" FOR UPDATE" if settled else "")
 
     def lock(self, expected: Checkpoint | None) -> None:
-        """Lock the row for this transaction; it must hold the commit timestamp, the flight and the owner of
-        `expected` (None: no row).
-        Raises CheckpointMovedError."""
+        """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). Raises
+        CheckpointMovedError."""
         found = self._select(" FOR UPDATE")
-        place = [(it.commit_ts, it.flight, it.owner) if it else None for it in (found, expected)]
-        if place[0] != place[1]:
-            raise CheckpointMovedError(
-                f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at "
-                f"{found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected: another process "
-                f"replicates to the same downstream{_by(found, expected)}; stop one of the two"
-            )
+        if found != expected or (found and expected and (found.owner, found.process) != (expected.owner, expected.process)):
+            raise self.moved(found, expected)
+
+    def moved(self, found: Checkpoint | None, expected: Checkpoint | None) -> CheckpointMovedError:
+        """What to say when the row is `found` in place of `expected`."""
+        return CheckpointMovedError(
+            f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at "
+            f"{found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected: another process "
+            f"replicates to the same downstream{_by(found, expected)}, or has taken over from this one; stop one of the two"
+        )
 
     def save(self, checkpoint: Checkpoint, first: bool = False) -> None:
         """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one now."""

@@ -144,6 +144,11 @@ class DdlExecutor:
         with ddl_session(self._session, ddl):
             return self._special.get(int(ddl["type"]), self._alter)(ddl)
 
+    def settle_definitions(self, ddl: Mapping[str, Any]) -> list[str]:
+        """The part of `settle` that may be done when later changes are downstream: no statement is run again, and no row changed."""
+        with self._errors(ddl), ddl_session(self._session, {}):
+            return settle(self._session, ddl, values=False)
+
     def _settle(self, ddl: Mapping[str, Any]) -> list[str]:
         with ddl_session(self._session, {}):
             warnings = settle(self._session, ddl)

@@ -36,3 +36,13 @@ def note_used(relay: RelayLog, decisions: Sequence[Decision]) -> list[str]:
     for line in said:
         log.warning("%s", line)
     return said
+
+
+def note_late(relay: RelayLog, now: Sequence[Decision], known: Sequence[Decision]) -> list[str]:
+    """Take back decisions that came while what they are about was being committed, and say so; what was said."""
+    said = []
+    for decision in now:
+        if decision not in known and relay.decisions.remove(decision.commit_ts):
+            said.append(f"commit_ts {decision.commit_ts}: {decision}: too late, it was being committed and is applied; the decision is taken back")
+            log.warning("%s", said[-1])
+    return said

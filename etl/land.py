@@ -420,7 +420,7 @@ class _Loop:
             self._control_read = now
             paused = self._relay.control().land_paused
             if paused != self._paused:
-                log.info("landing is %s", "paused by the relay log's control.json" if paused else "resumed")
+                log.info("landing is %s", "paused, as operators want it" if paused else "resumed")
             self._paused = paused
             if self._entry is not None:
                 self._entry.working(not paused)

@@ -10,7 +10,7 @@ import contextlib
 import re
 import secrets
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ _UNKNOWN_SERVER = 2007  # the client library's "version mismatch"
 # Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for now.
 _TRANSIENT = frozenset(
     {0, 1020, 1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1290, 1317, 1412,
-     1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 4031, 8002, 8005, 8022, 8027, 8028, 8229, 9001, 9002, 9003, 9005, 9007}
+     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3032, 4031, 8002, 8005, 8022, 8027, 8028, 8229, 9001, 9002, 9003, 9005, 9007}
 )  # fmt: skip
 _INCORRECT_VALUE = 1366
 _TOO_LARGE = 1153
@@ -122,6 +122,9 @@ class _Connection(pymysql.connections.Connection):
 class MySQLSession:
     """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
 
+    before_write: Callable[[], None] | None = None
+    """Called before every `execute` and `load`; raises if nothing may be written. See `etl.sinks.mysql`."""
+
     def __init__(self, settings: Downstream, unix_socket: str | None = None) -> None:
         self._settings = settings
         self._unix_socket = unix_socket
@@ -187,7 +190,7 @@ class MySQLSession:
     def _set_up(self) -> dict[str, str]:
         """Set the session's variables; all of them, as they are then."""
         self.query(_session_setup.ALL_ROWS)
-        assignments = _session_setup.to_set(self._variables())
+        assignments = _session_setup.to_set(self._variables(), self._settings.read_timeout_s)
         for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [_session_setup.ISOLATION]:
             try:
                 self.query(statement)
@@ -241,7 +244,9 @@ class MySQLSession:
         return self._run(statement, args)[1]
 
     def execute(self, statement: str | bytes) -> int:
-        """Run one statement, return the number of affected rows."""
+        """Run one statement that writes, return the number of affected rows."""
+        if self.before_write is not None:
+            self.before_write()
         return self._run(statement, None)[0]
 
     def warnings(self) -> list[tuple[str, int, str]]:
@@ -263,6 +268,8 @@ class MySQLSession:
             finally:
                 with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
                     self.query(f"SET SESSION sql_mode='{_session_setup.STRICT_SQL_MODE}'")
+        if self.before_write is not None:
+            self.before_write()
         connection = self._open()
         if not self.dialect.loads_in_transactions:
             return self._replace(connection, target, layout, payload)

@@ -1,6 +1,8 @@
 """What operators can do, as functions that the command line and the DAG `operate` share. Each returns what it did, as a line of text.
 
-Nothing here talks to running tasks: they read the relay log's control.json and decisions several times a second.
+Nothing here talks to running tasks: they read what operators asked for, and the decisions, several times a second and again before
+every commit. What comes too late for them is refused: an order is written down first, then the checkpoint row is read behind the lock of
+whoever commits (`_in_time`)
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from etl.mysql import DownstreamError
 from etl.operator_sql import split_statements
 from etl.registration import downstream_name, pipeline_id
 from etl.settings import MODES, Settings, SettingsError
-from etl.sinks import read_checkpoint
+from etl.sinks import read_checkpoint, read_writer
 from etl.window_view import NotLandedError, describe, find_window, newest
 from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
 from upstream.tso import compose, parse_timestamp, to_datetime
@@ -26,6 +28,7 @@ from upstream.tso import compose, parse_timestamp, to_datetime
 log = logging.getLogger("sluice")
 
 BOTH, LAND, APPLY = "both", "land", "apply"
+_LOCK_WAIT_TIMEOUT = 1205
 _LOGICAL_MAX = (1 << 18) - 1
 _FIRST_TSO = compose(315_532_800_000)  # 1980: what is smaller is a job id
 
@@ -73,7 +76,7 @@ def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
     return replace(settings, apply=replace(settings.apply, mode=mode))
 
 
-ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "takeover", "handover")
+ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "accept", "takeover", "handover")
 """What the DAG `operate` offers."""
 
 
@@ -103,6 +106,8 @@ def _act(settings: Settings, action: str, value: str, sql: str, by: str, why: st
             return remove_decision(settings, _number(value))
         case "takeover" | "handover":
             return _change_hands(settings, action)
+        case "accept":
+            return accept(settings, value)
     raise OperateError(f"action {action!r}: there are {', '.join(ACTIONS)}")
 
 
@@ -132,26 +137,28 @@ def _shown(settings: Settings, value: str) -> str:
 
 def pause(settings: Settings, what: str = BOTH) -> str:
     """Have landing, applying or both wait."""
-    relay = RelayLog.open(settings.relay.url)
-    relay.set_control(_paused(relay.control(), what, True))
+    RelayLog.open(settings.relay.url).change_control(lambda control: _paused(control, what, True))
     return f"{_named(what)} paused; running tasks notice within a second, later ones too"
 
 
 def resume(settings: Settings, what: str = BOTH) -> str:
     """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten."""
-    relay = RelayLog.open(settings.relay.url)
-    control = _paused(relay.control(), what, False)
-    relay.set_control(control if what == LAND else replace(control, apply_until_ts=None))
+
+    def resumed(control: Control) -> Control:
+        control = _paused(control, what, False)
+        return control if what == LAND else replace(control, apply_until_ts=None)
+
+    RelayLog.open(settings.relay.url).change_control(resumed)
     return f"{_named(what)} resumed"
 
 
 def _paused(control: Control, what: str, paused: bool) -> Control:
     if what not in (BOTH, LAND, APPLY):
         raise OperateError(f"{what!r} can't be paused; there are {LAND}, {APPLY} and {BOTH}")
-    return Control(
-        paused if what in (BOTH, LAND) else control.land_paused,
-        paused if what in (BOTH, APPLY) else control.apply_paused,
-        control.apply_until_ts,
+    return replace(
+        control,
+        land_paused=paused if what in (BOTH, LAND) else control.land_paused,
+        apply_paused=paused if what in (BOTH, APPLY) else control.apply_paused,
     )
 
 
@@ -164,10 +171,37 @@ def run_until(settings: Settings, moment: str) -> str:
     ts = parse_moment(moment)
     relay = RelayLog.open(settings.relay.url)
     checkpoint = _checkpoint(settings, relay)
-    if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts > ts:
-        raise OperateError(f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back")
-    relay.set_control(replace(relay.control(), apply_paused=False, apply_until_ts=ts))
+    _check_reachable(checkpoint, ts)
+    before = relay.control()
+    relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
+    try:
+        _check_reachable(_checkpoint(settings, relay, settled=True), ts)
+    except OperateError:
+        relay.change_control(
+            lambda control: replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
+            if control.apply_until_ts == ts
+            else control
+        )
+        raise
     return f"applying goes to {tso_text(ts)} and waits there; `sluice resume` lets it go on"
+
+
+def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None:
+    """Raises OperateError if the downstream is beyond `ts`, or will be with what is begun."""
+    if not isinstance(checkpoint, Checkpoint):
+        return
+    if checkpoint.commit_ts > ts:
+        raise OperateError(f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back")
+    if checkpoint.flight is not None and checkpoint.flight.until > ts:
+        raise OperateError(
+            f"several sessions are writing the changes after {tso_text(checkpoint.commit_ts)} through {tso_text(checkpoint.flight.until)}, and "
+            f"parts of them are downstream: applying can't stop at {tso_text(ts)} between; it can at {checkpoint.flight.until}"
+        )
+    if checkpoint.pending is not None and checkpoint.pending.commit_ts > ts:
+        raise OperateError(
+            f"the DDL at {tso_text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso_text(ts)} before it; it can at "
+            f"{checkpoint.pending.commit_ts}"
+        )
 
 
 # Decisions
@@ -179,7 +213,7 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     found = _at(settings, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
-    relay.decisions.add(Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
     return f"the transaction at {tso_text(commit_ts)} is left out{_not_landed(found)}"
 
 
@@ -188,7 +222,7 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     Raises OperateError."""
     relay = RelayLog.open(settings.relay.url)
     commit_ts, found = _ddl(settings, relay, which)
-    relay.decisions.add(Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
     return f"the DDL at {tso_text(commit_ts)} is left out{_not_landed(found)}"
 
 
@@ -196,8 +230,56 @@ def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = ""
     """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
     relay = RelayLog.open(settings.relay.url)
     commit_ts, found = _ddl(settings, relay, which)
-    relay.decisions.add(Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
+    _decide(settings, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
     return f"the DDL at {tso_text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
+
+
+def accept(settings: Settings, refusal: str) -> str:
+    """Have a flight that was refused written all the same: its rows as they are upstream, whatever of them is downstream. `refusal` is the
+    id in the error. Raises OperateError."""
+    relay = RelayLog.open(settings.relay.url)
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, Exception):
+        raise OperateError(f"whether something was refused can't be read: {checkpoint}")
+    found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+    if found is None or found.token != refusal:
+        raise OperateError(f"{refusal!r} was not refused{f'; {found.token} was: {found.text}' if found else ', and nothing else is'}")
+    relay.change_control(lambda control: replace(control, accepted=refusal))
+    return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
+
+
+def _decide(settings: Settings, relay: RelayLog, decision: Decision) -> None:
+    """Write a decision down, and take it back with OperateError if it comes too late."""
+    relay.decisions.add(decision)
+    try:
+        _in_time(settings, relay, decision.commit_ts)
+    except OperateError:
+        relay.decisions.remove(decision.commit_ts)
+        raise
+
+
+def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
+    """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there is through when
+    the row can be read behind its lock."""
+    checkpoint = _checkpoint(settings, relay, settled=True)
+    if isinstance(checkpoint, DownstreamError) and checkpoint.code == _LOCK_WAIT_TIMEOUT:
+        raise OperateError(f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again")
+    if not isinstance(checkpoint, Checkpoint):
+        return
+    if checkpoint.commit_ts >= commit_ts:
+        raise OperateError(f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at {tso_text(checkpoint.commit_ts)}")
+    if checkpoint.pending is None or checkpoint.pending.commit_ts != commit_ts:
+        return
+    last = relay.last()
+    try:
+        running = read_writer(settings, last.cluster_id) if last else None
+    except (DownstreamError, OSError) as error:
+        raise OperateError(f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}") from None
+    if running or (running is not None and not relay.control().apply_paused):
+        raise OperateError(
+            f"too late: the DDL at {tso_text(commit_ts)} is being executed ({running[:300] or 'between two statements'}). When it fails, decide "
+            "again; or `sluice pause apply`, and decide when no statement of it runs"
+        )
 
 
 def remove_decision(settings: Settings, commit_ts: int) -> str:
@@ -266,12 +348,14 @@ def status(settings: Settings) -> dict[str, Any]:
         errors["downstream"] = str(checkpoint)
         checkpoint = None
     at = checkpoint.commit_ts if checkpoint else None
+    refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
     waiting = max(0, (last.hi >> 18) - (at >> 18)) if last is not None and at is not None else None
     return {
         "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
         "checkpoint": at,
         "consistent": checkpoint.consistent if checkpoint else None,
         "written_by": _written_by(settings, relay, checkpoint),
+        "refused": {"id": refused.token, "text": refused.text} if refused else None,
         "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, _now_ms() - (at >> 18)) if at else None,
@@ -314,13 +398,13 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     return [{"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts} for pump in pumps]
 
 
-def _checkpoint(settings: Settings, relay: RelayLog) -> Checkpoint | Exception | None:
+def _checkpoint(settings: Settings, relay: RelayLog, settled: bool = False) -> Checkpoint | Exception | None:
     """The downstream's checkpoint; why it can't be read; None if there is none."""
     last = relay.last()
     if last is None:
         return None
     try:
-        return read_checkpoint(settings, last.cluster_id)
+        return read_checkpoint(settings, last.cluster_id, settled)
     except (CheckpointError, DownstreamError, OSError) as error:
         return error
 

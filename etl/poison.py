@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from etl._ahead import Batch
 from etl._spark_job import WorkerError
-from etl.checkpoint import Checkpoint, CheckpointTable
+from etl.checkpoint import Checkpoint, CheckpointTable, Flight
 from etl.decided import put_into
 from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
@@ -97,6 +97,7 @@ class _Search:
         self._after = batch.after_ts
         self._checkpoint: Checkpoint | None = None
         self._safe = False
+        self._flight: Flight | None = None
 
     @property
     def address(self) -> str:
@@ -134,10 +135,12 @@ class _Search:
             table = CheckpointTable(
                 self._session, self._batch.windows[0].cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table
             )
+            if not table.writer_lock().try_seize(self._session):
+                raise _GivenUp("another process writes there by now")
             self._checkpoint = checkpoint = table.load()
             self._session.rollback()
             if checkpoint is not None:
-                self._safe = not checkpoint.consistent  # some of it may be downstream, as when it is tried the next time
+                self._safe, self._flight = checkpoint.needs_safe_mode, checkpoint.flight  # some of it may be downstream
                 self._after = max(self._after, checkpoint.commit_ts)
         self._windows = [window for window in self._batch.windows if window.hi > self._after]
         for window in self._windows:
@@ -173,7 +176,7 @@ class _Search:
         """What goes wrong when everything up to a place is applied; it is undone again."""
         if time.monotonic() > self._until:
             raise _GivenUp(f"it takes longer than {_PATIENCE_S:.0f} s")
-        windows = [describe_window(window, self._after, self._batch.hi, self._safe) for window in self._windows[: place.window + 1]]
+        windows = [describe_window(window, self._after, self._batch.hi, self._safe, self._flight) for window in self._windows[: place.window + 1]]
         put_into(windows, self._decisions)
         windows[-1]["rows"] = place.rows
         try:

@@ -121,7 +121,8 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
     state = _Schemas(options)
     timings = Timings()
     safe = any(window.get("safe") for window in windows)
-    segment = _Collector(state, options, timings, int(windows[0]["after_ts"]) if windows else 0, safe, _written_of(ignored, windows))
+    replayed = bool(windows and windows[0].get("flight"))
+    segment = _Collector(state, options, timings, int(windows[0]["after_ts"]) if windows else 0, safe, replayed, _written_of(ignored, windows))
     for window in windows:
         started = time.perf_counter()
         changes = read_parts(relay_url, window["parts"]).slice(0, window.get("rows"))
@@ -312,13 +313,14 @@ class _Collector:
     """Gathers the changes between two barriers, from one or more windows."""
 
     def __init__(
-        self, schemas: _Schemas, options: PrepareOptions, timings: Timings, after_ts: int, safe: bool, written: frozenset[int] = frozenset()
-    ) -> None:
-        """`written`: those of the ignored transactions that may be downstream in part, to be taken back."""
+        self, schemas: _Schemas, options: PrepareOptions, timings: Timings, after_ts: int, safe: bool, replayed: bool, written: frozenset[int],
+    ) -> None:  # fmt: skip
+        """`replayed`: a flight that was broken off. `written`: those of the ignored transactions that may be downstream in part, to be taken back."""
         self._schemas = schemas
-        # In safe mode one session does it all, whatever the sink has.
-        self._shape = find_shape("net" if safe else options.shape)
+        # In safe mode, and for a flight that is written again, one session does it all, whatever the sink has.
+        self._shape = find_shape("net" if safe or replayed else options.shape)
         self._safe = safe
+        self._replayed = replayed
         self._workers = options.workers
         self._time_zone = options.time_zone
         self._timings = timings
@@ -431,7 +433,9 @@ class _Collector:
         tables += [(self._schemas.find(i, through)[0], np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[index]
         left_out, self._left_out = tuple(self._left_out), []
         self._timings.decode += time.perf_counter() - started
-        return Segment(table, tuple(tables), after, through, self._safe, self._time_zone, frozenset(partial), sources, left_out, taken_back)
+        return Segment(
+            table, tuple(tables), after, through, self._safe, self._time_zone, frozenset(partial), sources, left_out, self._replayed, taken_back
+        )
 
     def _by_table_taken_back(self) -> dict[int, pa.Table]:
         """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see `etl.shapes.groups`, so it was

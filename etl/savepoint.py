@@ -27,7 +27,7 @@ from etl.checkpoint import Checkpoint, CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """`place` and `offset` are None in a Drainer's file."""
+    """`place` is None in a Drainer's file, "" where nothing was written before."""
 
     checkpoint: Checkpoint
     place: str | None = None
@@ -63,7 +63,7 @@ class SavepointFile:
                 f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is {self._cluster_id}: give every cluster a place "
                 "of its own"
             )
-        return found if found.checkpoint.commit_ts else None
+        return found if found.checkpoint.commit_ts or found.place is not None else None
 
     def save(self, checkpoint: Checkpoint, place: str | None, offset: int) -> None:
         """Replace the file, durably. Raises OSError."""

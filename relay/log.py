@@ -4,8 +4,8 @@
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
-    <url>/control.json                                 what operators ask for
     <url>/downstream.json, <url>/stop.json             whose downstream it is, why applying must not go on
+    <url>/control/<number>.json                        what operators ask for, the newest counts
     <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its record
@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from relay.control import Control
+from relay.control import Control, ControlFile
 from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.ownership import Ownership, Stop
@@ -195,18 +195,16 @@ class RelayLog:
 
     def control(self) -> Control:
         """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
-        try:
-            return Control.from_json(self._storage.read("control.json"))
-        except FileNotFoundError:
-            return Control()
-        except ValueError as error:
-            raise RelayCorruptError(
-                f"{self.url}/control.json: {error}; correct the file, or remove it for the defaults"
-            ) from None
+        return ControlFile(self._storage).load()
+
+    def change_control(self, change: Callable[[Control], Control]) -> Control:
+        """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times. What is asked for
+        now."""
+        return ControlFile(self._storage).change(change)
 
     def set_control(self, control: Control) -> None:
-        """Durably say what the tasks should do."""
-        self._storage.replace("control.json", control.to_json())
+        """Durably say what the tasks should do, whatever was said before."""
+        self.change_control(lambda _: control)
 
     def ownership(self) -> Ownership | None:
         """Which downstream these windows go to; None if none was ever written to. Raises RelayCorruptError."""

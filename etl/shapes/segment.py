@@ -52,6 +52,9 @@ class Segment:
     """For tables that are merged downstream, by id: the upstream's name of each."""
     left_out: tuple[int, ...] = ()
     """Commit timestamps of the transactions inside that are ignored."""
+    replayed: bool = False
+    """A flight that was broken off: in tables whose rows are found by a key anything of it may be downstream. Whatever image of a row is
+    there goes, and what it is in the end comes; no other row may be in the way."""
     taken_back: Mapping[int, pa.Table] = field(default_factory=dict)
     """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
 

@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING
 
 from etl.settings import Settings
-from etl.sinks._checkpoint_reader import read_checkpoint
-from etl.sinks.sink import ApplyError, Sink, TakesOver, Written
+from etl.sinks._checkpoint_reader import read_checkpoint, read_writer
+from etl.sinks.sink import ApplyError, Remembers, Sink, TakesOver, Written
 
 if TYPE_CHECKING:
     from etl.sinks.file import FileSink
     from etl.sinks.kafka import KafkaSink
     from etl.sinks.mysql import MySQLSink
 
-__all__ = ["ApplyError", "Sink", "TakesOver", "Written", "open_sink", "read_checkpoint", "sink_shape"]
+__all__ = ["ApplyError", "Remembers", "Sink", "TakesOver", "Written", "open_sink", "read_checkpoint", "read_writer", "sink_shape"]
 
 
 def open_sink(settings: Settings, cluster_id: int) -> Sink:

@@ -21,7 +21,7 @@ from etl.binlog_file import (
     list_files,
     read_file,
 )
-from etl.savepoint import Savepoint
+from etl.savepoint import Savepoint, sync_folder
 
 log = logging.getLogger("sluice.apply")
 
@@ -39,42 +39,60 @@ class End:
 
 
 def find_end(folder: Path, savepoint: Savepoint | None) -> End:
-    """Read what was written after the savepoint and cut off a record that was not finished. Raises BinlogFileError when files aren't
-    as they were left, and OSError."""
+    """Where the files end that are durable; what was written after the savepoint is cut off, and written again. Nothing less is safe:
+    after a write that failed, the page cache still holds what the disk doesn't, and tells nobody. Raises BinlogFileError when files
+    aren't as they were left, and OSError."""
     files = list_files(folder)
     if savepoint is None or savepoint.place is None:
         return _end_of_unknown(files)
-    place = FileName.parse(savepoint.place)
-    indexes = [_index(path) for path in files]
-    if place is None or place.index not in indexes:
-        raise BinlogFileError(
-            f"{folder / savepoint.place} is not there, the file that the savepoint says was written last: bring the files back, or, to begin "
-            "a new folder of files at the savepoint's commitTS, remove the [sluice] part from the savepoint file"
-        )
-    end = End()
-    for path in files[indexes.index(place.index) :]:
-        offset = savepoint.offset if _index(path) == place.index else 0
-        if not path.name.endswith(COMPRESSED) and (size := path.stat().st_size) < offset:
+    end, later = End(), files
+    if savepoint.place:
+        place = FileName.parse(savepoint.place)
+        indexes = [_index(path) for path in files]
+        if place is None or place.index not in indexes:
             raise BinlogFileError(
-                f"{path} has {size} bytes, but {offset} were durable when the savepoint was written: somebody cut it, or the disk lost data. "
-                "Bring the file back, or begin at an earlier commitTS in a new folder"
+                f"{folder / savepoint.place} is not there, the file that the savepoint says was written last: bring the files back, or, to "
+                "begin a new folder of files at the savepoint's commitTS, remove the [sluice] part from the savepoint file"
             )
-        end = _read_to_end(path, offset, end.commit_ts, may_cut=path == files[-1])
+        at = indexes.index(place.index)
+        end, later = End(files[at], savepoint.offset, savepoint.checkpoint.commit_ts), files[at + 1 :]
+        if not files[at].name.endswith(COMPRESSED):
+            _cut(files[at], savepoint.offset)
+    for path in reversed(later):
+        log.warning("%s was begun after the savepoint: removed; it is written again", path)
+        path.unlink()
+    if later:
+        sync_folder(folder)
     return end
+
+
+def _cut(path: Path, offset: int) -> None:
+    size = path.stat().st_size
+    if size < offset:
+        raise BinlogFileError(
+            f"{path} has {size} bytes, but {offset} were durable when the savepoint was written: somebody cut it, or the disk lost data. "
+            "Bring the file back, or begin at an earlier commitTS in a new folder"
+        )
+    if size > offset:
+        log.warning("%s: %d bytes were written after the savepoint: cut off; they are written again", path, size - offset)
+        with path.open("r+b") as file:
+            file.truncate(offset)
+            os.fsync(file.fileno())
 
 
 def _end_of_unknown(files: list[Path]) -> End:
     """For files that a Drainer left: nothing is known of them but what is in them."""
     newest: End | None = None
     for path in reversed(files):
-        end = _read_to_end(path, 0, 0, may_cut=newest is None, trusted=False)
+        end = _read_to_end(path, may_cut=newest is None)
         newest = newest or end
         if end.commit_ts:
             return End(newest.path, newest.offset, end.commit_ts)
     return newest or End()
 
 
-def _read_to_end(path: Path, offset: int, commit_ts: int, may_cut: bool, trusted: bool = True) -> End:
+def _read_to_end(path: Path, may_cut: bool) -> End:
+    offset = commit_ts = 0
     try:
         for behind, message in read_file(path, offset):
             found = commit_ts_of(message)
@@ -89,7 +107,7 @@ def _read_to_end(path: Path, offset: int, commit_ts: int, may_cut: bool, trusted
         damage: int = error.args[1]
         if not may_cut or path.name.endswith(COMPRESSED):
             raise BinlogFileError(f"{error.args[0]}, and there are later files: bring back an undamaged copy") from error
-        if not trusted and _readable_behind(path, damage):
+        if _readable_behind(path, damage):
             raise BinlogFileError(
                 f"{error.args[0]}, but behind it are whole ones: a Drainer went on behind what a crash had left, and no reader gets past it; "
                 f"{_way_out(damage)} and set commitTS in the savepoint file to {commit_ts}, so that the rest is written again"

@@ -83,6 +83,8 @@ class Upkeep:
         if not self._compress:
             return
         for path in list_files(self._folder)[:-1]:
+            if path.name >= self.keep_from:  # may have to be cut
+                return
             if not path.name.endswith(COMPRESSED) and not self._compressed(path):
                 return
 

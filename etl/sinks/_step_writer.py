@@ -112,24 +112,22 @@ class StepWriter:
         return {**layout, "left_out": [name for name in layout["generated"] if name.lower() in computed]}
 
     def _check_absent(self, step: Step) -> None:
-        """A table without a key, and changes that may be there already: if a row to be written is, is it the one or its twin?"""
-        target, check = self._names(step)
+        """A table without a key, and changes that may be there already: if a row to be written or removed is there, is it the one or its
+        twin?"""
         try:
-            self._make_check(step, target, check)
-            self._session.load(check, self._layout(step), step.payload)
-            names = [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
-            same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
-            query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
-            there = int(self._session.query(query)[0][0])
-            self._session.execute(f"DROP TEMPORARY TABLE {check}")
+            there = self._still_there(step) if step.kind == "delete" else self._there_already(step)
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if there:
+            told = (
+                ("removed", "still: a Drainer did not remove them before it broke off, or these are others that look the same")
+                if step.kind == "delete"
+                else ("written", "already: a Drainer wrote them before it broke off, or others look the same")
+            )
             raise ApplyError(
-                f"table {step.full_name} has no key, and {there} of its rows written between commit_ts "
-                f"{step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} already: a Drainer wrote them "
-                "before it broke off, or others look the same; nothing tells which. Nothing of this batch was committed. "
-                + self._way_out(step, target, names)
+                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts "
+                f"{step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing tells which. "
+                f"Nothing of this batch was committed. {self._way_out(step, self._names(step)[0], self._columns(step))}"
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
@@ -151,6 +149,32 @@ class StepWriter:
             f"SELECT {columns}, COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of the table as of that "
             f"snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied {step.full_name}`"
         )
+
+    def _still_there(self, step: Step) -> int:
+        return sum(int(self._session.query(count)[0][0]) for _, count in counts(bytes(step.payload)))
+
+    def _there_already(self, step: Step) -> int:
+        target, check = self._names(step)
+        names = self._loaded_beside(step, target, check)
+        same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
+        query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
+        there = int(self._session.query(query)[0][0])
+        self._session.execute(f"DROP TEMPORARY TABLE {check}")
+        return there
+
+    def _loaded_beside(self, step: Step, target: str, check: str) -> list[str]:
+        """Load a step's rows into a temporary table `check`; the names of its columns, quoted."""
+        self._make_check(step, target, check)
+        self._session.load(check, self._layout(step), step.payload)
+        return [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
+
+    def _columns(self, step: Step) -> list[str]:
+        found = self._session.query(
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
+            "COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY ORDINAL_POSITION",
+            (step.schema, step.table),
+        )
+        return [quote_name(str(name)) for (name,) in found]
 
     def _refused(self, step: Step, error: DownstreamError) -> Exception:
         if is_transient(error):
@@ -180,8 +204,8 @@ class StepWriter:
                     if len(missing) == _SHOWN:
                         break
             return "missing: " + "; ".join(missing) if missing else ""
-        except DownstreamError:
-            return ""
+        except DownstreamError as error:
+            return f"which ones can't be told: {error}"
 
     def _unexpected(self, step: Step, replaces: bool) -> str:
         """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
@@ -191,8 +215,7 @@ class StepWriter:
             return ""
         try:
             self._session.rollback()
-            self._make_check(step, target, check)
-            self._session.load(check, self._layout(step), step.payload)
+            self._loaded_beside(step, target, check)
             columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
             join = (
                 f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL"
@@ -201,8 +224,8 @@ class StepWriter:
             )
             rows = self._session.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_SHOWN}")
             self._session.execute(f"DROP TEMPORARY TABLE {check}")
-        except DownstreamError:
-            return ""
+        except DownstreamError as error:
+            return f"which ones can't be told: {error}"
         what = "missing" if replaces else "there already"
         return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
 

@@ -1,8 +1,9 @@
 """Writes transactions to binlog files in the original Drainer's format (`etl.binlog_file`), exactly once.
 
-The files themselves tell what is there: data is synced before the savepoint moves, so after a crash everything from the savepoint on is
-read again, a record that is cut off is removed, and the last whole one is where the next run begins. The savepoint says as well up
-to which byte the files were durable; if they have become shorter than that, data was lost and nothing is written.
+Data is synced before the savepoint moves, and the savepoint says up to which byte the files are durable. Whatever went wrong, a run begins
+with cutting off what lies behind that byte: a write that failed can't be told from one that is still in the page cache. If the files have
+become shorter than that, data was lost and nothing is written. A Drainer's files have no such savepoint: they are read to the last whole
+record.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from etl.binlog_file import (
     split_records,
 )
 from etl.checkpoint import Checkpoint, CheckpointMovedError
-from etl.savepoint import SavepointFile, sync_folder
+from etl.savepoint import Savepoint, SavepointFile, sync_folder
 from etl.settings import Settings
 from etl.shapes.file_binlog import ddl_message
 from etl.sink_settings import File
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks._file_recovery import End, find_end
 from etl.sinks._file_upkeep import Upkeep
-from etl.sinks.sink import ApplyError, Written
+from etl.sinks.sink import ApplyError, Confirm, Written, nothing_to_confirm
 
 _UPKEEP_INTERVAL_S = 3600.0
 
@@ -85,18 +86,28 @@ class FileSink:
             self._end = find_end(self._folder, found)
             self._upkeep.keep_from = (found.place if found else None) or ""
             self._open_newest()
+            if found is None or found.place is None:
+                found = self._take_over(found)
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
             raise ApplyError(f"{error}: [file] dir must be a folder that this user can write to") from error
         except BinlogFileError as error:
             raise ApplyError(str(error.args[0])) from error
-        checkpoint = found.checkpoint if found else Checkpoint(0)
-        if self._end.commit_ts > checkpoint.commit_ts:
-            checkpoint = checkpoint.at(self._end.commit_ts)
-        self._checkpoint = checkpoint if checkpoint.commit_ts else None
+        self._checkpoint = found.checkpoint if found.checkpoint.commit_ts else None
         self._start_upkeep()
         return self._checkpoint
 
-    def run(self, steps: Iterable[Step]) -> Written:
+    def _take_over(self, found: Savepoint | None) -> Savepoint:
+        """Write down where a folder ends that isn't known yet; what comes behind that is ours."""
+        checkpoint = found.checkpoint if found else Checkpoint(0)
+        if self._end.commit_ts > checkpoint.commit_ts:
+            checkpoint = checkpoint.at(self._end.commit_ts)
+        if self._file is not None:
+            os.fdatasync(self._file)
+        place = self._end.path.name if self._end.path else ""
+        self._savepoint.save(checkpoint, place, self._end.offset)
+        return Savepoint(checkpoint, place, self._end.offset)
+
+    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
         written = Written()
         for step in steps:
             started = time.perf_counter()
@@ -113,6 +124,7 @@ class FileSink:
                     self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
                     written.ddl_s += time.perf_counter() - started
                 case "commit":
+                    confirm(step)
                     self._commit(step)
                     written.commits += 1
                     written.changes += step.changes
@@ -127,9 +139,9 @@ class FileSink:
         if self._file is not None:
             os.fdatasync(self._file)
         self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
-        place = self._end.path.name if self._end.path else None
+        place = self._end.path.name if self._end.path else ""
         self._savepoint.save(self._checkpoint, place, self._end.offset)
-        self._upkeep.keep_from = place or ""
+        self._upkeep.keep_from = place
         if time.monotonic() >= self._upkeep_due:
             self._start_upkeep()
 

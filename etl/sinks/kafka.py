@@ -23,7 +23,7 @@ from etl.shapes.kafka_binlog import ddl_message
 from etl.sink_settings import Kafka
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon, reason
-from etl.sinks.sink import ApplyError, Written
+from etl.sinks.sink import ApplyError, Confirm, Written, nothing_to_confirm
 
 
 class KafkaSink:
@@ -78,7 +78,7 @@ class KafkaSink:
         self._checkpoint = checkpoint if checkpoint.commit_ts else None
         return self._checkpoint
 
-    def run(self, steps: Iterable[Step]) -> Written:
+    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
         written = Written()
         for step in steps:
             started = time.perf_counter()
@@ -95,6 +95,7 @@ class KafkaSink:
                     self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
                     written.ddl_s += time.perf_counter() - started
                 case "commit":
+                    confirm(step)
                     self._commit(step)
                     written.commits += 1
                     written.changes += step.changes

@@ -1,5 +1,8 @@
 """Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
 
+One process at a time: `recover` ends the sessions of the one before (`etl._writer_lock`) and puts a token of its own into the
+checkpoint row, which every transaction locks and compares before it commits, and every other statement before it runs.
+
 Crash-safe by construction: every commit moves the checkpoint row from the place it was locked at, so whatever happened to a
 connection or a process, the row tells what is done. A DDL statement commits by itself; before it, its job and a fingerprint
 of what it affects go into the checkpoint row. Found there later: fingerprint as before, it did not run; else it did.
@@ -19,9 +22,10 @@ from typing import Any, Self
 
 from etl._ddl_ran import how_many_ran, not_replayable
 from etl._ddl_relax import relax
+from etl._rules_digest import rules_digest
 from etl._sql_text import quote_name
 from etl._steps import Step
-from etl.checkpoint import Checkpoint, CheckpointTable, PendingDdl
+from etl.checkpoint import Checkpoint, CheckpointMovedError, CheckpointTable, PendingDdl, Refusal
 from etl.ddl import EXCHANGE_PARTITION, DdlError, DdlExecutor, skip_reason
 from etl.decided import REPLACED_BY
 from etl.filters import Filter
@@ -31,14 +35,14 @@ from etl.operator_sql import changes_rows_only
 from etl.settings import Settings, Upstream
 from etl.sinks._step_writer import StepWriter
 from etl.sinks._text_as_bytes import hold_as_bytes
-from etl.sinks.sink import ApplyError, Keeper, Written
+from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
 from upstream import PDClient
 
 log = logging.getLogger("sluice.apply")
 
 _REPLACED = "replaced-"  # begins the marker of a DDL that an operator replaced
 _STILL_RUNNING_S = 60
-_LOCK_WAIT_TIMEOUT = 1205
+_REFUSAL = 4000  # characters of a refusal that are kept
 
 
 class MySQLSink:
@@ -47,18 +51,24 @@ class MySQLSink:
     shape = "net"
     _upstream: Upstream | None = None
     _keeper: Keeper | None = None
-    _flying = False
-    """Whether the checkpoint's flight was begun here, so that nothing of it was there before."""
+    _process = ""
+    _accepted: frozenset[str | None] | None = None
+    """The processes that the row may name when this one looks again; None before it has looked the first time."""
+    _rules = ""
+    """Which rules changes are prepared by, see `etl._rules_digest`."""
 
     def __init__(
         self, session: MySQLSession, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600
     ) -> None:
         self._session = session
+        session.before_write = self._fence
         self._table = table
+        self._lock = table.writer_lock()
         self._filters = filters
         self._writer = StepWriter(session)
         self._ddl = DdlExecutor(session, keep_dropped_s)
         self._checkpoint: Checkpoint | None = None
+        self._confirm: Confirm = nothing_to_confirm
         self._in_transaction = self._locked = False
         self._purged_at = 0
 
@@ -69,7 +79,7 @@ class MySQLSink:
         session = MySQLSession(downstream)
         table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
         sink = cls(session, table, Filter())
-        sink._upstream = settings.upstream
+        sink._upstream, sink._rules = settings.upstream, rules_digest(settings)
         return sink
 
     @property
@@ -88,21 +98,50 @@ class MySQLSink:
         if self._keeper is not None and not self._table.is_there():
             self._keeper.admit(None)  # a mistyped name makes no schema
         self._table.create()
-        self._checkpoint = found = self._table.load(settled=True)
-        self._session.query("COMMIT")
-        if self._keeper is not None:
-            self._keeper.admit(found)
+        if self._keeper is not None:  # before another pipeline's session would be ended
+            self._keeper.admit(self._table.load())
+            self._session.query("COMMIT")
+        self._lock.seize(self._session, _STILL_RUNNING_S)
+        self._claim()
+        found = self._checkpoint
         if found is not None and found.flight is not None:
             log.warning(
                 "changes between commit_ts %s and %s may be on %s already: writing them again, replacing what is there",
                 found.commit_ts, found.flight.until, self.address,
             )  # fmt: skip
-            self._begin()
-            self._save(replace(found, flight=replace(found.flight, token=secrets.token_hex(8))))  # shuts out who began it
+            if found.flight.rules not in ("", self._rules):
+                raise ApplyError(
+                    f"changes between commit_ts {found.commit_ts} and {found.flight.until} are on {self.address} in part, written under another "
+                    "[filter] or other [[route]] rules. Way out: go on with the former rules until the checkpoint is past "
+                    f"{found.flight.until} (`sluice run-until {found.flight.until}`), then change them"
+                )
         if found is not None and found.needs_safe_mode and not found.safe_until:
             self._begin()
             self._save(replace(found, safe_until=self._fresh_ts()))
         return self._checkpoint
+
+    def _claim(self) -> None:
+        """Read the row and put a new token into it, so that nobody else commits any more. Raises CheckpointMovedError if somebody else
+        has claimed it since this process did: who was taken over doesn't take over again."""
+        found = self._table.load(settled=True)
+        process = found.process if found else None
+        if self._accepted is not None and process not in self._accepted:
+            self._session.query("ROLLBACK")
+            raise self._table.moved(found, self._checkpoint)
+        if self._keeper is not None:
+            self._keeper.admit(found)
+        self._process = secrets.token_hex(8)
+        self._accepted = (self._accepted or frozenset()) | {process, self._process}  # until it is known to be there
+        self._checkpoint = found
+        if found is None:
+            self._session.query("COMMIT")
+        else:
+            self._save(found)
+
+    def _fence(self) -> None:
+        """Before a statement that writes. In a transaction the row is locked and compared before the commit."""
+        if not self._in_transaction and self._process:
+            self._table.lock(self._checkpoint)
 
     def _fresh_ts(self) -> int:
         """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp taken now."""
@@ -111,12 +150,26 @@ class MySQLSink:
         with PDClient(self._upstream.pd_urls, tls=self._upstream.tls()) as pd:
             return pd.tso()
 
-    def run(self, steps: Iterable[Step]) -> Written:
+    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
         written = Written()
+        self._confirm = confirm
         for step in steps:
             self._execute(step, written)
         self._purge(written)
         return written
+
+    def remember(self, refusal: str, decided: Sequence[int]) -> None:
+        """Note in the checkpoint row that a flight was refused, so that nobody writes it again before operators have decided. Without
+        a flight nothing of what was refused is downstream, and the next attempt checks it as this one did."""
+        before = self._checkpoint
+        if before is None or before.flight is None:
+            return
+        with contextlib.suppress(DownstreamError, CheckpointMovedError):  # then the next attempt finds out by itself
+            if self._in_transaction:
+                self._session.rollback()
+            self._in_transaction = self._locked = False
+            self._begin()
+            self._save(replace(before, flight=replace(before.flight, refused=Refusal(secrets.token_hex(4), refusal[:_REFUSAL], tuple(decided)))))
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
@@ -138,14 +191,8 @@ class MySQLSink:
     def _write(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
         self._writer.follow(self._checkpoint)
-        self._writer.write(step, self._safe)
+        self._writer.write(step, self._in_safe_mode)
         written.send_s += time.perf_counter() - started
-
-    @property
-    def _safe(self) -> bool:
-        """Whether what is written may be downstream already."""
-        in_flight = self._checkpoint is not None and self._checkpoint.flight is not None and not self._flying
-        return in_flight or self._in_safe_mode
 
     @property
     def _in_safe_mode(self) -> bool:
@@ -175,7 +222,7 @@ class MySQLSink:
             log.info("everything through the DDL at commit_ts %s is downstream already, for it has run", commit_ts)
             for number, ddl in enumerate(ddls[:least]):
                 if not _tables_of(ddl) & set().union(*map(_tables_of, ddls[number + 1 : most])):  # else it isn't as this one left it
-                    self._ddl.settle(ddl)
+                    self._ddl.settle_definitions(ddl)
             self._session.query("COMMIT")
             before = before.at(commit_ts, int(ddls[least - 1]["schema_version"]))
         elif most < len(ddls) and before.pending is None:
@@ -189,7 +236,7 @@ class MySQLSink:
 
     def _check_repeatable(self, ddl: Mapping[str, Any]) -> None:
         """Raises DdlError for a DDL that must not run again if it has run."""
-        if int(ddl.get("type") or 0) == EXCHANGE_PARTITION:
+        if int(ddl.get("type") or 0) == EXCHANGE_PARTITION or _is_swap(ddl):
             raise DdlError(
                 f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the Drainer may have run it "
                 'before it broke off, and a second time would undo it. If it has run, set "commitTS" in the checkpoint to this commit_ts; '
@@ -207,16 +254,17 @@ class MySQLSink:
 
     def _save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint row and commit."""
-        if self._keeper is not None:
-            checkpoint = replace(checkpoint, owner=self._keeper.pipeline)
+        checkpoint = replace(checkpoint, process=self._process, owner=self._keeper.pipeline if self._keeper is not None else checkpoint.owner)
         self._table.save(checkpoint, first=self._checkpoint is None)
         self._session.commit()
         self._checkpoint = checkpoint
+        self._accepted = frozenset({self._process})
         self._in_transaction = self._locked = False
 
     def _commit(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
         before = self._checkpoint or Checkpoint(0)
+        self._confirm(step, begun=before.flight is not None)
         self._save(before.at(step.commit_ts, step.detail.get("schema_version")))
         written.commit_s += time.perf_counter() - started
         written.commits += 1
@@ -230,23 +278,25 @@ class MySQLSink:
         ddl = step.detail
         after = (self._checkpoint or Checkpoint(0)).at(step.commit_ts)
         reason = skip_reason(ddl, self._filters)
-        if REPLACED_BY in ddl or reason is None:
-            self._run_alone()
         if REPLACED_BY in ddl:
-            self._run_replaced(ddl, step.commit_ts)
+            self._run_replaced(step)
             written.ddls += 1
         elif reason is None:
             ran = False
             if self._ddl.is_transactional(ddl):
                 self._begin()
+                self._confirm(step)
             else:
-                ran = self._marked(ddl, step.commit_ts)
+                ran = self._marked(step)
             warnings = self._ddl.settle(ddl) if ran else self._executed(ddl)
             for warning in warnings:
                 log.warning("DDL job %s at commit_ts %s: %s", ddl.get("job_id"), step.commit_ts, warning)
             log.info("DDL at commit_ts %s: %s", step.commit_ts, str(ddl.get("query"))[:500])
             written.warnings += [f"DDL job {ddl.get('job_id')}: {warning}" for warning in warnings]
             written.ddls += 1
+        else:
+            self._begin()
+            self._confirm(step)
         if not self._in_transaction:
             self._session.query("COMMIT")
             self._begin()
@@ -254,8 +304,6 @@ class MySQLSink:
             self._writer.write(load)
             written.rows += load.rows
         self._save(after)
-        if REPLACED_BY in ddl or reason is None:
-            self._session.query("DO RELEASE_LOCK(%s)", (self._alone,))
         written.ddl_s += time.perf_counter() - started
 
     def _relax(self, step: Step, written: Written) -> None:
@@ -264,18 +312,9 @@ class MySQLSink:
         if names:
             written.warn([f"{step.full_name}: {', '.join(names)} may have values twice from here on: the upstream is about to drop it"])
 
-    @property
-    def _alone(self) -> str:
-        return f"sluice-ddl-{self._table.cluster_id}"
-
-    def _run_alone(self) -> None:
-        """A statement whose client is gone, by a time-out or a crash, goes on running: nothing tells yet whether it has run, and it
-        must not meet itself. Its session holds this lock until it has ended. Raises DownstreamError, transient, until then."""
-        if self._session.query("SELECT GET_LOCK(%s, %s)", (self._alone, _STILL_RUNNING_S))[0][0] != 1:
-            raise DownstreamError(_LOCK_WAIT_TIMEOUT, f"{self.address}: a DDL statement of a session before is still running there")
-
-    def _marked(self, ddl: Mapping[str, Any], commit_ts: int) -> bool:
+    def _marked(self, step: Step) -> bool:
         """Whether the statement has run already; if not, leaves the marker that tells so next time."""
+        ddl, commit_ts = step.detail, step.commit_ts
         fingerprint = self._ddl.fingerprint(ddl)
         self._session.query("COMMIT")
         pending = self._checkpoint.pending if self._checkpoint else None
@@ -283,10 +322,14 @@ class MySQLSink:
             if pending.fingerprint != fingerprint and not pending.fingerprint.startswith(_REPLACED):
                 log.info("DDL job %s at commit_ts %s ran before the interruption", pending.job_id, commit_ts)
                 return True
+            self._begin()
+            self._confirm(step)
+            self._save(replace(self._checkpoint or Checkpoint(0), pending=pending))
             return False
         marker = PendingDdl(int(ddl.get("job_id") or 0), commit_ts, fingerprint)
         before = (self._checkpoint or Checkpoint(0)).at(commit_ts - 1)
         self._begin()
+        self._confirm(step)
         self._save(replace(before, pending=marker))
         return False
 
@@ -303,9 +346,10 @@ class MySQLSink:
                     self._save(replace(self._checkpoint, pending=None))
             raise
 
-    def _run_replaced(self, ddl: Mapping[str, Any], commit_ts: int) -> None:
+    def _run_replaced(self, step: Step) -> None:
         """Execute the operator's statements in place of a DDL, each once: the marker says which are done. A statement that doesn't
         commit by itself shares its transaction with the marker that is behind it."""
+        ddl, commit_ts = step.detail, step.commit_ts
         statements = [str(statement) for statement in ddl[REPLACED_BY]]
         job = int(ddl.get("job_id") or 0)
         mark = f"{_REPLACED}{hashlib.sha256(json.dumps(statements).encode()).hexdigest()[:16]}"
@@ -316,6 +360,7 @@ class MySQLSink:
             self._session.query("COMMIT")
             before = (self._checkpoint or Checkpoint(0)).at(commit_ts - 1)
             self._begin()
+            self._confirm(step)
             self._save(replace(before, pending=PendingDdl(job, commit_ts, f"{mark}:{number}:{fingerprint}")))
             self._begin()
             try:
@@ -350,6 +395,13 @@ class MySQLSink:
         for name in self._ddl.recycle.purge(at):
             log.info("removed %s for good", name)
         self._session.query("COMMIT")
+
+
+def _is_swap(ddl: Mapping[str, Any]) -> bool:
+    """Whether a DDL gives a table the name that another one had before it."""
+    before = {key: (table["schema_name"], table["name"]) for key, table in (ddl.get("before") or {}).items() if table}
+    after = {key: (table["schema_name"], table["name"]) for key, table in ((ddl.get("effect") or {}).get("tables") or {}).items() if table}
+    return any(name == after.get(key) and other != key for other, name in before.items() for key in after if key in before)
 
 
 def _tables_of(ddl: Mapping[str, Any]) -> set[str]:

@@ -1,21 +1,23 @@
 """Several sessions write side by side what doesn't conflict; mode `parallel`.
 
-While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and a token of
-this process. Every session locks the row, and finds that token, before it commits anything. So a process that takes over changes
+While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and the owner, a token
+of this process. Every session locks the row, and finds that token, before it commits anything. So a process that takes over changes
 the token first, and shuts out whatever of the one before still runs.
-Then it writes the same changes again, through the same end, in safe mode: rows are replaced or removed whether or not they are
-there. What only its values identify is in the checkpoint's own transaction, and is never written twice.
+Then the same changes, through the same end, are written again in one transaction with the checkpoint: every image of their rows goes by
+key, and what they are in the end comes (`Segment.replayed`), so it makes no difference in which mode, or with which decisions, they were
+begun. What only its values identify is in the checkpoint's own transaction in the first place, and is never written twice.
 """
 
 from __future__ import annotations
 
 import queue
-import secrets
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from etl._rules_digest import rules_digest
 from etl._steps import Step
 from etl.checkpoint import Checkpoint, CheckpointTable, Flight
 from etl.filters import Filter
@@ -27,9 +29,11 @@ from etl.sinks.mysql import MySQLSink
 from etl.sinks.sink import Written
 
 _WAITING_BYTES = 32 * 2**20
+_FRESH_S = 300.0
+"""A session that did nothing for so long may have been ended by the server: another one is begun."""
 _COLLISIONS = frozenset({1020, 1205, 1213})  # record has changed, lock wait, deadlock
 _PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-_AFTERWARDS = "Others of the batch are committed, perhaps; the next attempt writes all of it again and makes its rows as they are upstream"
+_AFTERWARDS = "Others of the batch are committed, perhaps"
 _FLUSH = object()
 _END = object()
 
@@ -41,6 +45,8 @@ class _Worker:
     def __init__(self, session: MySQLSession, table: CheckpointTable, number: int) -> None:
         self._session = session
         self._table = table
+        self._number = number
+        self._used = 0.0
         self._writer = StepWriter(session, _AFTERWARDS)
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._flushed = threading.Event()
@@ -48,9 +54,9 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name=f"sluice-worker-{number}", daemon=True)
         self._thread.start()
 
-    def write(self, step: Step, checkpoint: Checkpoint, safe: bool) -> None:
+    def write(self, step: Step, checkpoint: Checkpoint) -> None:
         """Have a step executed and committed, in order. Raises the error of an earlier one."""
-        self._put((step, checkpoint, safe))
+        self._put((step, checkpoint))
 
     def begin_flush(self) -> None:
         """Ask to be told when everything is committed."""
@@ -87,17 +93,19 @@ class _Worker:
                 self._error = self._error or error
                 self._session.close()  # rolls back, so that nobody waits for its locks
 
-    def _execute(self, step: Step, checkpoint: Checkpoint, safe: bool) -> None:
-        if not self._session.is_connected:
+    def _execute(self, step: Step, checkpoint: Checkpoint) -> None:
+        if not self._session.is_connected or time.monotonic() - self._used > _FRESH_S:
             self._session.connect()
+            self._table.writer_lock().hold(self._session, self._number)
             # Gap locks of neighbours would only make sessions wait for one another.
             self._session.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for pause_s in (*_PAUSES_S, None):
             try:
                 self._session.begin()
-                self._writer.write(step, safe)
+                self._writer.write(step)
                 self._table.lock(checkpoint)
                 self._session.commit()
+                self._used = time.monotonic()
                 return
             except DownstreamError as error:
                 # The server has rolled it back, or is told to: neighbours in an index may collide though no row is shared.
@@ -117,7 +125,7 @@ class ParallelMySQLSink(MySQLSink):
         session = MySQLSession(downstream)
         table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
         super().__init__(session, table, Filter())
-        self._upstream = settings.upstream
+        self._upstream, self._rules = settings.upstream, rules_digest(settings)
         self._settings = settings
         self._cluster_id = cluster_id
         self._workers: list[_Worker] = []
@@ -134,9 +142,12 @@ class ParallelMySQLSink(MySQLSink):
 
     def recover(self) -> Checkpoint | None:
         self._close_workers()
-        self._flying = False
         self._waiting_bytes = 0
         return super().recover()
+
+    def remember(self, refusal: str, decided: Sequence[int]) -> None:
+        self._close_workers()
+        super().remember(refusal, decided)
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
@@ -149,7 +160,7 @@ class ParallelMySQLSink(MySQLSink):
                 if self._waiting_bytes + len(step.payload) > _WAITING_BYTES:
                     self._flush(written)
                 self._waiting_bytes += len(step.payload)
-                self._worker(int(step.detail["worker"])).write(step, self._checkpoint, self._safe)
+                self._worker(int(step.detail["worker"])).write(step, self._checkpoint)
             case "delete" | "load":
                 self._begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
@@ -166,16 +177,11 @@ class ParallelMySQLSink(MySQLSink):
         """Say in the checkpoint row what is in flight, before anything of it is written."""
         before = self._checkpoint or Checkpoint(int(step.detail["after_ts"]))
         left_out = tuple(int(ts) for ts in step.detail.get("left_out") or ())
-        flight = before.flight
-        if flight is None:
-            flight = Flight(step.commit_ts, secrets.token_hex(8), left_out)
-            self._flying = True
-        elif flight.until < step.commit_ts:  # begun by a process before, and ours since `recover`
-            flight = replace(flight, until=step.commit_ts, left_out=(*flight.left_out, *(ts for ts in left_out if ts > flight.until)))
-        else:
-            return
+        if before.flight is not None:
+            raise ValueError(f"changes through {before.flight.until} are in flight: what follows can't begin before they are written")
         self._begin()
-        self._save(replace(before, consistent=False, flight=flight))
+        self._confirm(step)
+        self._save(replace(before, consistent=False, flight=Flight(step.commit_ts, left_out, self._rules)))
 
     def _flush(self, written: Written) -> None:
         started = time.perf_counter()
@@ -187,8 +193,6 @@ class ParallelMySQLSink(MySQLSink):
         written.send_s += time.perf_counter() - started
 
     def _worker(self, number: int) -> _Worker:
-        if self._safe:
-            number = 0  # one session after the other: nothing can get into a deadlock twice
         while len(self._workers) <= number:
             session = MySQLSession(self._settings.downstream)
             downstream = self._settings.downstream

@@ -21,6 +21,18 @@ class ApplyError(Exception):
         self.found = found
 
 
+class Confirm(Protocol):
+    """Asks what operators want by now."""
+
+    def __call__(self, step: Step, begun: bool = False) -> None:
+        """Raises if `step`, a commit or DDL or the beginning of a flight, must not come: then the sink is to `recover`. `begun`: a part of it
+        is downstream, so it isn't held, but it may have to be written in another way."""
+
+
+def nothing_to_confirm(step: Step, begun: bool = False) -> None:
+    """A Confirm: everything may come."""
+
+
 @dataclass(slots=True)
 class Written:
     """What `Sink.run` did. Times in seconds; `commits` checkpoints made durable, `rows` net rows, `changes` row changes upstream."""
@@ -70,6 +82,15 @@ class TakesOver(Protocol):
         one that may have run, and must not run again."""
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A sink of which a part may be downstream of what it refuses."""
+
+    def remember(self, refusal: str, decided: Sequence[int]) -> None:
+        """Have it refused again by everybody who goes on from here, until operators decide; `decided`: the commit timestamps they have
+        decided about. Never raises for the downstream's sake."""
+
+
 class Sink(Protocol):
     """One downstream of one cluster. Used by one thread. After any error: `recover`, then go on from what it returns."""
 
@@ -83,8 +104,8 @@ class Sink(Protocol):
     def recover(self) -> Checkpoint | None:
         """Connect (anew), undo or finish what was begun, and tell through where the downstream is complete; None: nothing yet."""
 
-    def run(self, steps: Iterable[Step]) -> Written:
-        """Execute steps in order. What comes after the last `commit` step is not downstream: the steps may end in the middle with
+    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
+        """Execute steps in order; `confirm` is asked before anything is made durable that can't be taken back. What comes after the last `commit` step is not downstream: the steps may end in the middle with
         an exception when preparing fails. Raises ApplyError, DdlError, CheckpointMovedError (terminal) and DownstreamError."""
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ def test_each_statement_of_a_replacement_runs_once_however_it_is_interrupted(
     assert story.rows("item") == [(1, 1, None), (2, 2, 2)]
     assert "KEY `w`" in sql(story, "SHOW CREATE TABLE d.item")[0][1]
     (row,) = sql(story, "SELECT checkPoint FROM tidb_binlog.checkpoint")
-    assert set(json.loads(row[0])["sluice"]) == {"owner"}
+    assert set(json.loads(row[0])["sluice"]) == {"owner", "process"}
 
 
 def test_statements_are_split_outside_of_quotes_and_comments() -> None:

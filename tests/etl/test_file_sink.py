@@ -393,24 +393,3 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
     checkpoint = SavepointFile(tmp_path / "savepoint", CLUSTER).load()
     assert checkpoint is not None
     assert checkpoint.checkpoint.schema_version == 9
-
-
-def test_what_a_killed_process_had_written_but_not_synced_is_durable_before_the_savepoint_passes_it(tmp_path: Path) -> None:
-    options = File(dir=str(tmp_path), max_file_bytes=100)
-    synced: dict[str, int] = {}
-    sink = FileSink(options, CLUSTER)
-    sink.recover()
-    with pytest.raises(_Crash), mock.patch("etl.sinks.file.os.fdatasync", side_effect=_Crash):  # the file is full
-        sink.run(story(0, [200], 1))
-    sink.close()
-    (full,) = list_files(tmp_path)
-    assert written(tmp_path) == [message(1, 200)]
-    assert str(full) not in synced
-    sink = FileSink(options, CLUSTER)
-    with _Crashing(1000, 0.0, synced):
-        checkpoint = sink.recover()
-        assert checkpoint is not None
-        assert checkpoint.commit_ts == 1
-        sink.run([Step("commit", 5, detail={"schema_version": 1})])
-    sink.close()
-    assert synced[str(full)] == full.stat().st_size

@@ -90,3 +90,10 @@ def test_a_statement_larger_than_the_server_takes_is_refused_for_good_and_the_se
         session.query("SELECT LENGTH(%s)", ("x" * size,))
     assert not is_transient(caught.value)
     assert session.query("SELECT LENGTH(%s)", ("x" * (size - 100),)) == [(size - 100,)]
+
+
+def test_a_session_that_stands_still_is_ended_by_the_server_long_before_eight_hours(session: MySQLSession) -> None:
+    query = "SELECT @@SESSION.wait_timeout, @@SESSION.idle_transaction_timeout, @@SESSION.lock_wait_timeout, @@SESSION.max_statement_time"
+    wait, idle, lock, statement = session.query(query)[0]
+    assert 0 < int(wait) <= 900 and 0 < int(idle) <= 900 and 0 < int(lock) <= 300
+    assert float(statement) == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from dataclasses import replace
 
 import pytest
 from obstore.store import LocalStore
@@ -156,12 +158,52 @@ def test_the_newest_claimant_owns_a_role(log):
 def test_control_says_what_operators_ask_for(log, tmp_path):
     assert log.control() == Control(land_paused=False, apply_paused=False, apply_until_ts=None)
     log.set_control(Control(land_paused=True, apply_until_ts=5))
-    assert json.loads((tmp_path / "control.json").read_text()) == {
-        "land_paused": True, "apply_paused": False, "apply_until_ts": 5
+    assert json.loads((tmp_path / "control" / "000000000001.json").read_text()) == {
+        "land_paused": True, "apply_paused": False, "apply_until_ts": 5, "accepted": None
     }  # fmt: skip
     assert log.control() == Control(land_paused=True, apply_until_ts=5)
-    (tmp_path / "control.json").write_text("{}")
+    log.set_control(Control())
     assert log.control() == Control()
+
+
+def test_a_control_file_of_an_earlier_version_counts_until_something_is_asked_for(log, tmp_path):
+    (tmp_path / "control.json").write_text('{"land_paused": true}')
+    assert log.control() == Control(land_paused=True)
+    assert log.change_control(lambda control: replace(control, apply_until_ts=7)) == Control(land_paused=True, apply_until_ts=7)
+    assert not (tmp_path / "control.json").exists()
+    assert log.control() == Control(land_paused=True, apply_until_ts=7)
+
+
+@pytest.mark.parametrize("others", [1, 5, 90])
+@pytest.mark.parametrize("before", [0, 3])
+def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wakes(log, before, others):
+    for n in range(before):
+        log.set_control(Control(apply_until_ts=n + 1))
+    calls = []
+
+    def pause(control):
+        calls.append(control)
+        if len(calls) == 1:  # this process stands still while others give orders
+            for n in range(others):
+                log.change_control(lambda now, n=n: replace(now, apply_until_ts=100 + n))
+        return replace(control, land_paused=True)
+
+    assert log.change_control(pause) == Control(land_paused=True, apply_until_ts=100 + others - 1)
+    assert log.control() == Control(land_paused=True, apply_until_ts=100 + others - 1)
+    assert len(calls) == 2
+
+
+def test_many_orders_at_a_time_all_count(log):
+    def count(number):
+        for n in range(10):
+            log.change_control(lambda now: replace(now, apply_until_ts=(now.apply_until_ts or 0) + 1, accepted=f"{number}-{n}"))
+
+    threads = [threading.Thread(target=count, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.control().apply_until_ts == 40
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"paused": true}', '{"land_paused": 1}', '{"apply_until_ts": "now"}', '{"apply_until_ts": -1}'])
