@@ -25,10 +25,10 @@ import pyarrow as pa
 from etl._ddl_alter import drop_foreign_keys
 from etl._ddl_conversions import Conversion, UnconvertibleError, computed, conversions, session_of, value_expression
 from etl._ddl_forms import holds_bytes, plain, widened
-from etl._ddl_generate import clock_columns, column_definition, index_definition
+from etl._ddl_generate import column_definition, index_definition
 from etl._ddl_recycle import RECYCLE_SCHEMA
 from etl._ddl_session import ddl_session
-from etl._ddl_state import actual_columns
+from etl._ddl_state import actual_columns, moving_columns
 from etl._sql_text import quote_name, quote_table
 from etl.load_format import format_load
 from etl.mysql import DownstreamError, MySQLSession, is_transient
@@ -179,7 +179,8 @@ class Converter:
         try:
             if not self._has_scratch(conversion):
                 self._add_scratch(conversion)
-            still = "".join(f", t.{own} = t.{own}" for own in clock_columns(change.before) if own != quote_name(change.old.name))
+            moving = (own for own in moving_columns(self._session, change.before) if own not in (quote_name(change.old.name), scratch))
+            still = "".join(f", t.{own} = t.{own}" for own in moving)
             results = _tables(conversion)[1]
             value = f"t.{quote_name(change.old.name)}"
             match = f"r.k = UNHEX(SHA2({self._expression(conversion, value)}, 256))"

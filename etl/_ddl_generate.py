@@ -60,11 +60,6 @@ def column_type(column: Column) -> str:
     return f"/* unknown type {tp} */ LONGBLOB"
 
 
-def clock_columns(table: Table) -> list[str]:
-    """Quoted names of the columns that move with the clock at every UPDATE which doesn't set them."""
-    return [quote_name(column.name) for column in table.writable_columns if column.flag & _FLAG_ON_UPDATE_NOW]
-
-
 def column_definition(column: Column, dialect: Dialect) -> str:
     """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
     parts = [quote_name(column.name), column_type(column)]
