@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import faulthandler
 import logging
 import os
@@ -15,6 +13,7 @@ from types import FrameType
 
 from pump_service.config import USAGE, Config, ConfigError, load
 from pump_service.descriptors import raise_limit
+from pump_service.heap import Trimmer, few_arenas
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ _LEVELS = {
 }
 # The loop's thread and the store's writer take turns; the default of 5 ms would be a long wait for either.
 _SWITCH_S = 0.0005
-_M_ARENA_MAX = -8  # malloc.h
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +57,7 @@ def _run(config: Config) -> int:
     from pump_service.server import Pump, StartError
 
     sys.setswitchinterval(_SWITCH_S)
-    _few_arenas()
+    few_arenas()
     faulthandler.enable()  # if the interpreter itself crashes, what every thread did is on standard error
     _log.info("open files: at most %d", raise_limit())
     pump = Pump(config)
@@ -77,7 +75,9 @@ def _run(config: Config) -> int:
         _log.error("the pump could not start: %s", error)
         return 2
     done = 0
+    trimmer = Trimmer()
     while not pump.wait(0.2):  # a signal handler only notes; locks are taken here
+        trimmer.now_and_then()
         if len(asked) > done:
             _log.info("got signal %s", signal.Signals(asked[-1]).name)
             if done:
@@ -87,13 +87,6 @@ def _run(config: Config) -> int:
                 pump.hurry()
             done = len(asked)
     return 0
-
-
-def _few_arenas() -> None:
-    """glibc gives threads heaps of their own, eight a core, and keeps in each what was freed there: with dozens of readers
-    most of the pump's memory. Behind one interpreter lock two are enough. Elsewhere than with glibc nothing happens."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _set_up_log(config: Config) -> None:

@@ -24,6 +24,8 @@ POST /debug/gc/trigger         start garbage collection now
 
 _SAMPLE_S = 0.01
 _REST = 20
+_MAX_STACKS = 5000  # different ones, 1 or 2 KiB each
+_MORE = "(more stacks than are kept)"
 _MAX_SECONDS = 120.0
 _KINDS: dict[int, str] = {pb.tikv.Put: "put", pb.tikv.Del: "delete", pb.tikv.Lock: "lock", pb.tikv.Rollback: "rollback"}
 
@@ -74,7 +76,8 @@ def profile(seconds: float, stop: threading.Event) -> str:
                 code = inner.f_code
                 calls.append(f"{code.co_qualname} ({code.co_filename.rsplit('/', 1)[-1]}:{inner.f_lineno})")
                 inner = inner.f_back  # type: ignore[assignment]
-            seen[";".join([names.get(ident, "?"), *reversed(calls)])] += 1
+            stack = ";".join([names.get(ident, "?"), *reversed(calls)])
+            seen[stack if stack in seen or len(seen) < _MAX_STACKS else _MORE] += 1
         # Nobody else runs while a sample is taken: with many threads it takes longer, so it is taken less often.
         time.sleep(max(_SAMPLE_S, (time.monotonic() - began) * _REST))
     return "".join(f"{stack} {count}\n" for stack, count in seen.most_common())

@@ -27,9 +27,9 @@ from upstream.codec.varint import encode_uvarint
 _log = logging.getLogger(__name__)
 
 _READ_AHEAD = 1 << 18  # bytes
-MAX_READERS = 64
+MAX_READERS = 32
 """readers at a time; a thread and a few MiB each"""
-MAX_READERS_OF_A_HOST = 32
+MAX_READERS_OF_A_HOST = 16
 """of them those from one address"""
 STARTS_OF_A_HOST = 5.0
 """readers an address may begin in a second, after as many at once as it may have"""

@@ -31,3 +31,11 @@ def test_a_profile_ends_when_it_is_told_to():
     stop = threading.Event()
     stop.set()
     assert debug.profile(100, stop) == ""
+
+
+def test_a_profile_keeps_so_many_different_stacks_and_counts_the_others(monkeypatch):
+    monkeypatch.setattr(debug, "_MAX_STACKS", 0)
+    stop = threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    (line,) = debug.profile(100, stop).splitlines()
+    assert line.startswith("(more stacks") and int(line.rsplit(" ", 1)[1]) > 0
