@@ -15,6 +15,7 @@ import logging
 import time
 import zlib
 
+from etl._sql_text import literal
 from etl.mysql import DownstreamError, MySQLSession
 
 log = logging.getLogger("sluice.apply")
@@ -95,7 +96,7 @@ class WriterLock:
         first = 0
         holders = [0] if session.dialect.has_is_used_lock else []
         while holders:
-            looks = ", ".join(f"IS_USED_LOCK('{self.name}-{number}')" for number in range(first, first + _HELPERS))
+            looks = ", ".join(f"IS_USED_LOCK({literal(f'{self.name}-{number}')})" for number in range(first, first + _HELPERS))
             holders = [int(found) for found in session.query(f"SELECT {looks}")[0] if found is not None]
             for holder in holders:
                 with contextlib.suppress(DownstreamError):  # gone meanwhile, or not to be ended: it commits nothing all the same

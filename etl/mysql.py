@@ -27,7 +27,8 @@ from etl.load_format import Layout, load_statement, replace_statements
 from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
-_UNFIT = 1231  # a variable that can't be what it has to be
+UNFIT = 1231
+"""A variable, or a table, is not what it has to be; trying again does not help."""
 _LACKS_RIGHTS = 1227
 _NO_GRANTS = {1141, 1290}  # a server without grant tables
 _SSL_ERROR = 2026
@@ -200,7 +201,7 @@ class MySQLSession:
         variables = self._variables()
         wrong = list(_session_setup.problems(variables))
         if wrong:
-            raise DownstreamError(_UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}")
+            raise DownstreamError(UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}")
         return variables
 
     def _check_rights(self, dialect: Dialect) -> None:
@@ -284,12 +285,12 @@ class MySQLSession:
         match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
         if match:
             return LoadOutcome(*(int(group) for group in match.groups()))
-        raise DownstreamError(_UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did")
+        raise DownstreamError(UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did")
 
     def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
         """As statements; they don't tell rows written from rows removed, only both together."""
         if connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
-            raise DownstreamError(_UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others")
+            raise DownstreamError(UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others")
         affected = warnings = 0
         for statement in replace_statements(target, layout, payload):
             affected += self._run(statement, None)[0]

@@ -9,7 +9,7 @@ from etl._sql_text import quote_name
 from etl._steps import Step
 from etl.checkpoint import Checkpoint
 from etl.load_format import Layout
-from etl.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.mysql import UNFIT, DownstreamError, LoadOutcome, MySQLSession, is_transient
 from etl.sinks.sink import ApplyError
 
 _SHOWN = 3
@@ -52,9 +52,10 @@ class StepWriter:
             return
         engine = self._session.engine_without_transactions(step.schema, step.table)
         if engine:
-            raise ApplyError(
+            raise DownstreamError(
+                UNFIT,
                 f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no transactions: after a crash "
-                f"changes would be lost or doubled. Nothing was written to it. Way out: ALTER TABLE ... ENGINE = InnoDB there"
+                f"changes would be lost or doubled. Nothing was written to it. Way out: ALTER TABLE ... ENGINE = InnoDB there",
             )
         self._session.known_tables.add(step.full_name)
 

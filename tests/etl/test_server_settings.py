@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl._grants import ON_TABLES, missing_rights
-from etl.apply import ApplyError, local_preparer, run_apply
+from etl.apply import local_preparer, run_apply
 from etl.checkpoint import CheckpointError, CheckpointTable
 from etl.mysql import DownstreamError, MySQLSession, is_transient
 from etl.settings import Apply, Relay, Settings, Upstream
@@ -126,7 +126,7 @@ def test_a_table_without_transactions_is_not_written_to(mariadb: MariaDBServer, 
         cursor.execute("ALTER TABLE d.t ENGINE = MyISAM")
     story.insert(made, {"id": 1})
     config = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2))
-    with pytest.raises(ApplyError, match=r"table d\.t .* MyISAM.* ENGINE = InnoDB"):
+    with pytest.raises(DownstreamError, match=r"table d\.t .* MyISAM.* ENGINE = InnoDB"):
         run_apply(config, until_ts=story._ts, run_seconds=30, prepare=local_preparer(config))
     assert story.rows("t") == []
     with mariadb.connect() as connection, connection.cursor() as cursor:
