@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,18 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     return Story(mariadb, tmp_path)
 
 
-def test_every_recorded_conversion_is_exact_or_stops_by_name(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_recorded_conversions_are_exact_on_the_server_or_stop_by_name(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    """A sixth of the tables, those that stop among them; `tests/upstream/test_conversion_recorded.py` has the values of all."""
     recording, label, url = RECORDINGS / "conversions", "b_after", f"file://{tmp_path}/relay"
+    pairs = json.loads((recording / "pairs.json").read_text())
+    chosen = {name for name in pairs if zlib.crc32(name.encode()) % 6 == 0} | REFUSED
     through = next(s["ts"] for s in json.loads((recording / "snapshots.json").read_text()) if s["label"] == label)
     last = land(recording, url, 100_000, through=through).last()
     assert last is not None
     refused: set[str] = set()
     while True:
-        rules = tuple(NameRule("conv", name, name) for name in sorted(refused))
-        settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, filters=Filter(ignored_tables=rules))
+        rules = tuple(NameRule("conv", name, name) for name in sorted(chosen - refused))
+        settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, filters=Filter(do_tables=rules))
         try:
             run_apply(settings, until_ts=last.hi, run_seconds=300, prepare=local_preparer(settings))
             break
@@ -48,7 +52,8 @@ def test_every_recorded_conversion_is_exact_or_stops_by_name(mariadb: MariaDBSer
             assert named and named[1] not in refused, error
             refused.add(named[1])
     assert refused == REFUSED
-    assert [line for line in differences(recording, label, mariadb) if line.split(":")[0].removeprefix("conv.") not in refused] == []
+    found = differences(recording, label, mariadb)
+    assert [line for line in found if line.split(":")[0].removeprefix("conv.") in chosen - refused] == []
 
 
 def retyped(old: Table, spec: str, number: int = 9, **more: Any) -> Table:
