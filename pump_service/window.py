@@ -22,7 +22,7 @@ _CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
 _MAX_WAIT_MS = 60_000
 MAX_WAITING = 64
 """Bounds that wait for their barrier at a time; more are answered at once with what is there"""
-MAX_READS = 8
+MAX_READS = 6
 """windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
 _COUNTING = 2  # Bounds that look at the index at a time; they take turns
 _TURN_S = 20.0

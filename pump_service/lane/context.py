@@ -31,7 +31,7 @@ class LaneLimits:
     streams: int = 4096  # open, unanswered, and answered but unsent calls of a connection (count)
     calls: int = 32  # of them others than WriteBinlog (count)
     all_calls: int = 256  # the same over all connections (count)
-    partial: int = 32 << 20  # received parts of unfinished messages over all connections, but for the oldest one
+    partial: int = 24 << 20  # received parts of unfinished messages over all connections, but for the oldest one
     share: int = 1 << 20  # of them a connection may have so many in any case
     stalled_s: float = 60.0  # an upload of which nothing comes for so long is given up
     queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
