@@ -163,7 +163,7 @@ def run_apply(
                 log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
                 if not is_transient(error) and not _is_spark_transient(error) and not isinstance(error, PDError):
-                    if isinstance(error, ApplyError) and batch is not None and isinstance(sink, Remembers):
+                    if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, Remembers):
                         sink.remember(str(error), [decision.commit_ts for decision in batch.decisions])
                     sink.close()
                     name_poison(error, settings, relay, prepare_options(settings), batch)
