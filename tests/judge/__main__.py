@@ -8,11 +8,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.judge.invent import FEATURES, History
+from tests.judge.upstream import Upstream
 from tests.judge.verdict import Verdict, judge
 
 
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES))
     parser.add_argument("--alone", action="store_true", help="one feature a history, in turn, with what it needs")
     parser.add_argument("--once", action="store_true", help="only the history of --seed")
+    parser.add_argument("--tell", action="store_true", help="print the histories too")
     parser.add_argument("--server", nargs="*", default=[], help="options of the MariaDB server, such as explicit-defaults-for-timestamp=OFF")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +53,10 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
             features = [*features, *_NEEDS.get(features[0], ())]
         mode = ("atomic", "parallel")[seed // len(FEATURES) % 2] if arguments.mode == "both" else arguments.mode
         began = time.monotonic()
-        verdict = trial(seed, features, arguments.steps, mode, arguments.kills, server, folder / str(seed))
+        upstream = History(random.Random(seed), features).grow(arguments.steps)
+        if arguments.tell:
+            print(*upstream.story, sep="\n")
+        verdict = trial(upstream, seed, mode, arguments.kills, server, folder)
         counts["good" if verdict.good else "stopped" if verdict.stopped else "DIFFERENT"] += 1
         counts["kills"] += verdict.kills
         if not verdict.good:
@@ -67,10 +71,9 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
     return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
 
 
-def trial(seed: int, features: Collection[str], steps: int, mode: str, kills: float, server: MariaDBServer, folder: Path) -> Verdict:
-    """Judge the history of that number."""
-    upstream = History(random.Random(seed), features).grow(steps)
-    with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as place:
+def trial(upstream: Upstream, seed: int, mode: str, kills: float, server: MariaDBServer, folder: Path) -> Verdict:
+    """Judge a history; `seed` decides on windows and kills."""
+    with tempfile.TemporaryDirectory(prefix=f"{seed}-", dir=folder) as place:
         return judge(upstream, server, Path(place), mode, random.Random(seed + 1), kills)
 
 

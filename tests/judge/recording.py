@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.judge import wire
 from tests.judge.upstream import Upstream
@@ -19,10 +21,27 @@ def write(upstream: Upstream, folder: Path) -> None:
         for payload in upstream.binlogs:
             file.write(wire.uvarint(len(payload)) + payload)
     with gzip.open(folder / "tikv-meta.jsonl.gz", "wt", encoding="utf-8", compresslevel=1) as lines:
-        for job in upstream.jobs:
-            key = b"m" + wire.memcomparable(b"DDLJobHistory") + ord("h").to_bytes(8, "big") + wire.memcomparable(job["id"].to_bytes(8, "big"))
-            value = json.dumps(job, ensure_ascii=False).encode()
+        for key, value in _meta(upstream):
             lines.write(json.dumps({"key": key.hex(), "value": value.hex()}) + "\n")
     count = len(upstream.binlogs) // 2
     about = {"name": folder.name, "cluster_id": CLUSTER_ID, "prewrite": count, "commit": count, "rollback": 0, "dropped": []}
     (folder / "recording.json").write_text(json.dumps(about))
+
+
+def _meta(upstream: Upstream) -> Iterator[tuple[bytes, bytes]]:
+    """TiDB's meta keys as they are in the end: the job history, what each schema version was about, the tables."""
+    for job in upstream.jobs:
+        yield _key("DDLJobHistory", "h") + wire.memcomparable(job["id"].to_bytes(8, "big")), _json(job)
+    for version, diff in upstream.diffs.items():
+        yield _key(f"Diff:{version}", "s"), _json(diff)
+    yield _key("SchemaVersionKey", "s"), str(upstream.version).encode()
+    for table in upstream.tables.values():
+        yield _key(f"DB:{table.schema_id}", "h") + wire.memcomparable(f"Table:{table.id}".encode()), _json(table.info())
+
+
+def _key(name: str, kind: str) -> bytes:
+    return b"m" + wire.memcomparable(name.encode()) + ord(kind).to_bytes(8, "big")
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode()

@@ -47,8 +47,12 @@ class Upstream:
     tables: dict[int, Table] = field(default_factory=dict)
     binlogs: list[bytes] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
+    diffs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By schema version: the job type, schema and table it is about, as TiKV keeps it."""
     states: list[tuple[int, State]] = field(default_factory=list)
     """(commit timestamp, state) at the moments that were noted."""
+    story: list[str] = field(default_factory=list)
+    """The history in words, a line a change."""
     version: int = 40
     ts: int = _BEGIN
     committed: int = 0
@@ -134,9 +138,7 @@ class Transaction:
             return self.insert(table, new)
         before = table.image(row)
         row.values.update({c.id: new[c.name] for c in table.columns})
-        mutation = self._mutation(table)
-        mutation.updated.append(before + table.image(row))
-        mutation.sequence.append(_UPDATE)
+        self._log_update(table, before, row)
         return True
 
     def swap(self, table: Table, one: Row, two: Row, name: str) -> None:
@@ -146,21 +148,31 @@ class Transaction:
         one.values[column], two.values[column] = two.values[column], one.values[column]
         for row, image in zip((one, two), before):
             row.values.update({c.id: v for c in table.columns for v in [table.with_generated(table.named_values(row))[c.name]]})
-            mutation = self._mutation(table)
-            mutation.updated.append(image + table.image(row))
-            mutation.sequence.append(_UPDATE)
+            self._log_update(table, image, row)
+
+    def _log_update(self, table: Table, before: bytes, row: Row) -> None:
+        mutation = self._mutation(table)
+        mutation.updated.append(before + table.image(row))
+        mutation.sequence.append(_UPDATE)
+        self._tell("update to", table, row)
+
+    def _tell(self, what: str, table: Table, row: Row) -> None:
+        text = f"  {what} {table.name} (id {table.id}), schema version {self.version}: {table.named_values(row)}, row id {row.handle}"
+        self._upstream.story.append(text)
 
     def log_insert(self, table: Table, row: Row) -> None:
         """Say that a row was inserted, whatever becomes of it."""
         mutation = self._mutation(table)
         mutation.inserted.append(table.inserted(row, self._upstream.new_collation))
         mutation.sequence.append(_INSERT)
+        self._tell("insert", table, row)
 
     def log_delete(self, table: Table, row: Row) -> None:
         """Say that a row was deleted, whether it is still there or not."""
         mutation = self._mutation(table)
         mutation.deleted.append(table.image(row))
         mutation.sequence.append(_DELETE)
+        self._tell("delete", table, row)
 
     def commit(self) -> int:
         """Send it, unless nothing was changed; the commit timestamp or 0."""
@@ -170,7 +182,9 @@ class Transaction:
         key = b"t\x80" + self._start_ts.to_bytes(8, "big")
         rest = wire.field(4, key)
         tail = wire.field(7, 0) + wire.field(8, 0)
-        return self._upstream.send(rest + wire.field(5, value) + tail, rest + tail, self._start_ts)
+        commit_ts = self._upstream.send(rest + wire.field(5, value) + tail, rest + tail, self._start_ts)
+        self._upstream.story.append(f"committed at {commit_ts}")
+        return commit_ts
 
     def _mutation(self, table: Table) -> _Mutation:
         return self._mutations.setdefault(table.id, _Mutation())
@@ -192,8 +206,13 @@ class DdlJob:
 
     def state(self) -> int:
         """One state further; the schema version that sessions may know from now on."""
-        self._upstream.version += 1
-        return self._upstream.version
+        upstream = self._upstream
+        upstream.version += 1
+        upstream.diffs[upstream.version] = {
+            "version": upstream.version, "type": self._kind, "schema_id": self._schema_id, "table_id": self._table_id, "old_table_id": 0,
+            "old_schema_id": 0, "regenerate_schema_map": False, "affected_options": None,
+        }  # fmt: skip
+        return upstream.version
 
     def announce(self, schema_state: int) -> None:
         """The extra binlog in the midst of DROP COLUMN."""
@@ -207,6 +226,7 @@ class DdlJob:
         infos = [t.info() for t in tables or ()]
         info = table.info() if table else infos[-1] if infos else None
         finished = self._send(schema_state)
+        upstream.story.append(f"job {self._id}, schema version {upstream.version}, table {self._table_id}, at {finished}: {self._query}")
         name = info["name"]["L"] if info else ""
         upstream.jobs.append({
             "id": self._id, "type": self._kind, "schema_id": self._schema_id, "table_id": self._table_id,
