@@ -270,7 +270,7 @@ CONVERSIONS: tuple[tuple[Callable[[Kind], bool], Kind, Callable[[Any], Any]], ..
     (lambda k: k.family == "timestamp" and k.decimal == 0, DATETIME, str),
     (lambda k: k.family == "date", JSON, str),
     (lambda k: k.family == "date", DATETIME, lambda v: v + " 00:00:00"),
-    (lambda k: k.family == "year", varchar(10), lambda v: b"%04d" % v),
+    (lambda k: k.family == "year", varchar(10), _text_of),
     (lambda k: k.family == "bit", BLOB, _text_of),
     (lambda k: k.family == "enum", varchar(20), _text_of),
     (lambda k: k.family == "set", JSON, str),

@@ -1,0 +1,44 @@
+"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does for hours, always the same here."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
+from tests.judge.invent import FEATURES, History
+from tests.judge.verdict import judge
+
+_FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(rng=st.randoms(use_true_random=False), features=_FEATURES, steps=st.integers(5, 25), seed=st.integers(0, 2**32))
+def test_an_invented_history_ends_downstream_as_in_the_model(
+    tmp_path_factory: pytest.TempPathFactory,
+    mariadb_server: MariaDBServer,  # noqa: F811
+    mode: str,
+    rng: random.Random,
+    features: set[str],
+    steps: int,
+    seed: int,
+) -> None:
+    upstream = History(rng, sorted(features)).grow(steps)
+    verdict = judge(upstream, mariadb_server, tmp_path_factory.mktemp("judge"), mode, random.Random(seed))
+    assert verdict.good, verdict
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_ends_so_however_often_the_process_is_killed_and_whichever_mode_goes_on(
+    tmp_path: Path,
+    mariadb_server: MariaDBServer,  # noqa: F811
+    seed: int,
+) -> None:
+    upstream = History(random.Random(seed)).grow(20)
+    verdict = judge(upstream, mariadb_server, tmp_path, ("atomic", "parallel")[seed % 2], random.Random(seed), kills=0.7)
+    assert verdict.good, verdict
