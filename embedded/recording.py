@@ -2,7 +2,7 @@
 
 A recording is a folder:
 
-    recording.json            {"name", "cluster_id", ...}
+    recording.json            {"name", "cluster_id", ...}; "new_collation_enabled" (true, false) if no row shows it, see embedded.collations
     binlogs.bin.gz            every binlog.Binlog payload in arrival order, each after its length (unsigned LEB128)
     snapshots.json            [{"label", "ts", "tables": {"schema.table": rows}}], ascending ts
     snapshots/<label>/        the tables as of that ts, see embedded.compare
@@ -97,6 +97,9 @@ class Recording:
         except (KeyError, TypeError, ValueError) as error:
             raise RecordingError(f"{self._path('recording.json')}: no cluster_id in it; {_AGAIN}") from error
         self.name = str(head.get("name", self.directory.name))
+        self.new_collations: bool | None = head.get("new_collation_enabled")
+        if self.new_collations is not None and type(self.new_collations) is not bool:
+            raise RecordingError(f"{self._path('recording.json')}: new_collation_enabled is true or false, not {self.new_collations!r}")
         self.labels = self._read_labels()
         for needed in ("binlogs.bin.gz", "tikv-meta.jsonl.gz"):
             self._path(needed)

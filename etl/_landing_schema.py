@@ -20,7 +20,7 @@ from etl._landing_job import TableSpan
 from etl.explode import DdlRecord
 from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
 from upstream.history import Job, Moved, SchemaHistory
-from upstream.meta import read_schema_diff, read_table_info, string_key
+from upstream.meta import find_table_info, read_schema_diff, read_table_info, string_key
 from upstream.old_collations import read_new_collations
 from upstream.schema import Table
 
@@ -68,12 +68,13 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
     return version
 
 
-def has_new_collations(history: SchemaHistory, tikv: TiKVClient, ts: int, setting: str) -> bool:
-    """Whether collations mean what they say upstream, as set, or else as TiDB noted it when it was bootstrapped. Raises TiKVError."""
+def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
+    """Whether collations mean what they say upstream, as set, or else as TiDB noted it when it was bootstrapped. Raises TiKVError. The
+    table is looked for as of `ts`, a fresh TSO: in the schema that landing begins with it may not exist yet."""
     if setting != "auto":
         return setting == "true"
-    table = history.find("mysql", "tidb")
-    found = read_new_collations(tikv, table.id, ts) if table is not None else None
+    table = find_table_info(tikv, "mysql", "tidb", ts)
+    found = read_new_collations(tikv, int(table["id"]), ts) if table is not None else None
     if found is None:
         log.warning("nothing in mysql.tidb tells whether the upstream has new collations; [upstream] new-collations does, taking it as true")
     return found is not False
@@ -95,7 +96,7 @@ class LandingSchema:
         """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError."""
         jobs = (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso()))
         history = SchemaHistory.from_jobs(jobs, schema_version)
-        if not has_new_collations(history, tikv, pd.tso(), new_collations):
+        if not has_new_collations(tikv, pd.tso(), new_collations):
             log.info("the upstream has no new collations: text compares byte for byte")
             history.use_old_collations()
         return cls(history, pd, tikv, relaxed)

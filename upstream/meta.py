@@ -88,6 +88,23 @@ def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) ->
     return None if not value else _object(value, f"table {table_id}")
 
 
+def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[str, Any] | None:
+    """The TableInfo of a table by its name, in lower case, as of a TSO; None without such a table."""
+    for schema_info in _objects(tikv, "DBs", schema, ts):
+        if schema_info["db_name"]["L"] == schema:
+            for info in _objects(tikv, f"DB:{schema_info['id']}", table, ts):
+                if info["name"]["L"] == table:
+                    return info
+    return None
+
+
+def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a hash with a text in them. Hashes of TiDB's schema hold counters too, in decimal digits."""
+    for key, value in tikv.scan(hash_prefix(name), hash_end(name), ts):
+        if value[:1] == b"{" and containing.encode() in value:
+            yield _object(value, f"key {key.hex()}")
+
+
 def _key(name: str, kind: str) -> bytes:
     return b"m" + encode_bytes(name.encode()) + ord(kind).to_bytes(8, "big")
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from embedded.cluster.regions import RegionMap
 from embedded.cluster.store import Store
 from embedded.cluster.tidb_server import TiDBServer
 from embedded.cluster.tikv import TiKVService
+from embedded.cluster.variables import put_variables
+from embedded.collations import recorded_new_collations
 from embedded.oracle import Oracle
 from embedded.player import Player, ReplayError
 from embedded.recording import Recording, RecordingError
@@ -70,6 +73,7 @@ class Cluster:
         self.history = DDLHistory(self.store)
         if self.recording:
             self.history.load(self.recording)
+            put_variables(self.store, partial(recorded_new_collations, self.recording))
         self.regions = RegionMap(_STORE_ID, self.history.splits())
         self.commits = CommitLog()
         self.state = "idle"

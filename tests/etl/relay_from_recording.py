@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from embedded.collations import shown_new_collations
 from etl._landing_job import TableSpan
 from etl._landing_schema import LandingSchema
 from etl.explode import WINDOW_SCHEMA, Exploder
@@ -18,8 +19,6 @@ from upstream import pb
 from upstream.history import SchemaHistory
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
-OLD_COLLATIONS = "oldcoll"
-"""Begins the names of recordings of clusters that were bootstrapped without new collations."""
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
 
 
@@ -89,12 +88,13 @@ class MetaKeys:
 
 
 def land(folder: Path, url: str, transactions: int = 1000, through: int | None = None, cluster_id: int = 7) -> RelayLog:
-    """Write the windows of a recording, `transactions` each, to the relay log at `url`. Recordings have no rows of `mysql.tidb`."""
+    """Write the windows of a recording, `transactions` each, to the relay log at `url`."""
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
     meta: Any = MetaKeys(folder)
     history = SchemaHistory()
-    if folder.name.startswith(OLD_COLLATIONS):
+    # As the stand-in TiKV says it is, which isn't there
+    if shown_new_collations(meta.scan(b"m", b"n", 0), (payload for _, payload in binlogs(folder))) is False:
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
     lo = rows[0][0] - 1

@@ -9,7 +9,8 @@ import pytest
 
 from upstream.codec.memcomparable import encode_bytes
 from upstream.history import Job, SchemaHistory
-from upstream.old_collations import binary_collation, is_binary, read_new_collations
+from upstream.old_collations import binary_collation, is_binary, read_new_collations, shown_by_row
+from upstream.schema import Column, Index, Table
 
 
 class Rows:
@@ -69,3 +70,27 @@ def test_tables_of_before_and_after_it_is_known_compare_bytes() -> None:
         assert table is not None
         assert is_binary(table)
         assert (table.columns[0].charset, table.columns[0].collate, table.collate) == ("utf8mb4", "utf8mb4_nopad_bin", "utf8mb4_nopad_bin")
+
+
+def clustered(kind: int, collate: str, version: int = 1, length: int = -1) -> Table:
+    """A table with a clustered key of one text column, and another column."""
+    columns = tuple(Column(i, name, i - 1, tp, charset="utf8mb4", collate=c, state=5) for i, name, tp, c in ((1, "k", kind, collate), (2, "v", 15, "utf8mb4_bin")))
+    index = Index(1, "PRIMARY", (("k", 0, length),), unique=True, primary=True)
+    return Table(9, 1, "d", "t", columns, (index,), is_common_handle=True, common_handle_version=version)
+
+
+HELD = bytes.fromhex("0202410802020241") + bytes.fromhex("0804020242")  # handle "A", {1: "A", 2: "B"}
+LACKED = bytes.fromhex("020241") + bytes.fromhex("0804020242")  # handle "A", {2: "B"}
+
+
+@pytest.mark.parametrize(
+    ("table", "held", "lacked"),
+    [
+        (clustered(15, "utf8mb4_general_ci"), True, False), (clustered(254, "utf8mb4_unicode_ci"), True, False), (clustered(15, "utf8mb4_bin"), True, False),
+        (clustered(15, "utf8mb4_nopad_bin"), True, False),  # noted as a cluster without new collations
+        (clustered(254, "utf8mb4_bin"), None, None), (clustered(15, "utf8mb4_0900_bin"), None, None), (clustered(15, "utf8mb4_bin", version=0), None, None),
+        (clustered(15, "utf8mb4_general_ci", length=10), None, None),  # the row has it in any case
+    ],
+)  # fmt: skip
+def test_a_row_of_a_clustered_text_key_shows_whether_collations_mean_anything(table: Table, held: bool | None, lacked: bool | None) -> None:
+    assert (shown_by_row(table, HELD), shown_by_row(table, LACKED)) == (held, lacked)
