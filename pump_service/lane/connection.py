@@ -64,6 +64,7 @@ class Lane(asyncio.Protocol):
         self._calls = 0  # tasks that haven't ended, also those whose stream was reset
         self._writable: asyncio.Future[None] | None = None  # while the transport takes nothing
         self._allowance = float(self._limits.idle_frames)
+        self._behind = False  # complete frames wait in _rest for an allowance
         self._used = time.monotonic()  # when a call came
         self._counted = self._used
         self._leaving = self._stuck = 0.0
@@ -117,6 +118,7 @@ class Lane(asyncio.Protocol):
         if self._closing:
             return
         buf = self._rest + data if self._rest else data
+        self._behind = False
         try:
             self._rest = self._frames(buf)
         except f.ConnectionFault as fault:
@@ -124,7 +126,7 @@ class Lane(asyncio.Protocol):
         except HpackError as error:
             self._fail(f.COMPRESSION_ERROR, str(error))
         self._sender.settle()
-        if self._allowance < 0:
+        if self._behind or self._allowance < 0:
             self._slow_down()
         if self._last != self._seen:
             self._seen = self._last
@@ -145,15 +147,21 @@ class Lane(asyncio.Protocol):
             self.flush()
 
     def _slow_down(self) -> None:
-        """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within it."""
+        """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within it and
+        what it sent is handled: else what waits here would grow with every read."""
+        self._refill()
+        if (self._behind or self._allowance < 0) and "frames" not in self._held:
+            self._hold("frames", True)
+            wait = _SHORTEST_WAIT_S - min(self._allowance, 0.0) / self._limits.idle_frames
+            asyncio.get_running_loop().call_later(wait, self._go_on)
+
+    def _refill(self) -> None:
         rate, now = self._limits.idle_frames, time.monotonic()
         self._allowance = min(self._allowance + (now - self._counted) * rate, float(rate))
         self._counted = now
-        if self._allowance < 0 and "frames" not in self._held:
-            self._hold("frames", True)
-            asyncio.get_running_loop().call_later(_SHORTEST_WAIT_S - self._allowance / rate, self._go_on)
 
     def _go_on(self) -> None:
+        self._refill()
         self._hold("frames", False)
         if self._rest:
             self.data_received(b"")
@@ -303,6 +311,7 @@ class Lane(asyncio.Protocol):
                 else:
                     self._data(flags, stream, buf[start:stop])
             elif self._allowance < -_BURST:
+                self._behind = True
                 break
             elif kind == f.HEADERS:
                 if flags & f.END_HEADERS and not flags & (f.PADDED | f.PRIORITY_FLAG):

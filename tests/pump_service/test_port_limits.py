@@ -185,6 +185,35 @@ def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_
         other.close()
 
 
+def test_of_a_client_that_floods_no_more_waits_in_the_pump_than_it_reads_at_once():
+    with served(LaneLimits(idle_frames=2000)) as (address, _, context):
+        hostile = RawClient(address)
+        hostile.call(1, _PROBE)
+        assert hostile.answer(1).status == "0"
+        (lane,) = context.lanes
+        hostile.sock.settimeout(0.2)
+        most, until = 0, time.monotonic() + 3
+        while time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                hostile.sock.send(f.frame(f.PING, f.ACK, 0, bytes(8)) * 4000)
+            most = max(most, len(lane._rest))
+        assert 0 < most <= 320 << 10  # asyncio reads 256 KiB
+        hostile.close()
+
+
+def test_every_frame_of_a_burst_beyond_the_rate_is_answered_though_nothing_follows_it():
+    with served(LaneLimits(idle_frames=2000)) as (address, _, _context):
+        client = RawClient(address)
+        client.call(1, _PROBE)
+        assert client.answer(1).status == "0"
+        client.send(f.frame(f.PING, 0, 0, bytes(8)) * 5000)
+        client.sock.settimeout(5)
+        answered = 0
+        while answered < 5000 * 17:
+            answered += len(client.sock.recv(1 << 16))
+        client.close()
+
+
 # -- uploads
 
 
