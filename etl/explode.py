@@ -162,7 +162,7 @@ class Exploder:
         queries, states = fields.last(_DDL_QUERY, count), fields.last(_DDL_STATE, count)
         job_ids = _values(fields, _DDL_JOB_ID, count)
         for i in np.flatnonzero((queries >= 0) | (values < 0)).tolist():
-            if queries[i] < 0 or not job_ids[i]:
+            if queries[i] < 0 or not job_ids[i] or fields.begin[queries[i]] == fields.end[queries[i]]:
                 raise self._error(transactions, i, "the payload holds neither changes nor a whole DDL record")
             query = transactions.data[fields.begin[queries[i]] : fields.end[queries[i]]].tobytes()
             if query[:32].lstrip().lower().startswith(_FAKE_DDL):

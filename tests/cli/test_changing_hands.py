@@ -137,7 +137,7 @@ def test_what_is_under_way_is_finished_before_a_handover(story: Story, config: P
     session = MySQLSession(settings.downstream)
     session.connect()
     checkpoints = CheckpointTable(session, story.cluster_id)
-    checkpoints.save(Checkpoint(at, 3, False, flight=Flight(story._ts, "t"), owner=owner))
+    checkpoints.save(Checkpoint(at, 3, False, flight=Flight(story._ts), owner=owner))
     session.commit()
     session.close()
     assert f"reaches to {story._ts} is not finished" in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
@@ -206,7 +206,7 @@ def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(
         assert f"copied at {at}" in sluice("takeover", "--copied", "d.heap").stdout
         apply(story, config)
         assert story.rows("heap") == [(1, 1), (1, 1), (2, 2)]
-        assert set(read_checkpoint(connection)["sluice"]) == {"owner"}
+        assert set(read_checkpoint(connection)["sluice"]) == {"owner", "process"}
 
 
 def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(

@@ -134,6 +134,7 @@ GARBLED = [
     (pb.binlog.Binlog(tp=1, start_ts=1, commit_ts=2).SerializeToString(), "a record of type 1"),
     (prewrite(9), "with start_ts 9"),
     (pb.binlog.Binlog(tp=0, start_ts=1, commit_ts=0).SerializeToString(), "neither changes nor a whole DDL record"),
+    (prewrite(1, ddl_query=b"", ddl_job_id=4), "neither changes nor a whole DDL record"),
     (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[])), "table id 3: 1 inserted.*sequence of 0 known entries"),
     (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[1])), "table id 3: 1 inserted, 0 updated.*says 0 inserted, 1 updated, 0 deleted"),
     (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0])), "table id 3: 1 inserted, 0 updated, 1 deleted rows.*says 2 inserted"),
