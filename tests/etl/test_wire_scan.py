@@ -102,7 +102,7 @@ def reference(rows):
         if binlog.tp or binlog.start_ts != start_ts:
             return None
         is_ddl = bool(binlog.ddl_query and binlog.ddl_job_id)
-        if binlog.HasField("ddl_query") and not is_ddl or not (is_ddl or binlog.HasField("prewrite_value")):
+        if (binlog.HasField("ddl_query") and not is_ddl) or not (is_ddl or binlog.HasField("prewrite_value")):
             return None
         position = 0
         for made in value.mutations:
