@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from etl import operate
@@ -36,6 +36,7 @@ def take_over(settings: Settings, say: Say) -> str:
     """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on; what was done. Raises OperateError
     while somebody else may be writing, and DownstreamError, CheckpointError, OSError when that can't be known."""
     relay = RelayLog.open(settings.relay.url)
+    before = relay.control()
     where = downstream_name(settings)
     cluster_id = _no_other_writer(settings)
     found = _standing_still(settings, cluster_id, say)
@@ -57,10 +58,16 @@ def take_over(settings: Settings, say: Say) -> str:
             relay.set_ownership(Ownership(pipeline, where, found.to_text() if found else None))
             if found is not None and found.needs_safe_mode:
                 note = "; it is not consistent: changes after it may be there already and are written so that it makes no difference"
+    asked = relay.change_control(lambda now: _since(before, now))
     relay.clear_stop()
-    relay.set_control(Control())
+    waits = "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
     at = f"from {tso_text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
-    return f"{where} is this pipeline's now; applying goes on {at}{note}"
+    return f"{where} is this pipeline's now; applying goes on {at}{note}{waits}"
+
+
+def _since(before: Control, now: Control) -> Control:
+    """What operators asked for since `before`, and nothing of what they had asked for then."""
+    return Control(**{name: value for name, value in asdict(now).items() if value != getattr(before, name)})
 
 
 def copied(settings: Settings, tables: Sequence[str]) -> str:
@@ -198,7 +205,7 @@ def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, unt
         if target != asked and time.monotonic() - since >= _IDLE_S:
             asked = target
             say(f"what was begun reaches to {tso_text(target)}: letting the pipeline's task finish exactly that (is the DAG running?)")
-            relay.set_control(replace(relay.control(), apply_paused=False, apply_until_ts=target))
+            relay.change_control(lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through))  # type: ignore[misc]
         if time.monotonic() >= until:
             raise OperateError(
                 f"{downstream_name(settings)}: what was begun after {found.commit_ts} and reaches to {target} is not finished: a Drainer can't go on from "

@@ -6,15 +6,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from embedded.stack import Stack
-from etl import load_settings
+from etl import handover, load_settings, operate
 from etl.apply import ApplyError, NotSoleWriterError, local_preparer, run_apply
 from etl.checkpoint import Checkpoint, CheckpointTable, Flight
 from etl.mysql import MySQLSession
-from relay import Control, RelayLog
+from relay import Control, RelayLog, Stop
+from relay.storage import LocalStorage
 from tests.cli.test_operate import Done, Run
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
@@ -72,6 +74,17 @@ def apply(story: Story, config: Path, until: int = 0) -> None:
 
 def drainer(state: str) -> NodeStatus:
     return NodeStatus("drainer-1:8249", "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000))
+
+
+def leave_flight(story: Story, config: Path, at: int, through: int) -> None:
+    """As if several sessions had been writing what was committed after `at`."""
+    owner = RelayLog.open(story._url).ownership()
+    assert owner is not None
+    session = MySQLSession(load_settings(config).downstream)
+    session.connect()
+    CheckpointTable(session, story.cluster_id).save(Checkpoint(at, 3, False, flight=Flight(through), owner=owner.pipeline))
+    session.commit()
+    session.close()
 
 
 def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, registry: Registry) -> None:
@@ -132,14 +145,7 @@ def test_what_is_under_way_is_finished_before_a_handover(story: Story, config: P
     apply(story, config)
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
-    settings = load_settings(config)
-    owner = RelayLog.open(story._url).ownership().pipeline
-    session = MySQLSession(settings.downstream)
-    session.connect()
-    checkpoints = CheckpointTable(session, story.cluster_id)
-    checkpoints.save(Checkpoint(at, 3, False, flight=Flight(story._ts), owner=owner))
-    session.commit()
-    session.close()
+    leave_flight(story, config, at, story._ts)
     assert f"reaches to {story._ts} is not finished" in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
     monkeypatch.setattr("etl.handover._IDLE_S", 0.1)
     task = threading.Thread(target=lambda: apply(story, config, story._ts))
@@ -207,6 +213,50 @@ def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(
         apply(story, config)
         assert story.rows("heap") == [(1, 1), (1, 1), (2, 2)]
         assert set(read_checkpoint(connection)["sluice"]) == {"owner", "process"}
+
+
+def test_an_order_that_is_given_during_a_takeover_counts(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for before it is over with it: here, that all waits."""
+    apply(story, config)
+    sluice("handover", "--to-drainer")
+    relay, watch = RelayLog.open(story._url), handover._standing_still
+    assert relay.control() == Control(land_paused=True, apply_paused=True)
+
+    def ordered(*words: Any) -> Any:
+        found = watch(*words)
+        operate.run_until(load_settings(config), str(story._ts + 5))
+        return found
+
+    monkeypatch.setattr(handover, "_standing_still", ordered)
+    assert "waits where it was asked to" in sluice("takeover").stdout
+    assert relay.control() == Control(apply_until_ts=story._ts + 5)
+
+
+@pytest.mark.parametrize("command", ["takeover", "handover"])
+def test_an_order_at_the_same_moment_is_not_undone(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """It is written after the orders were read that are about to be changed."""
+    apply(story, config)
+    relay, settings, at = RelayLog.open(story._url), load_settings(config), story._ts + 5
+    create, given = LocalStorage.create, []
+
+    def late(storage: LocalStorage, path: str, data: bytes) -> None:
+        if path.startswith("control/") and b'"apply_paused": true' not in data and not given:
+            given.append(path)
+            operate.pause(settings, operate.LAND)
+        create(storage, path, data)
+
+    if command == "takeover":
+        relay.stop(Stop("there was another writer", 1))
+        operate.run_until(settings, str(at))
+        monkeypatch.setattr(LocalStorage, "create", late)
+        sluice("takeover")
+        assert given and relay.control() == Control(land_paused=True)
+    else:
+        leave_flight(story, config, story._ts, at)
+        monkeypatch.setattr("etl.handover._IDLE_S", 0.1)
+        monkeypatch.setattr(LocalStorage, "create", late)
+        sluice("handover", "--to-drainer", "--wait", 1, code=1)
+        assert given and relay.control() == Control(land_paused=True, apply_until_ts=at)
 
 
 def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
