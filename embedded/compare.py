@@ -5,7 +5,8 @@ line is {"columns": [...]}, then one row a line, values as text as TiDB prints t
 there are says `snapshots.json` two folders up.
 
 Values compare by meaning: DECIMAL as numbers, FLOAT as float32, DOUBLE as float64, JSON as documents, BIT without
-leading zero bytes, everything else byte for byte; rows as a multiset; column names without regard to case.
+leading zero bytes, everything else byte for byte, and so what isn't of its kind; rows as a multiset; column names without regard
+to case. Tables listed as `withheld` may be there, and aren't compared.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> Report:
     a file of the snapshot is missing or unreadable; errors of the server pass through.
     """
     directory = Path(snapshot_dir)
-    listed = _listed_tables(directory)
+    listed, withheld = _listed_tables(directory)
     report = Report()
     schemas: dict[str, set[str]] = defaultdict(set)
     with _plain_session(connection):
@@ -68,7 +69,7 @@ def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> Report:
             report.differences += [
                 f"{schema}.{name}: not in the snapshot"
                 for name in _base_tables(connection, schema)
-                if name.lower() not in wanted
+                if name.lower() not in wanted and f"{schema}.{name}" not in withheld
             ]
     return report
 
@@ -86,7 +87,7 @@ def _compare_table(path: Path, full: str, schema: str, table: str, connection: C
     if sorted(n.lower() for n in names) != sorted(n.lower() for n in downstream.names):
         report.differences.append(f"{full}: columns {downstream.names} downstream, {names} upstream")
         return
-    meanings = [_MEANING.get(downstream.kinds[n.lower()], _as_bytes) for n in names]
+    meanings = [_meaning(downstream.kinds[n.lower()]) for n in names]
     missing: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
         missing[tuple(None if v is None else m(_raw(v)) for v, m in zip(row, meanings))] += 1
@@ -115,11 +116,13 @@ def _examples(rows: Counter[tuple[Any, ...]]) -> str:
     return f" ({'; '.join(shown)})" if shown else ""
 
 
-def _listed_tables(directory: Path) -> list[str]:
+def _listed_tables(directory: Path) -> tuple[list[str], frozenset[str]]:
+    """The snapshot's tables, and those whose rows it keeps to itself."""
     path = directory.resolve().parent.parent / "snapshots.json"
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        return next(list(entry["tables"]) for entry in entries if entry["label"] == directory.resolve().name)
+        entry = next(entry for entry in entries if entry["label"] == directory.resolve().name)
+        return list(entry["tables"]), frozenset(entry.get("withheld") or ())
     except StopIteration:
         raise RecordingError(f"{path}: no label {directory.name!r} in it") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -208,8 +211,17 @@ def _raw(value: Any) -> bytes:
     return (value if isinstance(value, str) else str(value)).encode()
 
 
-def _as_bytes(raw: bytes) -> Any:
-    return raw
+def _meaning(kind: str) -> Callable[[bytes], Any]:
+    """What a value of that kind means; what isn't of its kind stays bytes, and differs."""
+    meaning = _MEANING.get(kind)
+
+    def of(raw: bytes) -> Any:
+        try:
+            return meaning(raw) if meaning else raw
+        except (ValueError, ArithmeticError):
+            return raw
+
+    return of
 
 
 def _as_decimal(raw: bytes) -> Any:

@@ -152,3 +152,13 @@ def test_names_like_injections_are_names(connection, tmp_path):
     (tmp_path / "snapshots.json").write_text(json.dumps(listed))
     (label / "s.t%60%3B%20DROP%20DATABASE%20s%3B%20--%20x.jsonl").write_text('{"columns": ["a`b"]}\n["1"]\n')
     assert compare(label, connection).differences == []
+
+
+def test_withheld_tables_may_be_there_and_a_value_that_is_not_of_its_kind_is_a_difference(connection, tmp_path):
+    sql(connection, "CREATE TABLE s.a (x DOUBLE)", "INSERT INTO s.a VALUES (1)", "CREATE TABLE s.kept (x INT)", "CREATE TABLE s.more (x INT)")
+    label = snapshot(tmp_path, a=(["x"], [["no number"]]))
+    listed = json.loads((tmp_path / "snapshots.json").read_text())
+    (tmp_path / "snapshots.json").write_text(json.dumps([listed[0] | {"withheld": ["s.kept"]}]))
+    differences = compare(label, connection).differences
+    assert len(differences) == 2 and differences[0].startswith("s.a: 1 rows missing ((no number))")
+    assert differences[1] == "s.more: not in the snapshot"
