@@ -24,6 +24,7 @@ from upstream.codec.datum import COMPACT, DECIMAL, FLOAT, JSON, UVARINT, VARINT
 from upstream.codec.errors import CodecError
 from upstream.codec.lockstep import Buffer, Cells, Cursor, Ints, Mask
 from upstream.codec.row import HANDLE_ID, ROWID_NAME, encode_delete, encode_insert, encode_update
+from upstream.old_collations import is_binary, shown_by_row
 from upstream.schema import Column, Table
 
 __all__ = [
@@ -124,6 +125,8 @@ class _Decoder:
         if rows.null_count:
             raise RowDecodeError(self.table, int(np.flatnonzero(rows.is_null())[0]), None, "the row is null")
         count = len(rows)
+        if count and self.what == "insert":
+            self._check_collations(rows[0].as_py())
         self.stats.rows += count
         if count <= self.small_batch or not all(c.kind in KERNEL_KINDS for c in self.columns):
             if count <= self.small_batch:
@@ -137,6 +140,20 @@ class _Decoder:
             if column.kind == "json":
                 self.stats.json += sum(len(batch) - batch.column(i).null_count for batch in result)
         return result
+
+    def _check_collations(self, row: bytes) -> None:
+        """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for texts, or keys that compare otherwise."""
+        try:
+            new = shown_by_row(self.table, row)
+        except CodecError:  # decoding says where
+            return
+        if new is not None and new is is_binary(self.table):
+            held, taken = ("beside its handle", "without") if new else ("in its handle only", "with")
+            raise RowDecodeError(
+                self.table, 0, None,
+                f"it holds the text of its clustered key {held}, so the upstream has {'' if new else 'no '}new collations, and was landed as one {taken} them: "
+                f'set [upstream] new-collations = "{str(new).lower()}" and land again from the checkpoint, into an empty relay log',
+            )  # fmt: skip
 
     def _vectorised(self, rows: pa.Array) -> list[pa.RecordBatch]:
         buffer = Buffer(rows)

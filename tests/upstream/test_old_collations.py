@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from upstream.codec.memcomparable import encode_bytes
 from upstream.history import Job, SchemaHistory
 from upstream.old_collations import binary_collation, is_binary, read_new_collations, shown_by_row
+from upstream.rows import RowDecodeError, decode_inserts
 from upstream.schema import Column, Index, Table
 
 
@@ -94,3 +96,18 @@ LACKED = bytes.fromhex("020241") + bytes.fromhex("0804020242")  # handle "A", {2
 )  # fmt: skip
 def test_a_row_of_a_clustered_text_key_shows_whether_collations_mean_anything(table: Table, held: bool | None, lacked: bool | None) -> None:
     assert (shown_by_row(table, HELD), shown_by_row(table, LACKED)) == (held, lacked)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "says"),
+    [
+        (clustered(15, "utf8mb4_general_ci"), LACKED, r'table d\.t \(id 9\), row 0 .*no new collations.*new-collations = "false"'),
+        (clustered(15, "utf8mb4_nopad_bin"), HELD, r'has new collations.*landed as one without them: set \[upstream\] new-collations = "true" and land again'),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 100])
+def test_rows_of_the_other_kind_of_cluster_are_not_misread(table: Table, row: bytes, says: str, count: int) -> None:
+    other = LACKED if row is HELD else HELD
+    assert decode_inserts(table, pa.array([other] * count, pa.large_binary())).num_rows == count
+    with pytest.raises(RowDecodeError, match=says):
+        decode_inserts(table, pa.array([row] * count, pa.large_binary()))
