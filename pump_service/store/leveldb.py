@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import plyvel
 
@@ -80,19 +81,16 @@ class CheckedDB:
 
     def joined(self, start: bytes, stop: bytes, limit: int, *, keys: bool = True) -> bytes:
         """Keys and values (or values alone) of [start, stop), ascending, at most `limit` of them, one behind the other."""
-        try:
-            with self._iterator(start, stop, keys=keys) as found:
-                taken = list(islice(found, limit))
-            if len(taken) < limit:
-                self._check_end(stop)
-        except plyvel.Error as error:
-            raise _meaning(error) from error
+        taken = self._taken(start, stop, limit, keys=keys)
         return b"".join(chain.from_iterable(taken) if keys else taken)
 
     def pairs(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Keys and values of [start, stop), ascending, at most `limit` of them."""
+        return self._taken(start, stop, limit, keys=True)
+
+    def _taken(self, start: bytes, stop: bytes, limit: int, *, keys: bool) -> list[Any]:
         try:
-            with self._iterator(start, stop, keys=True) as found:
+            with self._iterator(start, stop, keys=keys) as found:
                 taken = list(islice(found, limit))
             if len(taken) < limit:
                 self._check_end(stop)

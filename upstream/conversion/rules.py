@@ -16,7 +16,6 @@ from upstream.conversion import documents, durations, names, numbers, strings, t
 from upstream.conversion.context import MisfitError, RefusedError, Session
 from upstream.schema import Column
 
-_BIT = 16
 _WHOLE_TIMES = ("date", "datetime", "timestamp")
 
 
@@ -139,10 +138,7 @@ def _to_float(value: Any, source: Column, target: Column, session: Session) -> f
         number = _float(value, source, session)
     except MisfitError as found:
         misfit, number = found, float(found.instead)  # type: ignore[arg-type]
-    try:
-        number = numbers.fit_float(number, target.flen, target.decimal, target.unsigned, target.kind == "float")
-    except MisfitError as found:
-        raise MisfitError(found.instead, str(found)) from found
+    number = numbers.fit_float(number, target.flen, target.decimal, target.unsigned, target.kind == "float")
     if misfit is not None:
         raise MisfitError(number, str(misfit))
     return number
