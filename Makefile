@@ -24,7 +24,8 @@ down: ## stop what `make up` started
 status: ## what runs, where, and how far replication is
 	@if [ -x $(SLUICE) ]; then $(SLUICE) status; else echo 'not set up yet: make setup'; fi
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff (form and rules) and mypy
+	@$(PYTHON) -m ruff format --check --quiet .
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m mypy
 

@@ -3,8 +3,8 @@ default durability.
 
 The whole recording is sent to the pumps while the pipeline is paused; then it is landed, in windows of at most 1,000
 transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
-Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for warming
-up, is left out. At the end the downstream is compared with the recording's last snapshot.
+Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for
+warming up, is left out. At the end the downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _PATIENCE_S = 600.0
 
 @dataclass(slots=True)
 class ApplyResult:
-    """Row changes are the upstream's (before anything cancels out). Stages are in ms, summed over the measured batches."""
+    """Row changes are the upstream's (before anything cancels out). Stages are in ms, summed over the
+    measured batches.
+    """
 
     recording: str
     rows_per_s: float = 0.0
@@ -91,7 +93,11 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
 
 def _rss(stack: Stack) -> dict[str, int]:
     parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
-    found = {"JVM": [parts["spark"]], "spark-worker": parts["spark"].children(recursive=True), "pump": [parts[name] for name in PUMP_NAMES]}
+    found = {
+        "JVM": [parts["spark"]],
+        "spark-worker": parts["spark"].children(recursive=True),
+        "pump": [parts[name] for name in PUMP_NAMES],
+    }
     found["task"] = [task for worker in parts["airflow-scheduler"].children() for task in worker.children()]
     return {name: max((each.memory_info().rss for each in processes), default=0) for name, processes in found.items()}
 

@@ -1,7 +1,8 @@
 """A backlog of any size in the pumps: a recording's transactions again and again, at fresh timestamps.
 
-Only for benchmarks of landing: the changes are real, but the same ones each time, so their old images are not what is downstream. Written over the lane's own client side,
-Prewrites first, then their Commits with timestamps that PD gave after the pump had acknowledged the Prewrites.
+Only for benchmarks of landing: the changes are real, but the same ones each time, so their old images are not what is
+downstream. Written over the lane's own client side, Prewrites first, then their Commits with timestamps that PD gave
+after the pump had acknowledged the Prewrites.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Timestamps:
         self._cluster_id = cluster_id
         self._asked: queue.SimpleQueue[pb.pd.TsoRequest | None] = queue.SimpleQueue()
         call = self._channel.stream_stream(
-            "/pdpb.PD/Tso", request_serializer=pb.pd.TsoRequest.SerializeToString, response_deserializer=pb.pd.TsoResponse.FromString
+            "/pdpb.PD/Tso",
+            request_serializer=pb.pd.TsoRequest.SerializeToString,
+            response_deserializer=pb.pd.TsoResponse.FromString,
         )
         self._answers = call(iter(self._asked.get, None))
 
@@ -49,19 +52,31 @@ class Timestamps:
 
 
 def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
-    """(prewrite_value, row changes) of the recording's transactions that committed after `after_ts`, in the order of their commits."""
-    commits = {start: found.commit_ts for start, found in recording.transactions().items() if found.commit_ts > after_ts}
+    """(prewrite_value, row changes) of the recording's transactions that committed after `after_ts`, in the order of
+    their commits.
+    """
+    commits = {
+        start: found.commit_ts for start, found in recording.transactions().items() if found.commit_ts > after_ts
+    }
     found = []
     for record in recording.records():
         if record.tp == 0 and record.start_ts in commits and len(record.payload) < _MAX_PAYLOAD:
             binlog = pb.binlog.Binlog.FromString(record.payload)
             if not binlog.ddl_job_id:
                 value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
-                found.append((commits[record.start_ts], binlog.prewrite_value, sum(len(mutation.sequence) for mutation in value.mutations)))
+                found.append(
+                    (
+                        commits[record.start_ts],
+                        binlog.prewrite_value,
+                        sum(len(mutation.sequence) for mutation in value.mutations),
+                    )
+                )
     return [(value, changes) for _, value, changes in sorted(found)]
 
 
-def write(pumps: Sequence[str], timestamps: Timestamps, cluster_id: int, wanted: Sequence[tuple[bytes, int]], changes: int) -> tuple[int, int]:
+def write(
+    pumps: Sequence[str], timestamps: Timestamps, cluster_id: int, wanted: Sequence[tuple[bytes, int]], changes: int
+) -> tuple[int, int]:
     """Write at least so many row changes to the pumps ("host:port") in turn; (transactions, last commit_ts)."""
     head = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
     endless = itertools.cycle(wanted)

@@ -2,9 +2,10 @@
 
 usage: python bench/decode_rows.py [RECORDING] [--rows N] [--batch N] [--kinds]
 
-Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of three, in CPU time. The recording is
-a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`; without one, the table of every type is decoded, its rows random and all
-different. `--kinds` also decodes tables that have a key and one column of each type, to tell which types cost most.
+Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of three, in CPU time. The
+recording is a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`; without one, the table of every type is decoded,
+its rows random and all different. `--kinds` also decodes tables that have a key and one column of each type, to tell
+which types cost most.
 """
 
 import argparse
@@ -39,13 +40,30 @@ _WORDS = ("alpha", "beta", "gamma", "delta", "épsilon", "zêta", "eta", "theta"
 _KEY = Column(1, "id", 0, 8, 3)
 # name: what `Column` needs beyond id, name and offset.
 _TYPES: dict[str, dict[str, Any]] = {
-    "tinyint": {"tp": 1}, "smallint": {"tp": 2}, "mediumint": {"tp": 9}, "int": {"tp": 3}, "bigint_unsigned": {"tp": 8, "flag": 32},
-    "float": {"tp": 4}, "double": {"tp": 5}, "decimal": {"tp": 0xF6, "flen": 12, "decimal": 2}, "date": {"tp": 10}, "datetime": {"tp": 12},
-    "timestamp": {"tp": 7, "decimal": 6}, "time": {"tp": 11, "decimal": 3}, "year": {"tp": 13}, "bit": {"tp": 16, "flen": 17},
-    "char": {"tp": 0xFE, "flen": 20, **_TEXT}, "varchar": {"tp": 15, "flen": 40, **_TEXT}, "binary": {"tp": 0xFE, "flen": 4, **_BINARY},
-    "varbinary": {"tp": 15, "flen": 20, **_BINARY}, "text": {"tp": 0xFC, **_TEXT}, "blob": {"tp": 0xFC, **_BINARY},
-    "enum": {"tp": 0xF7, "elems": _WORDS, **_TEXT}, "set": {"tp": 0xF8, "elems": _WORDS, **_TEXT}, "json": {"tp": 0xF5},
-}  # fmt: skip
+    "tinyint": {"tp": 1},
+    "smallint": {"tp": 2},
+    "mediumint": {"tp": 9},
+    "int": {"tp": 3},
+    "bigint_unsigned": {"tp": 8, "flag": 32},
+    "float": {"tp": 4},
+    "double": {"tp": 5},
+    "decimal": {"tp": 0xF6, "flen": 12, "decimal": 2},
+    "date": {"tp": 10},
+    "datetime": {"tp": 12},
+    "timestamp": {"tp": 7, "decimal": 6},
+    "time": {"tp": 11, "decimal": 3},
+    "year": {"tp": 13},
+    "bit": {"tp": 16, "flen": 17},
+    "char": {"tp": 0xFE, "flen": 20, **_TEXT},
+    "varchar": {"tp": 15, "flen": 40, **_TEXT},
+    "binary": {"tp": 0xFE, "flen": 4, **_BINARY},
+    "varbinary": {"tp": 15, "flen": 20, **_BINARY},
+    "text": {"tp": 0xFC, **_TEXT},
+    "blob": {"tp": 0xFC, **_BINARY},
+    "enum": {"tp": 0xF7, "elems": _WORDS, **_TEXT},
+    "set": {"tp": 0xF8, "elems": _WORDS, **_TEXT},
+    "json": {"tp": 0xF5},
+}
 
 
 def _value(name: str, rng: random.Random) -> Any:
@@ -97,7 +115,9 @@ def rows_of(table: Table, count: int) -> dict[str, list[bytes]]:
     rng = random.Random(1)
 
     def row(key: int) -> dict[str, Any]:
-        return {"id": key} | {c.name: None if rng.random() < 0.05 else _value(c.name[2:], rng) for c in table.columns[1:]}
+        return {"id": key} | {
+            c.name: None if rng.random() < 0.05 else _value(c.name[2:], rng) for c in table.columns[1:]
+        }
 
     rows = [row(n) for n in range(count)]
     return {
@@ -124,7 +144,9 @@ def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]
     found: dict[tuple[int, str], list[bytes]] = {}
     for message in recorded.transactions(folder.name, folder.parent):
         for mutation in recorded.value_of(message).mutations if message.prewrite_value else ():
-            for what, rows in zip(_DECODERS, (mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows), strict=True):
+            for what, rows in zip(
+                _DECODERS, (mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows), strict=True
+            ):
                 if rows:
                     found.setdefault((mutation.table_id, what), []).extend(rows)
     for (table_id, what), rows in sorted(found.items()):
@@ -142,7 +164,9 @@ def main() -> None:
     parser.add_argument("--kinds", action="store_true", help="each type by itself, too")
     args = parser.parse_args()
     pa.set_cpu_count(1)
-    source = of_recording(args.recording.resolve()) if args.recording else of_every_type(min(args.rows, 20_000), args.kinds)
+    source = (
+        of_recording(args.recording.resolve()) if args.recording else of_every_type(min(args.rows, 20_000), args.kinds)
+    )
     print(f"{'table':32} {'kind':7} {'rows/CPU s':>12} {'bytes/row':>10} fallback")
     for table, what, rows in source:
         if args.tables and table.full_name not in args.tables:

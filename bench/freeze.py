@@ -1,9 +1,9 @@
 """Every point at which a process that applies can be stopped, taken over from, and woken.
 
-    python -m bench.freeze                           all of them, an hour or two
-    python -m bench.freeze atomic parallel 1 10      one pair of modes, each tenth step from the first on
-    python -m bench.freeze atomic atomic 1 10 crash  the first of the two goes on from where another one crashed
-    python -m bench.freeze atomic atomic 1 1 drainer both go on from where a Drainer broke off
+python -m bench.freeze                           all of them, an hour or two
+python -m bench.freeze atomic parallel 1 10      one pair of modes, each tenth step from the first on
+python -m bench.freeze atomic atomic 1 10 crash  the first of the two goes on from where another one crashed
+python -m bench.freeze atomic atomic 1 1 drainer both go on from where a Drainer broke off
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def _told(outcome: Outcome) -> str:
     point = outcome.point
     crash = f"crash before step {point.crash}, " if point.crash else ""
     blocked = "BLOCKED " if outcome.blocked else ""
-    return f"{point.first}, {point.second}: {crash}stopped before {outcome.at!r}: {blocked}{outcome.wrong} {outcome.ended}"
+    return (
+        f"{point.first}, {point.second}: {crash}stopped before {outcome.at!r}: {blocked}{outcome.wrong} {outcome.ended}"
+    )
 
 
 def _taken_over(first: str, second: str, steps: list[str], start: int, step: int) -> Iterator[Point]:
@@ -64,7 +66,11 @@ def main(pairs: list[tuple[str, str]], start: int = 1, step: int = 1, kind: str 
             differ = sum(bool(outcome.wrong) for outcome in stopped)
             blocked = sum(outcome.blocked for outcome in stopped)
             wrong += differ
-            print(f"{first}, then {second}: {len(stopped)} points (of {len(steps)} steps), {differ} differ, {blocked} block", flush=True)
+            print(
+                f"{first}, then {second}: {len(stopped)} points (of {len(steps)} steps), {differ} differ, {blocked}"
+                " block",
+                flush=True,
+            )
         server.kill()
     return wrong
 

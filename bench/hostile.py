@@ -2,10 +2,10 @@
 
     python -m bench.hostile [--seconds 20] [--home DIR] [--only NAME ...]
 
-Starts etcd, the stand-in cluster and one pump, gives it a backlog, and measures the writer alone, then beside every client of
-`bench.hostile_clients`. The writer sends at a fixed rate whatever the pump does (a call that has to wait delays none of the
-next), and its latencies count from when a call was due. Reports p50, p99 and the longest wait, the pump's peak of memory and threads,
-and the longest that /status took.
+Starts etcd, the stand-in cluster and one pump, gives it a backlog, and measures the writer alone, then beside every
+client of `bench.hostile_clients`. The writer sends at a fixed rate whatever the pump does (a call that has to wait
+delays none of the next), and its latencies count from when a call was due. Reports p50, p99 and the longest wait, the
+pump's peak of memory and threads, and the longest that /status took.
 """
 
 from __future__ import annotations
@@ -58,14 +58,21 @@ def write_backlog(address: str, cluster_id: int, mebibytes: int) -> None:
     client, clock = LaneClient(host, int(port)), _Clock(0, 1)
 
     def message(tp: int, start: int, commit: int) -> bytes:
-        binlog = pb.binlog.Binlog(tp=tp, start_ts=start, commit_ts=commit, prewrite_key=b"k" * 30, ddl_job_id=0, ddl_schema_state=0)
+        binlog = pb.binlog.Binlog(
+            tp=tp, start_ts=start, commit_ts=commit, prewrite_key=b"k" * 30, ddl_job_id=0, ddl_schema_state=0
+        )
         if not tp:
             binlog.prewrite_value = bytes(_BACKLOG_BYTES)
-        return bytes(pb.pump.WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString())
+        return bytes(
+            pb.pump.WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString()
+        )
 
     for _ in range((mebibytes << 20) // _BACKLOG_BYTES // 20):
         starts = [clock.next() for _ in range(20)]
-        for batch in ([message(0, start, 0) for start in starts], [message(1, start, clock.next()) for start in starts]):
+        for batch in (
+            [message(0, start, 0) for start in starts],
+            [message(1, start, clock.next()) for start in starts],
+        ):
             left = len(client.send(batch))
             while left:
                 answers = client.receive()
@@ -143,7 +150,9 @@ def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[
     return waits, failures + len(due)
 
 
-def beside(address: str, cluster_id: int, pump: psutil.Process, names: Sequence[str], seconds: float, rate: float = _RATE) -> Outcome:
+def beside(
+    address: str, cluster_id: int, pump: psutil.Process, names: Sequence[str], seconds: float, rate: float = _RATE
+) -> Outcome:
     """As `observe`, while the hostile clients of these names do what they do, in processes of their own."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=attack, args=(address, cluster_id, list(names), seconds + 2), daemon=True)]

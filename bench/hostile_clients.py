@@ -1,4 +1,6 @@
-"""Clients that take what they can of a pump: each plays its part until it is told to stop, and begins anew when it is thrown out."""
+"""Clients that take what they can of a pump: each plays its part until it is told to stop, and begins anew when it is
+thrown out.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +179,9 @@ def profiles(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
-    """On a connection that goes to grpcio: a frame of 16 MiB, in packets of 100 bytes, and no acknowledgement of SETTINGS."""
+    """On a connection that goes to grpcio: a frame of 16 MiB, in packets of 100 bytes, and no acknowledgement of
+    SETTINGS.
+    """
     connection = Connection(address)
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.send(headers(1, _BOUNDS), (0xFFFFFF << 8 | f.DATA).to_bytes(4, "big") + b"\0" + (1).to_bytes(4, "big"))
@@ -188,7 +192,9 @@ def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
 
 def bounds_that_wait(address: str, cluster_id: int, stop: Stop) -> None:
     """600 Bounds at a time that wait a minute for a timestamp that doesn't come."""
-    message = pb.window.BoundsRequest(cluster_id=cluster_id, fresh_ts=int(time.time() * 1000 + 60_000) << 18, wait_ms=60_000)
+    message = pb.window.BoundsRequest(
+        cluster_id=cluster_id, fresh_ts=int(time.time() * 1000 + 60_000) << 18, wait_ms=60_000
+    )
     _many_calls(address, _BOUNDS, message.SerializeToString(), 600, stop)
 
 
@@ -238,7 +244,9 @@ def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> N
     """Play these clients side by side, a thread each, for so long."""
     os.nice(5)  # what they take of the machine isn't what is measured
     stop = threading.Event()
-    threads = [threading.Thread(target=_again, args=(CLIENTS[name], address, cluster_id, stop), daemon=True) for name in names]
+    threads = [
+        threading.Thread(target=_again, args=(CLIENTS[name], address, cluster_id, stop), daemon=True) for name in names
+    ]
     for thread in threads:
         thread.start()
     time.sleep(seconds)

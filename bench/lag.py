@@ -1,8 +1,8 @@
 """Lag: from a transaction's commit in the stand-in TiDB until its row is visible in MariaDB.
 
 Live traffic at a steady rate, two pumps; a prober reads the downstream table over a connection of its own, as a user
-would, and notes when each row appeared. Counting begins when the pipeline is warm: when rows have been arriving within two
-seconds of their commit for some seconds.
+would, and notes when each row appeared. Counting begins when the pipeline is warm: when rows have been arriving within
+two seconds of their commit for some seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Probe:
         self._database = database
         self._moved = time.monotonic()
         self.last = 0
-        """Every transaction through this number has arrived; a later one may commit, and arrive, before an earlier one."""
+        """Every transaction through this number has arrived; a later one may commit, and arrive, before an earlier one.
+        """
         self.seen: dict[int, float] = {}
 
     def look(self) -> None:

@@ -1,10 +1,11 @@
 """How fast a backlog is landed, how that grows with the backlog, and in how much memory.
 
-etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is sent and landed first in small windows, which
-warms all of it up: a JVM that has run a dozen jobs needs three times the CPU time of one that has run a hundred. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.land` in this process with the default
-limits, once for each size. Measured is from when the first window was committed until the last but one was: at both times
-the job of the one after it is under way. CPU time is that of every process in between, memory the largest resident set
-seen while the backlog was landed.
+etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is sent and landed first in small
+windows, which warms all of it up: a JVM that has run a dozen jobs needs three times the CPU time of one that has run a
+hundred. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.land` in this process with the
+default limits, once for each size. Measured is from when the first window was committed until the last but one was: at
+both times the job of the one after it is under way. CPU time is that of every process in between, memory the largest
+resident set seen while the backlog was landed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class LandResult:
 
 
 def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callable[[str], None]) -> list[LandResult]:
-    """Run the benchmark in a stack of its own; a result for each of `sizes` (row changes). Raises StackError, RecordingError."""
+    """Run the benchmark in a stack of its own; a result for each of `sizes` (row changes). Raises StackError,
+    RecordingError.
+    """
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1", "pump-2", "spark", "relay", "logs")
     recording, values = backlog.load(directory)

@@ -34,6 +34,8 @@ def _processor() -> str:
 def _first_line(command: list[str]) -> str:
     environment = os.environ | {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=environment).stdout.splitlines()[0]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10, env=environment
+        ).stdout.splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
         return "not found"

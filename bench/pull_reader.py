@@ -1,7 +1,7 @@
 """A reader of PullBinlogs that takes next to nothing of the machine: it counts messages, and decodes none.
 
-It stands for a Drainer in the pump's benchmark: the pump does all that a Drainer makes it do, and the reader's own time is a
-few percent of a core. Runs in a process of its own.
+It stands for a Drainer in the pump's benchmark: the pump does all that a Drainer makes it do, and the reader's own time
+is a few percent of a core. Runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class PullReader:
     def __init__(self, host: str, port: int, cluster_id: int, after_ts: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._count: Synchronized[int] = context.Value("q", 0)  # type: ignore[assignment]
-        self._process = context.Process(target=_follow, args=(host, port, cluster_id, after_ts, self._count), daemon=True)
+        self._process = context.Process(
+            target=_follow, args=(host, port, cluster_id, after_ts, self._count), daemon=True
+        )
         self._process.start()
 
     @property
@@ -48,9 +50,13 @@ def _follow(host: str, port: int, cluster_id: int, after_ts: int, count: Synchro
     request = pb.pump.PullBinlogReq(clusterID=cluster_id, startFrom=pb.pump.Pos(offset=after_ts)).SerializeToString()
     message = b"\0" + len(request).to_bytes(_PREFIX - 1, "big") + request
     headers = (
-        (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump/PullBinlogs"), (b":authority", f"{host}:{port}".encode()),
-        (b"content-type", b"application/grpc"), (b"te", b"trailers"),
-    )  # fmt: skip
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/binlog.Pump/PullBinlogs"),
+        (b":authority", f"{host}:{port}".encode()),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    )
     with socket.create_connection((host, port), 30) as connection:
         connection.settimeout(None)
         connection.sendall(

@@ -1,5 +1,7 @@
-"""A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the index and durable writes,
-and one live reader that follows all the while: a Drainer that pulls, or a landing pipeline that reads windows."""
+"""A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the index and durable
+writes, and one live reader that follows all the while: a Drainer that pulls, or a landing pipeline that reads
+windows.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ from upstream import PDClient, PumpReader
 _PARTS = ("etcd", "cluster", "pump-1")
 
 
-def measure(stack: Stack, cases: Sequence[str], seconds: float, reads: str, report: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Run `cases` (callers x payload bytes) over 4 connections, with a reader that `reads` "pull" or "window"; one dict a case. Raises StackError, RuntimeError."""
+def measure(
+    stack: Stack, cases: Sequence[str], seconds: float, reads: str, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Run `cases` (callers x payload bytes) over 4 connections, with a reader that `reads` "pull" or "window"; one dict
+    a case. Raises StackError, RuntimeError.
+    """
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1")
     results = []
@@ -29,7 +35,11 @@ def measure(stack: Stack, cases: Sequence[str], seconds: float, reads: str, repo
         address = f"{LOOPBACK}:{site.ports['pump-1']}"
         pd = PDClient(f"http://{LOOPBACK}:{site.ports['cluster']}")
         process = psutil.Process(stack.state().parts["pump-1"].process.pid)
-        pulls = PullReader(LOOPBACK, site.ports["pump-1"], pd.cluster_id, 0) if reads == "pull" else _WindowReader(address, pd.cluster_id)
+        pulls = (
+            PullReader(LOOPBACK, site.ports["pump-1"], pd.cluster_id, 0)
+            if reads == "pull"
+            else _WindowReader(address, pd.cluster_id)
+        )
         with pulls as reader:
             for case in cases:
                 before, read_before = process.cpu_times(), reader.messages

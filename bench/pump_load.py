@@ -63,12 +63,15 @@ class _Clock:
 
 
 class _Messages:
-    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a Prewrite has prewrite_key and
-    prewrite_value, its Commit the key only. To be as large as its Prewrite, the Commit takes a long key."""
+    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a Prewrite has
+    prewrite_key and prewrite_value, its Commit the key only. To be as large as its Prewrite, the Commit takes a long
+    key.
+    """
 
     def __init__(self, cluster_id: int, size: int) -> None:
         self._cluster = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
-        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; a Prewrite's commit_ts is 8 shorter.
+        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; a Prewrite's commit_ts is 8
+        # shorter.
         key = b"k" * max(size - 26 - 2, 1)
         self._key = b"\x22" + encode_uvarint(len(key)) + key
         self._tail = b"\x38\x00\x40\x00"

@@ -1,9 +1,10 @@
-"""A long replay in which something is killed every few seconds: kill -9 of tasks, Spark's workers, Spark, Airflow, pumps, downstream.
+"""A long replay in which something is killed every few seconds: kill -9 of tasks, Spark's workers, Spark, Airflow,
+pumps, downstream.
 
-The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever died of the stack is
-started again, as an operator's supervisor would; tasks are Airflow's business. Meanwhile a reader sums the accounts of the bank
-downstream: transfers keep the sum, so in mode `atomic` every read must find the same one. In the end the downstream is
-compared with the recording's last snapshot.
+The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever died of the stack
+is started again, as an operator's supervisor would; tasks are Airflow's business. Meanwhile a reader sums the accounts
+of the bank downstream: transfers keep the sum, so in mode `atomic` every read must find the same one. In the end the
+downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -30,8 +31,15 @@ from embedded.view import View
 
 RECORDING = Path(__file__).resolve().parents[1] / "tests" / "recordings" / "shop"
 VICTIMS = {
-    "task": 8, "spark-worker": 6, "spark": 2, "mariadb": 4, "pump-1": 2, "pump-2": 2, "airflow-scheduler": 1, "airflow-worker": 2,
-}  # fmt: skip
+    "task": 8,
+    "spark-worker": 6,
+    "spark": 2,
+    "mariadb": 4,
+    "pump-1": 2,
+    "pump-2": 2,
+    "airflow-scheduler": 1,
+    "airflow-worker": 2,
+}
 """What is killed, and how often in proportion."""
 _SUM = "SELECT SUM(balance) FROM bank.account"
 _PATIENCE_S = 300.0
@@ -67,7 +75,11 @@ class _Reader(threading.Thread):
     def run(self) -> None:
         last = 0
         while not self._over.wait(0.02):
-            with contextlib.suppress(Exception), contextlib.closing(connect(self._port)) as database, database.cursor() as cursor:
+            with (
+                contextlib.suppress(Exception),
+                contextlib.closing(connect(self._port)) as database,
+                database.cursor() as cursor,
+            ):
                 while not self._over.wait(0.02):
                     checkpoint = self._checkpoints.read() or 0
                     if 0 < checkpoint < last:
@@ -84,7 +96,9 @@ class _Reader(threading.Thread):
         self.join(30)
 
 
-def measure(stack: Stack, mode: str, kills: int, interval_s: float, seed: int, report: Callable[[str], None]) -> SoakResult:
+def measure(
+    stack: Stack, mode: str, kills: int, interval_s: float, seed: int, report: Callable[[str], None]
+) -> SoakResult:
     """Kill `kills` times, about `interval_s` apart. Raises StackError when something doesn't come back."""
     recording = Recording(RECORDING)
     labels = sorted(recording.labels, key=lambda label: label.ts)
@@ -112,11 +126,22 @@ def measure(stack: Stack, mode: str, kills: int, interval_s: float, seed: int, r
                 done += 1
                 result.kills[victim] = result.kills.get(victim, 0) + 1
                 progress = view.progress()
-                report(f"kill {done}/{kills}: {victim}; landed {progress.landed}, applied {progress.applied}, received {progress.received}")
+                report(
+                    f"kill {done}/{kills}: {victim}; landed {progress.landed}, applied {progress.applied}, received"
+                    f" {progress.received}"
+                )
                 _revive(stack)
             report("no more kills: waiting for the rest")
             last = labels[-1]
-            replay.wait_applied(stack, view, last.ts, lambda progress: None, report, replay.Patience(60, _PATIENCE_S), lambda: _revive(stack))
+            replay.wait_applied(
+                stack,
+                view,
+                last.ts,
+                lambda progress: None,
+                report,
+                replay.Patience(60, _PATIENCE_S),
+                lambda: _revive(stack),
+            )
             result.seconds = time.monotonic() - began
         finally:
             reader.stop()
@@ -138,11 +163,15 @@ def _kill(stack: Stack, victim: str, rng: random.Random) -> bool:
     started = stack.state().parts
     try:
         if victim == "task":
-            found = [task for worker in _children(started["airflow-scheduler"].process.pid) for task in worker.children()]
+            found = [
+                task for worker in _children(started["airflow-scheduler"].process.pid) for task in worker.children()
+            ]
         elif victim == "airflow-worker":
             found = _children(started["airflow-scheduler"].process.pid)
         elif victim == "spark-worker":
-            found = [p for p in psutil.Process(started["spark"].process.pid).children(recursive=True) if "python" in p.name()]
+            found = [
+                p for p in psutil.Process(started["spark"].process.pid).children(recursive=True) if "python" in p.name()
+            ]
         else:
             found = [psutil.Process(started[victim].process.pid)]
         chosen = rng.choice(found)

@@ -47,7 +47,12 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--home", type=click.Path(file_okay=False), envvar="SLUICE_HOME", help="State folder of the one-machine stack [.sluice in the repository].")
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False),
+    envvar="SLUICE_HOME",
+    help="State folder of the one-machine stack [.sluice in the repository].",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="sluice", prog_name="sluice")
 @click.pass_context
@@ -57,7 +62,9 @@ def group(ctx: click.Context, home: str | None, debug: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` (that of the process if None) and end the process: 0 done, 1 an error, 2 wrong usage."""
+    """Run the command line `argv` (that of the process if None) and end the process: 0 done, 1 an error,
+    2 wrong usage.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     try:
         status = group.main(arguments, prog_name="sluice", standalone_mode=False)

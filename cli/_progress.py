@@ -29,13 +29,19 @@ class ReplayProgress:
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bars = Bars(
-                TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-                console=self._console, transient=True,
-            )  # fmt: skip
+                TextColumn("{task.description:<14}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=self._console,
+                transient=True,
+            )
             self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bars is not None:
             self._bars.stop()
 
@@ -61,4 +67,8 @@ class ReplayProgress:
         key = (what, *counts.values())
         if now - self._printed >= _LINE_EVERY_S and key != self._last:
             self._printed, self._last = now, key
-            click.echo(f"{what}: transactions " + ", ".join(f"{count:,} {name}" for name, count in counts.items()) + (f", {lag}" if lag else ""))
+            click.echo(
+                f"{what}: transactions "
+                + ", ".join(f"{count:,} {name}" for name, count in counts.items())
+                + (f", {lag}" if lag else "")
+            )

@@ -40,13 +40,17 @@ def settings_of(ctx: click.Context, config: str | None) -> Settings:
 
     path = named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
     if not Path(path).exists():
-        raise SettingsError(f"no settings at {path}: pass --config, or set {CONFIG_VARIABLE} to the settings file, or start a stack with `sluice up`")
+        raise SettingsError(
+            f"no settings at {path}: pass --config, or set {CONFIG_VARIABLE} to the settings file, or start a stack"
+            " with `sluice up`"
+        )
     return load_settings(path)
 
 
 def acting_on(ctx: click.Context, config: str | None) -> Settings:
-    """The settings of the pipeline that the command is going to change something of; prints which one that is. Raises SettingsError, and
-    UsageError when it isn't clear which is meant."""
+    """The settings of the pipeline that the command is going to change something of; prints which one that is. Raises
+    SettingsError, and UsageError when it isn't clear which is meant.
+    """
     from etl.operate import identity
     from etl.settings import CONFIG_VARIABLE
 
@@ -56,7 +60,10 @@ def acting_on(ctx: click.Context, config: str | None) -> Settings:
         raise click.UsageError(f"which pipeline? There is more than one; say which:\n{found}", ctx)
     settings = settings_of(ctx, config)
     path = config or named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
-    click.echo(f"{identity(settings)} ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})")
+    click.echo(
+        f"{identity(settings)}"
+        f" ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})"
+    )
     return settings
 
 
@@ -68,7 +75,11 @@ def _possible(ctx: click.Context) -> dict[Path, str]:
         return {}
     named = os.environ.get(CONFIG_VARIABLE)
     places = [(Path(named), f"${CONFIG_VARIABLE}")] if named else []
-    places += [(stack_of(ctx).home / "sluice.toml", "the one-machine stack"), (Path("sluice.toml"), "this folder"), (Path("/etc/sluice/sluice.toml"), "this machine")]
+    places += [
+        (stack_of(ctx).home / "sluice.toml", "the one-machine stack"),
+        (Path("sluice.toml"), "this folder"),
+        (Path("/etc/sluice/sluice.toml"), "this machine"),
+    ]
     found: dict[Path, str] = {}
     for path, why in places:
         if path.exists():

@@ -14,7 +14,9 @@ from cli._stack import stop_signals_raise
 from embedded import Stack
 from embedded.stack import default_home
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error.")
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
+)
 
 
 @click.group("bench")
@@ -24,8 +26,19 @@ def command() -> None:
 
 
 @command.command("apply")
-@click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="What to apply [the recording `sysbench`].")
-@click.option("--mode", type=click.Choice(["atomic", "parallel"]), default="atomic", show_default=True, help="How changes are applied.")
+@click.option(
+    "--recording",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="What to apply [the recording `sysbench`].",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["atomic", "parallel"]),
+    default="atomic",
+    show_default=True,
+    help="How changes are applied.",
+)
 @_JSON
 @click.pass_context
 def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json: bool) -> int:
@@ -42,7 +55,10 @@ def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json
     _print_table(
         {
             "recording": result.recording,
-            "apply": f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s, {result.batches} batches, first left out)",
+            "apply": (
+                f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s,"
+                f" {result.batches} batches, first left out)"
+            ),
             "net rows": f"{result.net_rows:,}",
             "memory": ", ".join(f"{name} {size} MiB" for name, size in result.rss_mib.items()),
             "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, first window left out)",
@@ -56,8 +72,19 @@ def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json
 
 
 @command.command("land")
-@click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Whose changes to land again and again [the recording `sysbench`].")
-@click.option("--changes", "sizes", type=click.IntRange(min=1), multiple=True, help="Row changes of a backlog, may be repeated [200,000 and 1,000,000].")
+@click.option(
+    "--recording",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Whose changes to land again and again [the recording `sysbench`].",
+)
+@click.option(
+    "--changes",
+    "sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Row changes of a backlog, may be repeated [200,000 and 1,000,000].",
+)
 @_JSON
 @click.pass_context
 def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
@@ -70,7 +97,10 @@ def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, .
     if as_json:
         return _print_json({"backlogs": [asdict(result) for result in results]}, 0)
     for result in results:
-        click.echo(f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows} windows, the first and the last left out)")
+        click.echo(
+            f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows}"
+            " windows, the first and the last left out)"
+        )
         for title, found in (("CPU, us a row change", result.cpu_us), ("memory at most, MiB", result.rss_mib)):
             click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
         _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
@@ -96,7 +126,10 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
     _print_table(
         {
             "traffic": f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs",
-            "lag": f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, max {result.max_ms:.0f} ms",
+            "lag": (
+                f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, max"
+                f" {result.max_ms:.0f} ms"
+            ),
         }
     )
     click.echo("\ndistribution")
@@ -108,9 +141,18 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
 
 
 @command.command("pump")
-@click.option("--case", "cases", multiple=True, metavar="CALLERSxBYTES", help="Case to run, may be repeated [the usual five].")
+@click.option(
+    "--case", "cases", multiple=True, metavar="CALLERSxBYTES", help="Case to run, may be repeated [the usual five]."
+)
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="Length of a case.")
-@click.option("--reader", "reads", type=click.Choice(["pull", "window"]), default="pull", show_default=True, help="What follows meanwhile: a Drainer, or landing.")
+@click.option(
+    "--reader",
+    "reads",
+    type=click.Choice(["pull", "window"]),
+    default="pull",
+    show_default=True,
+    help="What follows meanwhile: a Drainer, or landing.",
+)
 @_JSON
 @click.pass_context
 def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, reads: str, as_json: bool) -> int:
@@ -125,7 +167,10 @@ def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, rea
         results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json))
     if as_json:
         return _print_json({"cases": results}, 0)
-    click.echo(f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9}  limit")
+    click.echo(
+        f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9} "
+        " limit"
+    )
     for each in results:
         click.echo(
             f"{each['case']:<10}{each['records_per_s']:>11,.0f}{each['p50_ms']:>9.2f}{each['p99_ms']:>9.2f}"
@@ -137,7 +182,13 @@ def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, rea
 
 
 @command.command("soak")
-@click.option("--mode", type=click.Choice(["atomic", "parallel"]), default="atomic", show_default=True, help="How changes are applied.")
+@click.option(
+    "--mode",
+    type=click.Choice(["atomic", "parallel"]),
+    default="atomic",
+    show_default=True,
+    help="How changes are applied.",
+)
 @click.option("--kills", type=int, default=50, show_default=True, help="How often something is killed.")
 @click.option("--interval", type=float, default=6.0, show_default=True, help="Seconds between two kills, on average.")
 @click.option("--seed", type=int, default=1, show_default=True, help="For the choice of what is killed when.")
@@ -158,7 +209,10 @@ def soak_command(ctx: click.Context, mode: str, kills: int, interval: float, see
         {
             "mode": f"{mode}, seed {seed}, {result.seconds:.0f} s",
             "kills": ", ".join(f"{count} {name}" for name, count in sorted(result.kills.items())),
-            "sums seen": ", ".join(f"{total} ({count} times)" for total, count in most) + (f", and {len(result.sums) - len(most)} others" if len(result.sums) > len(most) else ""),
+            "sums seen": (
+                ", ".join(f"{total} ({count} times)" for total, count in most)
+                + (f", and {len(result.sums) - len(most)} others" if len(result.sums) > len(most) else "")
+            ),
             "compared": f"{result.tables} tables, {result.rows_compared:,} rows, {len(result.differences)} differences",
         }
     )

@@ -14,9 +14,17 @@ from etl.drainer_settings import read_drainer
 
 @click.command("config")
 @click.argument("file", metavar="DRAINER_TOML", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--relay-url", metavar="URL", default="file:///var/lib/sluice/relay", show_default=True, help="Where the relay log is to be.")
+@click.option(
+    "--relay-url",
+    metavar="URL",
+    default="file:///var/lib/sluice/relay",
+    show_default=True,
+    help="Where the relay log is to be.",
+)
 def command(file: Path, relay_url: str) -> None:
-    """Print the sluice.toml that stands for DRAINER_TOML. What has no meaning for Sluice is said in comments; passwords aren't printed."""
+    """Print the sluice.toml that stands for DRAINER_TOML. What has no meaning for Sluice is said in comments; passwords
+    aren't printed.
+    """
     click.echo(sluice_toml(file, relay_url), nl=False)
 
 

@@ -30,12 +30,18 @@ def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
 
 @command.command("replace")
 @click.argument("which", metavar="COMMIT_TS|JOB_ID", type=int)
-@click.option("--sql", "statements", multiple=True, help="Statements, separated by semicolons; may be repeated; may be empty.")
-@click.option("--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with statements (UTF-8).")
+@click.option(
+    "--sql", "statements", multiple=True, help="Statements, separated by semicolons; may be repeated; may be empty."
+)
+@click.option(
+    "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with statements (UTF-8)."
+)
 @_WHY
 @config_option
 @click.pass_context
-def replace(ctx: click.Context, which: int, statements: tuple[str, ...], file: Path | None, why: str, config: str | None) -> None:
+def replace(
+    ctx: click.Context, which: int, statements: tuple[str, ...], file: Path | None, why: str, config: str | None
+) -> None:
     """Execute other statements in place of this DDL, each exactly once, in the schema that the DDL is in."""
     from etl import operate
     from etl.operator_sql import split_statements

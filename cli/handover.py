@@ -8,13 +8,25 @@ from cli._settings import acting_on, config_option
 
 
 @click.command("handover")
-@click.option("--to-drainer", is_flag=True, help="To the original's Drainer: there is no other yet, so that nobody types this by mistake.")
-@click.option("--wait", "wait_s", metavar="S", type=click.FloatRange(min=0), default=600.0, show_default=True, help="How long to wait for what is under way.")
+@click.option(
+    "--to-drainer",
+    is_flag=True,
+    help="To the original's Drainer: there is no other yet, so that nobody types this by mistake.",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="S",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="How long to wait for what is under way.",
+)
 @config_option
 @click.pass_context
 def command(ctx: click.Context, to_drainer: bool, wait_s: float, config: str | None) -> None:
-    """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the Drainer goes on from,
-    and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
+    """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the
+    Drainer goes on from, and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
     """
     from etl import handover
     from etl.operate import tso_text
@@ -22,6 +34,9 @@ def command(ctx: click.Context, to_drainer: bool, wait_s: float, config: str | N
     if not to_drainer:
         raise click.UsageError("to whom? `sluice handover --to-drainer`")
     done = handover.hand_over(acting_on(ctx, config), click.echo, wait_s)
-    click.echo(f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}, and nothing of this pipeline writes there any more. Next:")
+    click.echo(
+        f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}, and nothing of this pipeline writes"
+        " there any more. Next:"
+    )
     for number, step in enumerate(done.next_steps, 1):
         click.echo(f"  {number}. {step}")

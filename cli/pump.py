@@ -8,7 +8,9 @@ import sys
 import click
 
 
-@click.command("pump", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+@click.command(
+    "pump", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
     """Run a pump with the flags of TiDB's Pump, e.g. `sluice pump --config pump.toml`."""

@@ -25,12 +25,23 @@ def command() -> None:
 @click.option("--last", type=click.IntRange(1), help="The newest so many windows [1].")
 @click.option("--rows", is_flag=True, help="Row changes, decoded; with COMMIT_TS those of that transaction.")
 @click.option("--table", metavar="DB.TABLE", help="Row changes of this table only.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, for windows and for row changes.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, for windows and for row changes."
+)
 @config_option
 @click.pass_context
-def show(ctx: click.Context, ts: int | None, last: int | None, rows: bool, table: str | None, as_json: bool, config: str | None) -> None:
-    """What is in a window: its parts, DDL statements, changes by table. Without LO (where a window begins) or COMMIT_TS (of a
-    transaction in it) the newest one."""
+def show(
+    ctx: click.Context,
+    ts: int | None,
+    last: int | None,
+    rows: bool,
+    table: str | None,
+    as_json: bool,
+    config: str | None,
+) -> None:
+    """What is in a window: its parts, DDL statements, changes by table. Without LO (where a window begins) or COMMIT_TS
+    (of a transaction in it) the newest one.
+    """
     from etl.window_view import describe, find_window, newest, row_changes
     from relay import RelayLog
 
@@ -53,23 +64,37 @@ def show(ctx: click.Context, ts: int | None, last: int | None, rows: bool, table
             click.echo("\n".join(_window_lines(found)))
         if rows or table:
             for change in row_changes(relay, window, table, ts if exact else None):
-                click.echo(json.dumps({"change": _as_json(change)}, ensure_ascii=False, default=_plain) if as_json else _change_text(change))
+                click.echo(
+                    json.dumps({"change": _as_json(change)}, ensure_ascii=False, default=_plain)
+                    if as_json
+                    else _change_text(change)
+                )
 
 
 def _window_lines(window: dict[str, Any]) -> list[str]:
     lines = [
         f"window ({window['lo']}, {window['hi']}]  {window['from']} to {window['to']}",
-        f"  {window['transactions']:,} transactions, {window['changes']:,} row changes, {len(window['ddls'])} DDL, schema version {window['schema_version']}",
+        (
+            f"  {window['transactions']:,} transactions, {window['changes']:,} row changes, {len(window['ddls'])} DDL,"
+            f" schema version {window['schema_version']}"
+        ),
         f"  record {window['record']}",
     ]
-    lines += [f"  part {part['path']}: {part['transactions']:,} transactions, {part['rows']:,} rows, {part['bytes']:,} bytes" for part in window["parts"]]
+    lines += [
+        f"  part {part['path']}: {part['transactions']:,} transactions, {part['rows']:,} rows, {part['bytes']:,} bytes"
+        for part in window["parts"]
+    ]
     for ddl in window["ddls"]:
         query = " ".join(str(ddl["query"]).split())
-        lines.append(f"  DDL at {ddl['commit_ts']}, job {ddl['job_id']}, type {ddl['type']}, schema {ddl['schema_name']}: {query}")
+        lines.append(
+            f"  DDL at {ddl['commit_ts']}, job {ddl['job_id']}, type {ddl['type']}, schema {ddl['schema_name']}:"
+            f" {query}"
+        )
     lines += [f"  left out by decision: {entry['commit_ts']}: {entry['why']}" for entry in window["skipped"]]
     for entry in window["tables"]:
         lines.append(
-            f"  {entry['table']}: {entry['transactions']:,} transactions, {entry['insert']:,} inserts, {entry['update']:,} updates, {entry['delete']:,} deletes"
+            f"  {entry['table']}: {entry['transactions']:,} transactions, {entry['insert']:,} inserts,"
+            f" {entry['update']:,} updates, {entry['delete']:,} deletes"
         )
     return lines
 
@@ -81,7 +106,10 @@ def _change_text(change: RowChange) -> str:
         return f"{head} can't be decoded: {change.fault}"
     if change.old is not None and change.new is not None:
         changed = [name for name in change.new if change.old.get(name) != change.new[name]]
-        return f"{head} " + (", ".join(f"{name}: {_shown(change.old.get(name))} → {_shown(change.new[name])}" for name in changed) or "unchanged")
+        return f"{head} " + (
+            ", ".join(f"{name}: {_shown(change.old.get(name))} → {_shown(change.new[name])}" for name in changed)
+            or "unchanged"
+        )
     image = change.new if change.new is not None else change.old or {}
     return f"{head} " + ", ".join(f"{name}={_shown(value)}" for name, value in image.items())
 

@@ -15,10 +15,33 @@ from embedded.view import View
 
 @click.command("replay")
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--until", metavar="LABEL|TS", help="Stop after the transactions of this snapshot, or of this TSO [the last snapshot].")
-@click.option("--speed", metavar="N|max", default="max", show_default=True, help="Pace: 1 as recorded, 2 twice as fast, max without waiting.")
-@click.option("--strategy", type=click.Choice(["range", "hash", "score"]), default="range", show_default=True, help="How the pump client spreads transactions over the pumps.")
-@click.option("--patience", metavar="S", type=float, default=900.0, show_default=True, help="Give up when nothing moves for so many seconds.")
+@click.option(
+    "--until",
+    metavar="LABEL|TS",
+    help="Stop after the transactions of this snapshot, or of this TSO [the last snapshot].",
+)
+@click.option(
+    "--speed",
+    metavar="N|max",
+    default="max",
+    show_default=True,
+    help="Pace: 1 as recorded, 2 twice as fast, max without waiting.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["range", "hash", "score"]),
+    default="range",
+    show_default=True,
+    help="How the pump client spreads transactions over the pumps.",
+)
+@click.option(
+    "--patience",
+    metavar="S",
+    type=float,
+    default=900.0,
+    show_default=True,
+    help="Give up when nothing moves for so many seconds.",
+)
 @click.pass_context
 def command(ctx: click.Context, directory: Path, until: str | None, speed: str, strategy: str, patience: float) -> None:
     """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice up`), and wait until
@@ -40,7 +63,10 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
         replay.clear(stack, directory, display.say)
         site = stack.site()
         view = View(site)
-        display.say(f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'}, {tso_text(target)}")
+        display.say(
+            f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'},"
+            f" {tso_text(target)}"
+        )
         try:
             replay.send(stack, label, speed, strategy)
             done = replay.wait_applied(
@@ -50,7 +76,7 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
         finally:
             view.close()
     click.echo(
-        f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes, {done.ddls_applied} DDL statements "
-        f"in {done.windows_applied} windows; checkpoint {done.checkpoint}"
+        f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes, {done.ddls_applied} DDL"
+        f" statements in {done.windows_applied} windows; checkpoint {done.checkpoint}"
     )
     click.echo(f"MariaDB: host {LOOPBACK} port {site.ports['mariadb']} user root, no password")

@@ -14,8 +14,20 @@ from embedded.stack import DEFAULT_RECORDING
 
 
 @click.command("run")
-@click.option("--recording", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=DEFAULT_RECORDING, help="What to replay [the recording `shop`].")
-@click.option("--speed", metavar="N|max", default="1", show_default=True, help="Pace: 1 as recorded, 2 twice as fast, max without waiting.")
+@click.option(
+    "--recording",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=DEFAULT_RECORDING,
+    help="What to replay [the recording `shop`].",
+)
+@click.option(
+    "--speed",
+    metavar="N|max",
+    default="1",
+    show_default=True,
+    help="Pace: 1 as recorded, 2 twice as fast, max without waiting.",
+)
 @click.pass_context
 def command(ctx: click.Context, directory: Path, speed: str) -> int:
     """Start everything on empty data, replay recorded TiDB traffic through it, compare the downstream with the
@@ -23,7 +35,8 @@ def command(ctx: click.Context, directory: Path, speed: str) -> int:
     directory = directory.absolute()
     recording = Recording(directory)
     totals = {
-        label.name: sum(1 for each in recording.transactions(label.ts).values() if each.commit_ts) for label in recording.labels
+        label.name: sum(1 for each in recording.transactions(label.ts).values() if each.commit_ts)
+        for label in recording.labels
     }
     with stop_signals_raise(), ReplayProgress() as display:
         summary = run(
@@ -45,8 +58,11 @@ def _print(summary: RunSummary) -> None:
         "DDL statements": f"{summary.ddls:,}",
         "windows": f"{summary.windows:,}",
         "rows/s": f"{summary.rows_per_s:,.0f} (from the first commit upstream to the last checkpoint)",
-        "lag": f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max {summary.lag_max_ms / 1000:.2f} s"
-        f" (commit upstream to checkpoint downstream, {'sent as fast as possible' if summary.speed == 'max' else f'recorded speed x {summary.speed}'})",
+        "lag": (
+            f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max"
+            f" {summary.lag_max_ms / 1000:.2f} s (commit upstream to checkpoint downstream,"
+            f" {'sent as fast as possible' if summary.speed == 'max' else f'recorded speed x {summary.speed}'})"
+        ),
         "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
         "differences": str(len(summary.differences)),
         "time": f"{summary.total_s:.0f} s, {summary.start_s:.0f} s of them to start",

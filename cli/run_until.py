@@ -21,10 +21,11 @@ _POLL_S = 0.5
 @config_option
 @click.pass_context
 def command(ctx: click.Context, moment: str, follow: bool, config: str | None) -> None:
-    """Have applying go to exactly a commit timestamp, in the middle of a window if need be, and wait there until `sluice resume`.
+    """Have applying go to exactly a commit timestamp, in the middle of a window if need be, and wait there until
+    `sluice resume`.
 
-    TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC without a zone): everything committed
-    until then is in.
+    TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC without a zone):
+    everything committed until then is in.
     """
     from etl import operate
 
@@ -47,7 +48,10 @@ def _follow(settings: Settings, ts: int) -> None:
             shown = key
             where = operate.tso_text(at) if at else "unknown"
             left = "" if at is None else f", {max(0, (ts >> 18) - (at >> 18)) / 1000:,.1f} s of upstream time to go"
-            click.echo(f"checkpoint {where}{left}, landed through {landed}" + "".join(f"; {text}" for text in now["errors"].values()))
+            click.echo(
+                f"checkpoint {where}{left}, landed through {landed}"
+                + "".join(f"; {text}" for text in now["errors"].values())
+            )
         if at is not None and at >= ts:
             return
         if now["apply_paused"] or now["apply_until_ts"] != ts:

@@ -60,7 +60,11 @@ def collect(stack: Stack) -> dict[str, Any]:
 
     site = stack.site()
     result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"}
-    result["airflow"] = {"url": airflow_url(ports["airflow"]), "user": "admin", "password_file": str(password_file(stack.home))}
+    result["airflow"] = {
+        "url": airflow_url(ports["airflow"]),
+        "user": "admin",
+        "password_file": str(password_file(stack.home)),
+    }
     result["upstream"] = {
         "pd_url": f"http://{LOOPBACK}:{ports['cluster']}",
         "etcd_url": f"http://{LOOPBACK}:{ports['etcd-client']}",
@@ -147,9 +151,15 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
     if status["ddl_under_way"]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
     if status["refused"]:
-        lines.append(f"refused     {status['refused']['text'][:300]}; `sluice accept {status['refused']['id']}` or `sluice txn skip`")
+        lines.append(
+            f"refused     {status['refused']['text'][:300]}; `sluice accept {status['refused']['id']}` or `sluice txn"
+            " skip`"
+        )
     lines += _order_lines(status)
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
-    lines += [f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through {pump['max_commit_ts']}" for pump in status["pumps"]]
+    lines += [
+        f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through {pump['max_commit_ts']}"
+        for pump in status["pumps"]
+    ]
     return lines

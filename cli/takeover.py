@@ -14,16 +14,34 @@ if TYPE_CHECKING:
 
 
 @click.command("takeover")
-@click.argument("drainer_toml", metavar="[DRAINER_TOML]", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--check", "check_only", is_flag=True, help="Only say what would stop or differ; nothing is written. With DRAINER_TOML: as that Drainer is set up.")
-@click.option("--copied", "tables", metavar="SCHEMA.TABLE", multiple=True, help="A table without a key, made what it was upstream at the checkpoint; may be repeated.")
+@click.argument(
+    "drainer_toml",
+    metavar="[DRAINER_TOML]",
+    required=False,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option(
+    "--check",
+    "check_only",
+    is_flag=True,
+    help="Only say what would stop or differ; nothing is written. With DRAINER_TOML: as that Drainer is set up.",
+)
+@click.option(
+    "--copied",
+    "tables",
+    metavar="SCHEMA.TABLE",
+    multiple=True,
+    help="A table without a key, made what it was upstream at the checkpoint; may be repeated.",
+)
 @config_option
 @click.pass_context
-def command(ctx: click.Context, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None) -> int:
+def command(
+    ctx: click.Context, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None
+) -> int:
     """Take the downstream over, from where its checkpoint is, and let applying go on.
 
-    Needed after applying was stopped because a Drainer, or another pipeline, wrote to the same downstream; not needed the first time, when
-    the Drainer was stopped before. Refused, with exit code 1, while somebody else may be writing.
+    Needed after applying was stopped because a Drainer, or another pipeline, wrote to the same downstream; not needed
+    the first time, when the Drainer was stopped before. Refused, with exit code 1, while somebody else may be writing.
 
     With --check: connects everywhere and lists what would stop (exit code 1) or differ, and writes nothing.
     """
@@ -33,7 +51,11 @@ def command(ctx: click.Context, drainer_toml: Path | None, check_only: bool, tab
         raise click.UsageError("a drainer.toml goes with --check, and without --config")
     if check_only:
         return _check(_of_drainer(drainer_toml) if drainer_toml else settings_of(ctx, config))
-    click.echo(handover.copied(acting_on(ctx, config), tables) if tables else handover.take_over(acting_on(ctx, config), click.echo))
+    click.echo(
+        handover.copied(acting_on(ctx, config), tables)
+        if tables
+        else handover.take_over(acting_on(ctx, config), click.echo)
+    )
     return 0
 
 

@@ -18,8 +18,9 @@ def command() -> None:
 @config_option
 @click.pass_context
 def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> None:
-    """Leave the transaction committed at COMMIT_TS out of the downstream. It stays in the relay log, unless it can't even be landed.
-    It holds at the next attempt."""
+    """Leave the transaction committed at COMMIT_TS out of the downstream. It stays in the relay log, unless it can't
+    even be landed. It holds at the next attempt.
+    """
     from etl import operate
 
     click.echo(operate.skip_transaction(acting_on(ctx, config), commit_ts, operator(), why))

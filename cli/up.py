@@ -12,7 +12,11 @@ from embedded import LOOPBACK, airflow_url, password_file
 
 @click.command("up")
 @click.argument("parts", nargs=-1)
-@click.option("--recording", type=click.Path(exists=True, file_okay=False, path_type=Path), help="What the stand-in cluster plays [the recording `shop`].")
+@click.option(
+    "--recording",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="What the stand-in cluster plays [the recording `shop`].",
+)
 @click.pass_context
 def command(ctx: click.Context, parts: tuple[str, ...], recording: Path | None) -> None:
     """Start the stack, or only PARTS of it, and leave it running. What runs already stays untouched.

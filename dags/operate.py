@@ -1,7 +1,8 @@
 """DAG ``operate``: what operators do to replication, for those who work in Airflow's UI.
 
-Trigger it with an action. It does what the command `sluice` does: orders and decisions are kept beside the relay log, and the tasks
-of ``replicate`` notice them while they run. What was done or found is in the task's log, and its return value.
+Trigger it with an action. It does what the command `sluice` does: orders and decisions are kept beside the relay log,
+and the tasks of ``replicate`` notice them while they run. What was done or found is in the task's log, and its return
+value.
 """
 
 from __future__ import annotations
@@ -10,7 +11,20 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "accept", "takeover", "handover"]
+ACTIONS = [
+    "show",
+    "status",
+    "pause",
+    "resume",
+    "run-until",
+    "skip-txn",
+    "skip-ddl",
+    "replace-ddl",
+    "remove-decision",
+    "accept",
+    "takeover",
+    "handover",
+]
 
 
 @dag(
@@ -19,17 +33,19 @@ ACTIONS = ["show", "status", "pause", "resume", "run-until", "skip-txn", "skip-d
     is_paused_upon_creation=False,
     tags=["sluice"],
     params={
-        "action": Param("status", type="string", enum=ACTIONS, title="Action", description="What to do. `show` and `status` only look."),
+        "action": Param("status", type="string", enum=ACTIONS, title="Action",
+            description="What to do. `show` and `status` only look."),
         "value": Param(
             None, type=["null", "string"], title="Which",
-            description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as 2026-11-21T12:00:00+00:00 (UTC "
-            "without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, replace-ddl: the DDL's commit_ts or job id. show: where a "
-            "window begins, or a commit_ts in it; empty for the newest. accept: the id of a refusal.",
+            description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as "
+            "2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, "
+            "replace-ddl: the DDL's commit_ts or job id. show: where a window begins, or a commit_ts in it; empty for the "  # noqa: E501
+            "newest. accept: the id of a refusal.",
         ),
         "sql": Param(
             None, type=["null", "string"], format="multiline", title="SQL",
-            description="replace-ddl: the statements that are executed in its place, separated by semicolons; empty for none. No passwords: "
-            "parameters are shown to everyone who may see the run.",
+            description="replace-ddl: the statements that are executed in its place, separated by semicolons; empty "
+            "for none. No passwords: parameters are shown to everyone who may see the run.",
         ),
         "why": Param(None, type=["null", "string"], title="Why", description="Kept with a decision."),
     },
@@ -42,7 +58,12 @@ def operate() -> None:
 
         wanted = params or {}
         said = operate.act(
-            load_settings(), wanted["action"], wanted["value"] or "", wanted["sql"] or "", f"airflow {run_id}", wanted["why"] or ""
+            load_settings(),
+            wanted["action"],
+            wanted["value"] or "",
+            wanted["sql"] or "",
+            f"airflow {run_id}",
+            wanted["why"] or "",
         )
         print(said)
         return said

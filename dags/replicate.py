@@ -17,16 +17,29 @@ RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_del
 
 @dag(
     schedule="@continuous",
-    start_date=datetime(2024, 1, 1, tzinfo=UTC),  # without one, Airflow gives every run the first run's date and skips it
+    start_date=datetime(
+        2024, 1, 1, tzinfo=UTC
+    ),  # without one, Airflow gives every run the first run's date and skips it
     max_active_runs=1,
     catchup=False,
     is_paused_upon_creation=False,
     tags=["sluice"],
     params={
-        "run_seconds": Param(300, type="integer", minimum=1, description="How long one run drains windows before the next begins."),
-        "mode": Param("as in sluice.toml", type="string", enum=["as in sluice.toml", "atomic", "parallel"], description="How this run applies."),
-        "until": Param(None, type=["null", "string"], description="Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
-                       "To have later runs stop there too, use the DAG `operate`."),
+        "run_seconds": Param(
+            300, type="integer", minimum=1, description="How long one run drains windows before the next begins."
+        ),
+        "mode": Param(
+            "as in sluice.toml",
+            type="string",
+            enum=["as in sluice.toml", "atomic", "parallel"],
+            description="How this run applies.",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            description="Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
+            "To have later runs stop there too, use the DAG `operate`.",
+        ),
     },
     default_args=RETRIES,
     doc_md=__doc__,

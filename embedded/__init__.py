@@ -7,4 +7,14 @@ from embedded.stack import Stack
 from embedded.state import StackError
 from embedded.view import View
 
-__all__ = ["LOOPBACK", "PART_NAMES", "PUMP_NAMES", "REPOSITORY", "Stack", "StackError", "View", "airflow_url", "password_file"]
+__all__ = [
+    "LOOPBACK",
+    "PART_NAMES",
+    "PUMP_NAMES",
+    "REPOSITORY",
+    "Stack",
+    "StackError",
+    "View",
+    "airflow_url",
+    "password_file",
+]

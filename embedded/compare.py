@@ -5,8 +5,8 @@ line is {"columns": [...]}, then one row a line, values as text as TiDB prints t
 there are says `snapshots.json` two folders up.
 
 Values compare by meaning: DECIMAL as numbers, FLOAT as float32, DOUBLE as float64, JSON as documents, BIT without
-leading zero bytes, everything else byte for byte, and so what isn't of its kind; rows as a multiset; column names without regard
-to case. Tables listed as `withheld` may be there, and aren't compared.
+leading zero bytes, everything else byte for byte, and so what isn't of its kind; rows as a multiset; column names
+without regard to case. Tables listed as `withheld` may be there, and aren't compared.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _compare_table(path: Path, full: str, schema: str, table: str, connection: C
     missing = +missing
     if missing or extra:
         report.differences.append(
-            f"{full}: {missing.total()} rows missing{_examples(missing)}, {extra.total()} rows too many{_examples(extra)}"
+            f"{full}: {missing.total()} rows missing{_examples(missing)}, {extra.total()} rows too"
+            f" many{_examples(extra)}"
         )
 
 
@@ -156,7 +157,7 @@ def _plain_session(connection: Connection[Any]) -> Iterator[None]:
     internals.decoders, internals.use_unicode = {}, False
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@session.time_zone, @@session.character_set_results")
-        (zone, charset) = cursor.fetchone()
+        zone, charset = cursor.fetchone()
         cursor.execute("SET time_zone = '+00:00', character_set_results = utf8mb4")
     try:
         yield

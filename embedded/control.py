@@ -73,7 +73,9 @@ class ClusterControl:
     def numbered_commits(self) -> list[tuple[int, float, int | None]]:
         """Every commit so far: (commit_ts, Unix time in ms, the workload's transaction number or None), ascending."""
         found: list[tuple[int, float, int | None]] = []
-        while part := _request("GET", f"{self._url}/commits?after={found[-1][0] if found else 0}&limit=10000", timeout_s=30):
+        while part := _request(
+            "GET", f"{self._url}/commits?after={found[-1][0] if found else 0}&limit=10000", timeout_s=30
+        ):
             found += [(entry[0], entry[1], entry[2]) for entry in part]
         return found
 
@@ -160,6 +162,9 @@ def clear_registry(etcd_port: int) -> int:
     answer = _request(
         "POST",
         f"http://{LOOPBACK}:{etcd_port}/v3/kv/deleterange",
-        {"key": base64.b64encode(REGISTRY_PREFIX.encode()).decode(), "range_end": base64.b64encode(end.encode()).decode()},
+        {
+            "key": base64.b64encode(REGISTRY_PREFIX.encode()).decode(),
+            "range_end": base64.b64encode(end.encode()).decode(),
+        },
     )
     return int(answer.get("deleted", 0))

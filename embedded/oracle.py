@@ -119,8 +119,10 @@ class Oracle:
         self._committed = max(self._committed, commit_ts)
 
     async def send(self, start_ts: int, ahead_ms: int) -> None:
-        """The transaction that began at `start_ts` is about to send its Prewrite: time goes on to where it began, as far as the
-        bound allows. Returns when that is no more than `ahead_ms` short of it, for nobody has a timestamp of the future."""
+        """The transaction that began at `start_ts` is about to send its Prewrite: time goes on to where it began, as
+        far as the bound allows. Returns when that is no more than `ahead_ms` short of it, for nobody has a timestamp of
+        the future.
+        """
         self._sent = max(self._sent, start_ts)
         while self.bound is not None and self.bound <= start_ts - compose(ahead_ms):
             self._moved.clear()

@@ -45,8 +45,9 @@ class PumpWriter(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of transactions. `retried`: Prewrites that no pump took at first; `undelivered`: Commits and Rollbacks that
-    their pump never took (it can ask TiKV); `refused`: commits that TiKV refused, rolled back by somebody else."""
+    """Counts of transactions. `retried`: Prewrites that no pump took at first; `undelivered`: Commits and Rollbacks
+    that their pump never took (it can ask TiKV); `refused`: commits that TiKV refused, rolled back by somebody else.
+    """
 
     transactions: int = 0
     sent: int = 0
@@ -191,7 +192,9 @@ class Player:
             self._settle(released)
 
     def _settle(self, txn: Transaction) -> None:
-        """Ends the transaction if its Prewrite is acknowledged, its turn has come, and the stream has reached its end."""
+        """Ends the transaction if its Prewrite is acknowledged, its turn has come, and the stream has
+        reached its end.
+        """
         ready = txn.start_ts in (self._released if txn.commit_ts else self._acked)
         if not ready or (txn.second and txn.start_ts not in self._seconds):
             return

@@ -1,9 +1,9 @@
 """Child processes that outlive their starter: start them, tell whether they live, end them with all they started.
 
 A process is known by its pid and its start time (clock ticks since boot, field 22 of ``/proc/PID/stat``), so a pid that
-was given to somebody else meanwhile is never mistaken for ours. Every child carries ``SLUICE_STATE`` and ``SLUICE_PART``
-in its environment and passes them on: what is left of a part, or of a whole stack, can be found by them even when its
-parent is long gone.
+was given to somebody else meanwhile is never mistaken for ours. Every child carries ``SLUICE_STATE`` and
+``SLUICE_PART`` in its environment and passes them on: what is left of a part, or of a whole stack, can be found by them
+even when its parent is long gone.
 """
 
 from __future__ import annotations
@@ -47,18 +47,28 @@ def is_alive(process: ProcessId) -> bool:
     return start_ticks(process.pid) == process.started
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> tuple[subprocess.Popen[bytes], ProcessId]:
+def spawn(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
+) -> tuple[subprocess.Popen[bytes], ProcessId]:
     """Start a child in a session of its own; its output is appended to `log`. Raises OSError if it can't be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         child = subprocess.Popen(
-            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     return child, ProcessId(child.pid, start_ticks(child.pid) or 0)
 
 
 def marked(state_dir: Path, part: str | None = None) -> list[int]:
-    """Pids of all processes that carry the marks of this state folder (and of `part`), this one and its parents left out."""
+    """Pids of all processes that carry the marks of this state folder (and of `part`), this one and its parents left
+    out.
+    """
     wanted = {f"{STATE_MARK}={state_dir}".encode()}
     if part is not None:
         wanted.add(f"{PART_MARK}={part}".encode())

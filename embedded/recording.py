@@ -2,7 +2,8 @@
 
 A recording is a folder:
 
-    recording.json            {"name", "cluster_id", ...}; "new_collation_enabled" (true, false) if no row shows it, see embedded.collations
+    recording.json            {"name", "cluster_id", ...}; "new_collation_enabled" (true, false) if no row shows it,
+                              see embedded.collations
     binlogs.bin.gz            every binlog.Binlog payload in arrival order, each after its length (unsigned LEB128)
     snapshots.json            [{"label", "ts", "tables": {"schema.table": rows}}], ascending ts
     snapshots/<label>/        the tables as of that ts, see embedded.compare
@@ -99,7 +100,9 @@ class Recording:
         self.name = str(head.get("name", self.directory.name))
         self.new_collations: bool | None = head.get("new_collation_enabled")
         if self.new_collations is not None and type(self.new_collations) is not bool:
-            raise RecordingError(f"{self._path('recording.json')}: new_collation_enabled is true or false, not {self.new_collations!r}")
+            raise RecordingError(
+                f"{self._path('recording.json')}: new_collation_enabled is true or false, not {self.new_collations!r}"
+            )
         self.labels = self._read_labels()
         for needed in ("binlogs.bin.gz", "tikv-meta.jsonl.gz"):
             self._path(needed)
@@ -222,7 +225,8 @@ class Recording:
                     offset += used + length
         except (EOFError, OSError, zlib.error) as error:
             raise RecordingError(
-                f"{path}, record {index} at byte {offset} of the unpacked stream: damaged or cut off ({error}); {_AGAIN}"
+                f"{path}, record {index} at byte {offset} of the unpacked stream: damaged or cut off ({error});"
+                f" {_AGAIN}"
             ) from error
 
     def _txn_status(self) -> dict[int, TxnWrite]:

@@ -1,4 +1,6 @@
-"""Replaying a recording through a running stack: a fresh upstream and downstream, then wait until all of it is applied."""
+"""Replaying a recording through a running stack: a fresh upstream and downstream, then wait until all of
+it is applied.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ class Patience:
 
 
 def clear(stack: Stack, recording: Path, report: Report) -> None:
-    """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream, and a stand-in cluster
-    that plays `recording`. The pipeline is paused meanwhile. Raises StackError."""
+    """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream, and a stand-in
+    cluster that plays `recording`. The pipeline is paused meanwhile. Raises StackError.
+    """
     running = stack.running()
     if not running:
         raise StackError("no stack is running: start one with `sluice up`")
@@ -57,7 +60,10 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     """No task of the DAG runs when this returns, and none starts until the DAG is unpaused."""
     if not airflow.is_known():
         errors = airflow.import_errors()
-        raise StackError("Airflow doesn't know the DAG replicate" + (f": {'; '.join(errors)}" if errors else " (yet): try again in a few seconds"))
+        raise StackError(
+            "Airflow doesn't know the DAG replicate"
+            + (f": {'; '.join(errors)}" if errors else " (yet): try again in a few seconds")
+        )
     airflow.pause(True)
     deadline = time.monotonic() + _END_TASKS_S
     while True:
@@ -69,7 +75,9 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
         if not runs and not tasks:
             return
         if time.monotonic() > deadline:
-            raise StackError(f"the pipeline's tasks didn't end within {_END_TASKS_S:.0f} s; `sluice down` and `sluice up` will do it")
+            raise StackError(
+                f"the pipeline's tasks didn't end within {_END_TASKS_S:.0f} s; `sluice down` and `sluice up` will do it"
+            )
         # They would find out by themselves at their next heartbeat, seconds from now.
         for task in tasks:
             with contextlib.suppress(psutil.Error):
@@ -91,7 +99,9 @@ def _task_processes(stack: Stack) -> list[psutil.Process]:
 
 
 def send(stack: Stack, until: str | int | None, speed: str, strategy: str) -> None:
-    """Let the stand-in cluster send its recording through `until` (label, TSO, or None for all of it). Raises StackError."""
+    """Let the stand-in cluster send its recording through `until` (label, TSO, or None for all of it). Raises
+    StackError.
+    """
     ClusterControl(stack.site().ports["cluster-control"]).replay(until, speed, strategy)
 
 
@@ -117,7 +127,8 @@ def wait_applied(
     sent: bool = True,
     interval_s: float = 0.25,
 ) -> Progress:
-    """Wait until the checkpoint is at `target` (TSO) or beyond and, with `sent`, the replay was sent. Returns the last Progress.
+    """Wait until the checkpoint is at `target` (TSO) or beyond and, with `sent`, the replay was sent. Returns the last
+    Progress.
 
     Parts may go down and come back meanwhile. `tend` is called about once a second. Raises StackError if the stand-in
     cluster failed, or if nothing moved for `patience.give_up_s`.
@@ -149,7 +160,9 @@ def wait_applied(
 
 
 def is_sent(control: ClusterControl) -> bool:
-    """Whether the stand-in cluster has sent all it was told to; False while it doesn't answer. Raises StackError if it failed."""
+    """Whether the stand-in cluster has sent all it was told to; False while it doesn't answer. Raises StackError if it
+    failed.
+    """
     try:
         status = control.status()
     except Unreachable:
@@ -162,7 +175,10 @@ def is_sent(control: ClusterControl) -> bool:
 def hint(stack: Stack) -> str:
     """Why it may stand still: parts that are down, and the last error in the pipeline's task logs."""
     parts = [f"Not running: {', '.join(dead)} (`sluice up` starts them again)."] if (dead := stack.dead()) else []
-    logs = sorted((stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=*/*.log"), key=lambda path: path.stat().st_mtime)
+    logs = sorted(
+        (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=*/*.log"),
+        key=lambda path: path.stat().st_mtime,
+    )
     for log in reversed(logs[-4:]):
         if error := _last_error(log):
             parts.append(f"The last error in {log}: {error}")

@@ -57,8 +57,8 @@ Show = Callable[[Label, Progress], None]
 
 @contextlib.contextmanager
 def fresh_stack(stack: Stack, recording: Path | None, report: Report) -> Iterator[None]:
-    """The stack, started on empty data, while the block runs; everything is stopped afterwards, whatever happens. Without
-    a `recording` it is for live traffic.
+    """The stack, started on empty data, while the block runs; everything is stopped afterwards, whatever happens.
+    Without a `recording` it is for live traffic.
 
     Raises StackError if a stack that somebody started to stay, or another run, is up in the same folder.
     """
@@ -67,7 +67,10 @@ def fresh_stack(stack: Stack, recording: Path | None, report: Report) -> Iterato
         raise StackError(f"`sluice run` is running already in {stack.home} (process {state.runner.pid})")
     if stack.running():
         if state.runner is None:
-            raise StackError(f"a stack is up in {stack.home}: stop it with `sluice down` first, or replay into it with `sluice replay`")
+            raise StackError(
+                f"a stack is up in {stack.home}: stop it with `sluice down` first, or replay into it with `sluice"
+                " replay`"
+            )
         report("an earlier run was killed and left its processes behind: stopping them")
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1", "pump-2", "mariadb", "spark", "relay", "logs")
@@ -83,9 +86,9 @@ def fresh_stack(stack: Stack, recording: Path | None, report: Report) -> Iterato
 def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = "1") -> RunSummary:
     """Replay the recording in `directory` through its last snapshot and compare the downstream at each of them.
 
-    Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1 as
-    recorded, "max" without waiting. `report` gets lines of text, `show` the progress several times a second. Parts that die
-    are started again. Raises StackError or RecordingError; the stack is down when this returns or raises.
+    Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1
+    as recorded, "max" without waiting. `report` gets lines of text, `show` the progress several times a second. Parts
+    that die are started again. Raises StackError or RecordingError; the stack is down when this returns or raises.
     """
     recording = Recording(directory)
     if not recording.labels:
@@ -117,7 +120,9 @@ def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = 
                 _compare(site, directory, label, report, summary)
                 relay.set_control(_through(labels[at + 1 :]))
                 holds.append((held, time.time() * 1000))
-            _sum_up(summary, progress, trace.moves(), _without(holds, trace, ClusterControl(site.ports["cluster-control"])))
+            _sum_up(
+                summary, progress, trace.moves(), _without(holds, trace, ClusterControl(site.ports["cluster-control"]))
+            )
         finally:
             trace.stop()
             view.close()
@@ -138,7 +143,8 @@ def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
         time.sleep(0.25)
     errors = "; ".join(airflow.import_errors())
     raise StackError(
-        f"the tasks of the DAG replicate didn't start within {_PIPELINE_START_S:.0f} s (states: {states}). {errors or replay.hint(stack)}"
+        f"the tasks of the DAG replicate didn't start within {_PIPELINE_START_S:.0f} s (states: {states})."
+        f" {errors or replay.hint(stack)}"
     )
 
 
@@ -161,7 +167,10 @@ def _compare(site: Site, directory: Path, label: Label, report: Report, summary:
     summary.tables += found.tables
     summary.rows_compared += found.rows
     summary.differences += [f"{label.name}: {line}" for line in found.differences]
-    report(f"snapshot {label.name}: {found.tables} tables, {found.rows} rows compared, {len(found.differences)} differences")
+    report(
+        f"snapshot {label.name}: {found.tables} tables, {found.rows} rows compared, {len(found.differences)}"
+        " differences"
+    )
 
 
 def _without(holds: list[tuple[float, float]], trace: CheckpointTrace, control: ClusterControl) -> list[float]:

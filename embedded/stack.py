@@ -1,8 +1,8 @@
 """The one-machine stack: everything that replication needs, as child processes with their data under one folder.
 
-    stack = Stack(Path(".sluice"))
-    stack.up()          # starts what isn't running and waits until it serves
-    stack.down()        # ends all of it, whatever state it is in
+stack = Stack(Path(".sluice"))
+stack.up()          # starts what isn't running and waits until it serves
+stack.down()        # ends all of it, whatever state it is in
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def default_home() -> Path:
 
 
 class Stack:
-    """The stack in one state folder. Ports are chosen once a folder and kept, so a part that comes back has its old address."""
+    """The stack in one state folder. Ports are chosen once a folder and kept, so a part that comes back has its old
+    address.
+    """
 
     def __init__(self, home: Path | None = None, dags: Path = REPOSITORY / "dags", settings: str = "") -> None:
         """`settings`: further sections for the pipeline's sluice.toml."""
@@ -93,7 +95,14 @@ class Stack:
                 continue
             alive = is_alive(started.process)
             result.append(
-                PartStatus(name, "running" if alive else "dead", started.process.pid if alive else None, started.host, started.ports, started.log)
+                PartStatus(
+                    name,
+                    "running" if alive else "dead",
+                    started.process.pid if alive else None,
+                    started.host,
+                    started.ports,
+                    started.log,
+                )
             )
         return result
 
@@ -108,14 +117,17 @@ class Stack:
     # ---- starting ---------------------------------------------------------------------------------------------------
 
     def up(
-        self, names: Collection[str] = (), recording: Path | None = None, report: Report = lambda line: None, live: bool = False
+        self,
+        names: Collection[str] = (),
+        recording: Path | None = None,
+        report: Report = lambda line: None,
+        live: bool = False,
     ) -> list[str]:
         """Start the parts in `names` (all, if empty) that don't run, and wait until each serves.
 
-        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept if None); with `live` it
-        plays none and is there for live traffic. Calls
-        `report` with a line a part. Returns the names of the parts that were started. Raises StackError, with the end
-        of the log of the part that failed; what came up stays up.
+        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept if None); with `live`
+        it plays none and is there for live traffic. Calls `report` with a line a part. Returns the names of the parts
+        that were started. Raises StackError, with the end of the log of the part that failed; what came up stays up.
         """
         unknown = set(names) - set(PART_NAMES)
         if unknown:
@@ -155,11 +167,16 @@ class Stack:
             taken = {name: port for name, port in state.ports.items() if port_is_free(port)}
             return choose_ports(PORT_NAMES, taken)
         for port_name in PORT_NAMES:
-            owner = {"etcd-client": "etcd", "etcd-peer": "etcd", "cluster-control": "cluster", "airflow": "airflow-api"}.get(port_name, port_name)
+            owner = {
+                "etcd-client": "etcd",
+                "etcd-peer": "etcd",
+                "cluster-control": "cluster",
+                "airflow": "airflow-api",
+            }.get(port_name, port_name)
             if owner in wanted and port_name in state.ports and not _becomes_free(state.ports[port_name]):
                 raise StackError(
-                    f"port {state.ports[port_name]} of {owner} is used by another program; end that, or move the whole stack to other ports: "
-                    "sluice down, then sluice up"
+                    f"port {state.ports[port_name]} of {owner} is used by another program; end that, or move the whole"
+                    " stack to other ports: sluice down, then sluice up"
                 )
         return choose_ports(PORT_NAMES, state.ports)
 
@@ -233,7 +250,8 @@ class Stack:
                 if time.monotonic() > deadline:
                     reason = f"{type(error).__name__}: {error}"
                     raise StackError(
-                        f"{part.name} was not ready within {part.start_timeout_s:.0f} s; the last answer: {reason}\n{_tail(log, log_start)}"
+                        f"{part.name} was not ready within {part.start_timeout_s:.0f} s; the last answer:"
+                        f" {reason}\n{_tail(log, log_start)}"
                     ) from None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.3)

@@ -26,7 +26,9 @@ from typing import Any
 from embedded.processes import ProcessId
 
 _FORMAT = 1
-_PORT_RANGE = range(21_000, 32_000)  # below the kernel's range for outgoing connections, which could take a port while its part is down
+_PORT_RANGE = range(
+    21_000, 32_000
+)  # below the kernel's range for outgoing connections, which could take a port while its part is down
 
 
 class StackError(RuntimeError):
@@ -66,7 +68,9 @@ def load_state(state_dir: Path) -> State:
     except FileNotFoundError:
         return State()
     except (OSError, ValueError) as error:
-        raise StackError(f"{path} can't be read ({error}); run `make clean` to begin with an empty state folder") from None
+        raise StackError(
+            f"{path} can't be read ({error}); run `make clean` to begin with an empty state folder"
+        ) from None
     if raw.get("format") != _FORMAT:
         raise StackError(f"{path} has format {raw.get('format')!r}, this version knows {_FORMAT}; run `make clean`")
     runner = raw["runner"]
@@ -74,7 +78,9 @@ def load_state(state_dir: Path) -> State:
         ports=raw["ports"],
         recording=raw["recording"],
         runner=ProcessId(**runner) if runner else None,
-        parts={name: Started(**{**part, "process": ProcessId(**part["process"])}) for name, part in raw["parts"].items()},
+        parts={
+            name: Started(**{**part, "process": ProcessId(**part["process"])}) for name, part in raw["parts"].items()
+        },
     )
 
 
@@ -94,7 +100,9 @@ def locked(state_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StackError(f"another sluice command is starting or stopping the stack in {state_dir}; try again when it is done") from None
+            raise StackError(
+                f"another sluice command is starting or stopping the stack in {state_dir}; try again when it is done"
+            ) from None
         yield
 
 

@@ -1,4 +1,6 @@
-"""How far replication is, seen from outside: what the relay log holds, what the downstream's checkpoint says, how late it is."""
+"""How far replication is, seen from outside: what the relay log holds, what the downstream's checkpoint says, how late
+it is.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,9 @@ class View:
 
 
 class CheckpointTrace(threading.Thread):
-    """Notes when the checkpoint moved, every `interval_s`, from a thread of its own; from that comes the lag of each commit."""
+    """Notes when the checkpoint moved, every `interval_s`, from a thread of its own; from that comes the lag of each
+    commit.
+    """
 
     def __init__(self, port: int, interval_s: float = 0.03) -> None:
         super().__init__(name="checkpoint-trace", daemon=True)

@@ -40,8 +40,9 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """`rate`: transactions/s, None: as many as the pumps take. `transactions`: how many, None: until stopped. `rows`: row
-    changes a transaction. `updates`: share of the changes in load tables that are updates. `row_bytes`: length of `pad`.
+    """`rate`: transactions/s, None: as many as the pumps take. `transactions`: how many, None: until stopped. `rows`:
+    row changes a transaction. `updates`: share of the changes in load tables that are updates. `row_bytes`: length of
+    `pad`.
     """
 
     rate: float | None = 20.0

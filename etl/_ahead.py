@@ -93,14 +93,18 @@ class Batch:
     _relay: RelayLog | None = field(default=None, repr=False)
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
-        """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while nothing
-        comes, and ValueError when they are not all there."""
+        """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while
+        nothing comes, and ValueError when they are not all there.
+        """
         last: Step | None = None
         for step in from_batches(self._record_batches(stop)):
             last = step
             yield step
         if last is None or last.commit_ts != self.hi or last.kind != "commit":
-            raise ValueError(f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is incomplete")
+            raise ValueError(
+                f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is"
+                " incomplete"
+            )
 
     def confirm(self, step: Step, begun: bool = False) -> None:
         """See `etl.sinks.sink.Confirm`. Raises DecidedAnewError and HeldError."""
@@ -145,9 +149,15 @@ class Ahead:
     """
 
     def __init__(
-        self, relay: RelayLog, prepare: Prepare, limits: Apply, after_ts: int, flight: Flight | None = None, safe_until: int = 0,
+        self,
+        relay: RelayLog,
+        prepare: Prepare,
+        limits: Apply,
+        after_ts: int,
+        flight: Flight | None = None,
+        safe_until: int = 0,
         until_ts: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._relay = relay
         self._until_ts = until_ts
         self._prepare = prepare
@@ -218,23 +228,43 @@ class Ahead:
             safe = batch.after_ts < self._safe_until
             flight = self._flight if self._flight is not None and batch.after_ts < self._flight.until else None
             before = self._counted_before(windows[0], batch.after_ts)
-            described = [describe_window(w, batch.after_ts, batch.hi, safe, flight, self._behind(w, batch.after_ts)) for w in windows]
+            described = [
+                describe_window(w, batch.after_ts, batch.hi, safe, flight, self._behind(w, batch.after_ts))
+                for w in windows
+            ]
             described[0]["counted_before"] = before
             yield from self._prepare(put_into(described, batch.decisions))
         else:
-            yield from to_batches(iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})]))
+            yield from to_batches(
+                iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})])
+            )
 
     def _behind(self, window: Window, after_ts: int) -> dict[int, list[Window]]:
-        """For DDL that began before its window, by commit_ts: the windows between. Older ones may be gone, and then hold nothing of it."""
+        """For DDL that began before its window, by commit_ts: the windows between. Older ones may be gone, and then
+        hold nothing of it.
+        """
         began = began_before(window, after_ts)
-        return {commit_ts: [w for w in self._relay.windows(ts, window.lo) if w.lo < window.lo] for commit_ts, ts in began.items()}
+        return {
+            commit_ts: [w for w in self._relay.windows(ts, window.lo) if w.lo < window.lo]
+            for commit_ts, ts in began.items()
+        }
 
     def _counted_before(self, window: Window, after_ts: int) -> list[dict[str, Any]]:
-        """What `prepare` has to count anew, see `counting_from`: the windows between such a DDL and `after_ts`, each with the DDL's job."""
+        """What `prepare` has to count anew, see `counting_from`: the windows between such a DDL and `after_ts`, each
+        with the DDL's job.
+        """
         found = []
         for job_id, began_ts in counting_from(window, after_ts).items():
             windows = [w for w in self._relay.windows(began_ts, after_ts) if w.lo < after_ts]
-            at = next(((i, int(ddl["commit_ts"])) for i, w in enumerate(windows) for ddl in w.ddls if ddl.get("job_id") == job_id), None)
+            at = next(
+                (
+                    (i, int(ddl["commit_ts"]))
+                    for i, w in enumerate(windows)
+                    for ddl in w.ddls
+                    if ddl.get("job_id") == job_id
+                ),
+                None,
+            )
             if at is not None:
                 parts = [part.to_dict() for w in windows[at[0] :] for part in w.parts]
                 found.append({"job_id": job_id, "after_ts": at[1], "parts": parts})
@@ -264,7 +294,11 @@ class Ahead:
 
     def _wait_for_flight(self, position: int) -> None:
         if not self._waiting_said:
-            log.warning("changes through %s were begun; waiting until they are landed again, which they are through %s", self._first_hi, position)
+            log.warning(
+                "changes through %s were begun; waiting until they are landed again, which they are through %s",
+                self._first_hi,
+                position,
+            )
             self._waiting_said = True
         self._stopped.wait(_POLL_S)
 
@@ -275,8 +309,9 @@ class Ahead:
         window = self._relay.find(position)
         if window is not None and window.lo > position:
             raise RelayGapError(
-                f"{self._relay.url}: the checkpoint is at {position}, but the next landed window begins at {window.lo}: what lies between was "
-                "removed or never landed; land it again, or copy the downstream anew as of a later time and set its checkpoint"
+                f"{self._relay.url}: the checkpoint is at {position}, but the next landed window begins at {window.lo}:"
+                " what lies between was removed or never landed; land it again, or copy the downstream anew as of a"
+                " later time and set its checkpoint"
             )
         self._at_boundary = position if window is None else -1
         return window
@@ -289,7 +324,10 @@ class Ahead:
             control = self._relay.control()
             until = min((ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None), default=None)
             if (control.apply_paused, until) != (self._paused, self._until):
-                log.info("applying %s", "is paused" if control.apply_paused else "goes on" if until is None else f"goes through {until}")
+                log.info(
+                    "applying %s",
+                    "is paused" if control.apply_paused else "goes on" if until is None else f"goes through {until}",
+                )
             self._paused, self._until = control.apply_paused, until
         return not self._paused and position < self._end()
 
@@ -306,5 +344,7 @@ class Ahead:
     _at_boundary = -1
 
     def _settled(self, position: int) -> bool:
-        """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by name."""
+        """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
+        name.
+        """
         return self._at_boundary == position

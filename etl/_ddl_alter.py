@@ -1,8 +1,8 @@
 """ALTER TABLE made from what a table was and what it is to be.
 
-What a statement says depends on the session it was written in: its database, ANSI_QUOTES, backslashes. What it did doesn't: TiDB keeps
-the whole table as each DDL job leaves it. So the difference is executed, against what the downstream has; what it holds in another
-form (`etl._ddl_forms`) stays in that form.
+What a statement says depends on the session it was written in: its database, ANSI_QUOTES, backslashes. What it did
+doesn't: TiDB keeps the whole table as each DDL job leaves it. So the difference is executed, against what the
+downstream has; what it holds in another form (`etl._ddl_forms`) stays in that form.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _SHORT = {"varchar", "char", "varbinary", "binary"}
 
 
 def alterations(session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """(statements, warnings) that make the downstream's `old` the table it is to be; [] if there is nothing to do. May be asked
-    for again after a crash."""
+    """(statements, warnings) that make the downstream's `old` the table it is to be; [] if there is nothing to do. May
+    be asked for again after a crash.
+    """
     return _Alteration(session, old, table, ddl).result()
 
 
@@ -55,7 +56,13 @@ class _Alteration:
     def result(self) -> tuple[list[str], list[str]]:
         if not self._actual:
             return [], []
-        clauses = [*self._foreign_keys_gone(), *self._columns(), *self._indexes(), *self._foreign_keys(), *self._options()]
+        clauses = [
+            *self._foreign_keys_gone(),
+            *self._columns(),
+            *self._indexes(),
+            *self._foreign_keys(),
+            *self._options(),
+        ]
         pieces = _apart(clauses, self._dialect.indexes_new_columns)
         statements = [f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces]
         if self._partition_names and not partition_clause(self._table):  # before an index that partitions don't allow
@@ -86,7 +93,11 @@ class _Alteration:
         """The downstream's column that is to become (or is) `column`."""
         was = self._pairs.get(column.id)
         named = [column.name] if was is None else [was.name, column.name]
-        if was is not None and column.name.lower() in self._actual and column.name.lower() not in {c.name.lower() for c in self._old.columns if c.public}:
+        if (
+            was is not None
+            and column.name.lower() in self._actual
+            and column.name.lower() not in {c.name.lower() for c in self._old.columns if c.public}
+        ):
             named.reverse()  # it has its new name already
         return next((self._actual[name.lower()] for name in named if name.lower() in self._actual), None)
 
@@ -99,7 +110,11 @@ class _Alteration:
             column = as_bytes(column)
         if column.name.lower() not in bound:
             column = kept_long(column, was, actual.data_type)
-        return replace(column, generated="", generated_stored=False) if column.generated_stored and not actual.generated else column
+        return (
+            replace(column, generated="", generated_stored=False)
+            if column.generated_stored and not actual.generated
+            else column
+        )
 
     def _columns(self) -> Iterator[str]:
         wanted = [c for c in self._table.columns if c.public and not c.hidden]
@@ -119,7 +134,9 @@ class _Alteration:
             same_name = actual.name.lower() == column.name.lower()
             if same_name and not moves and was is not None and self._as_before(was, column, actual) == definition:
                 continue
-            verb = f"MODIFY COLUMN {definition}" if same_name else f"CHANGE COLUMN {quote_name(actual.name)} {definition}"
+            verb = (
+                f"MODIFY COLUMN {definition}" if same_name else f"CHANGE COLUMN {quote_name(actual.name)} {definition}"
+            )
             if same_name and was is None and not moves:
                 continue  # added before an interruption
             yield f"{verb}{place if moves else ''}"
@@ -132,13 +149,18 @@ class _Alteration:
         """The definition that the downstream's column has been given so far, under its present name."""
         if was.tp in _LONG and actual.data_type in _SHORT:
             return ""  # only now it is to be made longer
-        return column_definition(held_as(replace(was, name=column.name), actual.data_type, actual.generated), self._dialect)
+        return column_definition(
+            held_as(replace(was, name=column.name), actual.data_type, actual.generated), self._dialect
+        )
 
     def _in_place(self, wanted: Sequence[Column]) -> set[int]:
-        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or added, behind its neighbour. New
-        columns at the end belong there."""
+        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or added, behind its
+        neighbour. New columns at the end belong there.
+        """
         order = {name: n for n, name in enumerate(self._actual)}
-        places = [(column, order[actual.name.lower()] if (actual := self._where(column)) else None) for column in wanted]
+        places = [
+            (column, order[actual.name.lower()] if (actual := self._where(column)) else None) for column in wanted
+        ]
         best: list[tuple[int, list[Column]]] = []  # the longest ascending run that ends at a place
         for column, at in places:
             if at is not None:
@@ -195,7 +217,9 @@ class _Alteration:
     def _foreign_keys(self) -> Iterator[str]:
         known = {key.get("id") for key in self._old.foreign_keys}
         for key in self._table.foreign_keys:
-            if key.get("id") not in known and not has_foreign_key(self._session, self._table, plain_name(key["fk_name"])):
+            if key.get("id") not in known and not has_foreign_key(
+                self._session, self._table, plain_name(key["fk_name"])
+            ):
                 yield f"ADD {foreign_key_definition(key)}"
 
     def _options(self) -> Iterator[str]:
@@ -209,8 +233,9 @@ class _Alteration:
 
 
 def _apart(clauses: list[str], together: bool) -> list[list[str]]:
-    """The clauses of each statement: in one, which runs as a whole or not at all, unless new columns have to be there before an index
-    on them."""
+    """The clauses of each statement: in one, which runs as a whole or not at all, unless new columns have to be there
+    before an index on them.
+    """
     names = {clause: name[0] for clause in clauses if (name := _NEW_COLUMN.match(clause))}
     keys = " ".join(clause for clause in clauses if clause.startswith("ADD ") and clause not in names)
     needed = not together and any(name.removeprefix("ADD COLUMN ") in keys for name in names.values())
@@ -230,11 +255,14 @@ def _shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape
 
 
 def drop_foreign_keys(session: MySQLSession, table: Table) -> list[str]:
-    """Drop every foreign key of a table and on it; what was dropped, as warnings. TiDB names keys in its own way, so a DDL that
-    drops one upstream may leave it here, in the way of the next statement; rows are never checked against it."""
+    """Drop every foreign key of a table and on it; what was dropped, as warnings. TiDB names keys in its own way, so a
+    DDL that drops one upstream may leave it here, in the way of the next statement; rows are never checked against
+    it.
+    """
     found = session.query(
         "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE "
-        "(CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s) OR (UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s)",
+        "(CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s) OR (UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME"
+        " = %s)",
         (table.schema_name, table.name) * 2,
     )
     warnings = []

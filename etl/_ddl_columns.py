@@ -1,8 +1,8 @@
 """Which column of a table after a DDL is which of the table before it.
 
-TiDB keeps a column's id when it is renamed, moved or changed without touching rows. A change that rewrites rows (a reorganisation)
-leaves a column with a new id: under the old name, or under a new one if the statement renames it too. Such a pair looks like a column
-dropped and another added; the statement tells them apart.
+TiDB keeps a column's id when it is renamed, moved or changed without touching rows. A change that rewrites rows (a
+reorganisation) leaves a column with a new id: under the old name, or under a new one if the statement renames it too.
+Such a pair looks like a column dropped and another added; the statement tells them apart.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def pair_columns(before: Table, after: Table, ddl: Mapping[str, Any]) -> dict[in
 
 
 def _renamed(statement: str) -> Iterator[tuple[str, str]]:
-    """(old, new) of each ``CHANGE [COLUMN] [IF EXISTS] old new`` in a statement, in lower case. Double quotes may be around names as
-    around strings: who asks knows which names there are."""
+    """(old, new) of each ``CHANGE [COLUMN] [IF EXISTS] old new`` in a statement, in lower case. Double quotes may be
+    around names as around strings: who asks knows which names there are.
+    """
     words = [word for word in tokens(statement) if not is_blank(word)]
     for n, word in enumerate(words):
         if word.upper() != "CHANGE":
@@ -81,5 +82,5 @@ def _renamed(statement: str) -> Iterator[tuple[str, str]]:
 
 def _plain(word: str) -> str:
     quote = word[0]
-    text = word[1:-1].replace(quote * 2, quote) if quote in "`\"" and len(word) > 1 else word
+    text = word[1:-1].replace(quote * 2, quote) if quote in '`"' and len(word) > 1 else word
     return text.lower()

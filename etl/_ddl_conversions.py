@@ -1,7 +1,8 @@
 """Which columns of a DDL hold other values afterwards, how their present values are read, and what they become.
 
-TiDB rewrites a column whose type changes in a way that touches rows (a reorganisation; the column gets a new id) by rules of its own, and
-none of it is in the binlog. No server has the same rules, so the new values are computed here from those that the downstream holds.
+TiDB rewrites a column whose type changes in a way that touches rows (a reorganisation; the column gets a new id) by
+rules of its own, and none of it is in the binlog. No server has the same rules, so the new values are computed here
+from those that the downstream holds.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _SHOWN_DIGITS = 6
 
 
 class UnconvertibleError(Exception):
-    """Values that can't be made what the upstream made of them; names column, both types, one value and the reason. `raw`: the value
-    as `value_expression` gave it."""
+    """Values that can't be made what the upstream made of them; names column, both types, one value and the reason.
+    `raw`: the value as `value_expression` gave it.
+    """
 
     def __init__(self, message: str, raw: bytes | None = None) -> None:
         super().__init__(message)
@@ -60,7 +62,11 @@ class Conversion:
 def conversions(ddl: Mapping[str, Any]) -> list[Conversion]:
     """The columns of a DDL whose values have to be computed."""
     job_id = int(ddl.get("job_id") or 0)
-    return [Conversion(change, job_id) for change in changed_columns(ddl) if change.before.is_base_table and _computed(change.old, change.new)]
+    return [
+        Conversion(change, job_id)
+        for change in changed_columns(ddl)
+        if change.before.is_base_table and _computed(change.old, change.new)
+    ]
 
 
 def _computed(old: Column, new: Column) -> bool:
@@ -72,14 +78,22 @@ def _computed(old: Column, new: Column) -> bool:
 
 
 def _served(old: Column, new: Column) -> bool:
-    """Whether any server's own conversion is exact for every value: integers, which are cut off at the bounds, and longer text."""
+    """Whether any server's own conversion is exact for every value: integers, which are cut off at the bounds, and
+    longer text.
+    """
     if old.kind == new.kind == "int":
         return True
-    if old.kind != new.kind or old.kind not in ("text", "binary") or (old.charset, old.tp == _CHAR) != (new.charset, new.tp == _CHAR):
+    if (
+        old.kind != new.kind
+        or old.kind not in ("text", "binary")
+        or (old.charset, old.tp == _CHAR) != (new.charset, new.tp == _CHAR)
+    ):
         return False
     if old.kind == "binary" and old.tp == _CHAR:
         return old.flen == new.flen
-    return new.flen < 0 or (0 <= old.flen <= new.flen and (new.tp in (*_SHORT_TEXT, _CHAR)) == (old.tp in (*_SHORT_TEXT, _CHAR)))
+    return new.flen < 0 or (
+        0 <= old.flen <= new.flen and (new.tp in (*_SHORT_TEXT, _CHAR)) == (old.tp in (*_SHORT_TEXT, _CHAR))
+    )
 
 
 def session_of(ddl: Mapping[str, Any]) -> Session:
@@ -107,14 +121,20 @@ def _time(ts: int) -> datetime.datetime:
 
 
 def value_expression(column: Column, reference: str) -> str:
-    """SQL whose text identifies a column's value to the byte, and from which `read` gets it. `reference`: the column in SQL."""
+    """SQL whose text identifies a column's value to the byte, and from which `read` gets it. `reference`: the column in
+    SQL.
+    """
     if column.kind == "binary":
         return reference
     if column.kind in ("text", "json"):
         return f"CAST(CONVERT({reference} USING utf8mb4) AS BINARY)"
     if column.kind in ("float", "double"):
         return f"CAST({reference}+0e0 AS CHAR)"
-    return f"CAST(CAST({reference} AS UNSIGNED) AS CHAR)" if column.kind in ("enum", "set", "bit") else f"CAST({reference} AS CHAR)"
+    return (
+        f"CAST(CAST({reference} AS UNSIGNED) AS CHAR)"
+        if column.kind in ("enum", "set", "bit")
+        else f"CAST({reference} AS CHAR)"
+    )
 
 
 def read(column: Column, raw: bytes) -> Any:
@@ -145,8 +165,10 @@ def computed(conversion: Conversion, raw: Sequence[bytes], session: Session) -> 
 
 
 def _taken(values: Sequence[float], old: Column, new: Column, session: Session) -> Iterator[str]:
-    """FLOATs of which TiDB shows, and the downstream holds, six digits at most: several numbers look the same. Where they don't all
-    become the same, one with six digits raises ConversionError; one with fewer is what it looks like, if anything is."""
+    """FLOATs of which TiDB shows, and the downstream holds, six digits at most: several numbers look the same. Where
+    they don't all become the same, one with six digits raises ConversionError; one with fewer is what it looks like, if
+    anything is.
+    """
     for value in values:
         if value == 0 or _SMALL_FLOAT <= abs(value) < _LARGE_FLOAT:
             continue
@@ -154,7 +176,11 @@ def _taken(values: Sequence[float], old: Column, new: Column, session: Session) 
         if len({repr(item) for item in convert(list(_alike(value, shown)), old, new, session).to_pylist()}) == 1:
             continue
         if len(shown.partition("e")[0].strip("-").replace(".", "")) >= _SHOWN_DIGITS:
-            raise ConversionError(value, f"{shown}: TiDB shows six digits of such a FLOAT, the downstream holds no more, and the others count here")
+            raise ConversionError(
+                value,
+                f"{shown}: TiDB shows six digits of such a FLOAT, the downstream holds no more, and the others count"
+                " here",
+            )
         yield shown
 
 

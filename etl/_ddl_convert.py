@@ -1,15 +1,16 @@
-"""Columns that are given another type: their new values are computed, put into a column of the new type, and that takes the old one's
-place. The statement itself then finds the type as it is to be.
+"""Columns that are given another type: their new values are computed, put into a column of the new type, and that takes
+the old one's place. The statement itself then finds the type as it is to be.
 
 For each column two tables in `sluice_recycle`, and a third for the DDL:
 
-    old_<job>_<column>   k: SHA-256 of a value, v: the value      every distinct value of the column, by the server itself
-    new_<job>_<column>   k, v: what it becomes                    loaded; the table's rows find it by the hash of their value
-    swapped_<job>        c: a column's id                         written before the new column takes the old one's place
+    old_<job>_<column>   k: SHA-256 of a value, v: the value   every distinct value of the column, by the server itself
+    new_<job>_<column>   k, v: what it becomes                 loaded; the rows find it by the hash of their value
+    swapped_<job>        c: a column's id                      written before the new column takes the old one's place
 
-Nothing but these is touched before every value has been computed. A crash anywhere is told by what is there: with the new column beside
-the old one, all is done again from the old values; without it, and with the column's id in `swapped`, that column is done. `swapped` goes
-last, when the whole DDL has been executed. No key of the table is needed, and memory is bounded by a page of values.
+Nothing but these is touched before every value has been computed. A crash anywhere is told by what is there: with the
+new column beside the old one, all is done again from the old values; without it, and with the column's id in `swapped`,
+that column is done. `swapped` goes last, when the whole DDL has been executed. No key of the table is needed, and
+memory is bounded by a page of values.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ _HASH = Column(1, "k", 0, _BINARY_CHAR, _FLAG_NOT_NULL, 32, charset="binary", co
 
 
 class Converter:
-    """Converts the columns of DDL jobs in one session. Every method raises DownstreamError; UnconvertibleError before anything changed."""
+    """Converts the columns of DDL jobs in one session. Every method raises DownstreamError; UnconvertibleError before
+    anything changed.
+    """
 
     def __init__(self, session: MySQLSession) -> None:
         self._session = session
@@ -76,7 +79,8 @@ class Converter:
             raise
         warnings = [warning for conversion in left for warning in self._put(conversion, ddl)]
         return warnings + [
-            f"{title}: FLOATs shown as {', '.join(sorted(shown)[:5])} were taken for exactly that; more of their digits the downstream doesn't hold"
+            f"{title}: FLOATs shown as {', '.join(sorted(shown)[:5])} were taken for exactly that; more of their digits"
+            " the downstream doesn't hold"
             for title, shown in taken.items()
             if shown
         ]
@@ -96,18 +100,24 @@ class Converter:
             return None
 
     def _has_scratch(self, conversion: Conversion) -> bool:
-        return conversion.scratch.lower() in {c.name.lower() for c in actual_columns(self._session, conversion.change.before)}
+        return conversion.scratch.lower() in {
+            c.name.lower() for c in actual_columns(self._session, conversion.change.before)
+        }
 
     def _compute(self, conversion: Conversion, ddl: Mapping[str, Any]) -> set[str]:
         """Fill the table of new values; texts of values that were taken for what they look like."""
         new = conversion.change.new
         table, name = quote_table(conversion.change.before), quote_name(conversion.change.old.name)
         if new.not_null and self._session.query(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1"):
-            raise UnconvertibleError(f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its mode said")
+            raise UnconvertibleError(
+                f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its mode said"
+            )
         results = _tables(conversion)[1]
         with ddl_session(self._session, {}):
             definition = column_definition(results.columns[1], self._session.dialect)
-            self._session.execute(f"CREATE TABLE {quote_table(results)} (k BINARY(32) PRIMARY KEY, {definition}) ENGINE=InnoDB")
+            self._session.execute(
+                f"CREATE TABLE {quote_table(results)} (k BINARY(32) PRIMARY KEY, {definition}) ENGINE=InnoDB"
+            )
         session, taken = session_of(ddl), set()
         for keys, raw in self._values(conversion):
             try:
@@ -117,14 +127,21 @@ class Converter:
             taken |= shown
             try:
                 for chunk in format_load(results, {"k": pa.array(keys, pa.large_binary()), "v": found}, len(raw)):
-                    outcome = self._session.load(quote_table(results), chunk.layout, chunk.payload, strict=not chunk.warnings)
+                    outcome = self._session.load(
+                        quote_table(results), chunk.layout, chunk.payload, strict=not chunk.warnings
+                    )
                     if outcome.warnings != chunk.warnings:
-                        raise UnconvertibleError(f"{conversion.title}: new values are changed by the downstream: {self._session.warnings()[:3]}")
+                        raise UnconvertibleError(
+                            f"{conversion.title}: new values are changed by the downstream:"
+                            f" {self._session.warnings()[:3]}"
+                        )
                 self._session.commit()
             except DownstreamError as error:
                 if is_transient(error):
                     raise
-                raise UnconvertibleError(f"{conversion.title}: a value that TiDB has now is refused by the downstream: {error}") from error
+                raise UnconvertibleError(
+                    f"{conversion.title}: a value that TiDB has now is refused by the downstream: {error}"
+                ) from error
         return taken
 
     def _row_with(self, conversion: Conversion, raw: bytes | None) -> str:
@@ -135,12 +152,19 @@ class Converter:
         match = f"SHA2({self._expression(conversion, quote_name(old.name))}, 256) = '{hashlib.sha256(raw).hexdigest()}'"
         keys = ", ".join(map(quote_name, table.primary_key))
         found = self._session.query(f"SELECT {keys} FROM {quote_table(table)} WHERE {match} LIMIT 1")
-        return f" (in the row {', '.join(f'{name}={value!r}' for name, value in zip(table.primary_key, found[0], strict=True))})" if found else ""
+        return (
+            " (in the row"
+            f" {', '.join(f'{name}={value!r}' for name, value in zip(table.primary_key, found[0], strict=True))})"
+            if found
+            else ""
+        )
 
     def _expression(self, conversion: Conversion, reference: str) -> str:
         """As `value_expression`, for the form in which the downstream has the column."""
         old = conversion.change.old
-        actual = next(c for c in actual_columns(self._session, conversion.change.before) if c.name.lower() == old.name.lower())
+        actual = next(
+            c for c in actual_columns(self._session, conversion.change.before) if c.name.lower() == old.name.lower()
+        )
         return reference if holds_bytes(old, actual.data_type) else value_expression(old, reference)
 
     def _values(self, conversion: Conversion) -> Iterator[tuple[list[bytes], list[bytes]]]:
@@ -149,16 +173,21 @@ class Converter:
         name = quote_name(old.name)
         expression = self._expression(conversion, name)
         if old.kind != "json" and old.tp not in _LONG:  # short ones; a small table is read at once
-            rows = self._session.query(f"SELECT {expression} FROM {table} WHERE {name} IS NOT NULL LIMIT {_PAGE_ROWS + 1}")
+            rows = self._session.query(
+                f"SELECT {expression} FROM {table} WHERE {name} IS NOT NULL LIMIT {_PAGE_ROWS + 1}"
+            )
             if len(rows) <= _PAGE_ROWS:
                 found = sorted({value if isinstance(value, bytes) else str(value).encode() for (value,) in rows})
                 if found:
                     yield [hashlib.sha256(value).digest() for value in found], found
                 return
         values = _tables(conversion)[0]
-        self._session.execute(f"CREATE TABLE {quote_table(values)} (k BINARY(32) PRIMARY KEY, v LONGBLOB NOT NULL) ENGINE=InnoDB")
         self._session.execute(
-            f"INSERT IGNORE INTO {quote_table(values)} SELECT UNHEX(SHA2({expression}, 256)), {expression} FROM {table} WHERE {name} IS NOT NULL"
+            f"CREATE TABLE {quote_table(values)} (k BINARY(32) PRIMARY KEY, v LONGBLOB NOT NULL) ENGINE=InnoDB"
+        )
+        self._session.execute(
+            f"INSERT IGNORE INTO {quote_table(values)} SELECT UNHEX(SHA2({expression}, 256)), {expression} FROM {table}"
+            f" WHERE {name} IS NOT NULL"
         )
         self._session.commit()
         yield from self._pages(quote_table(values))
@@ -168,7 +197,9 @@ class Converter:
         ((longest,),) = self._session.query(f"SELECT COALESCE(MAX(LENGTH(v)), 0) FROM {values}")
         size = max(1, min(_PAGE_ROWS, _PAGE_BYTES // (int(longest) + 64)))
         last = b""
-        while rows := self._session.query(f"SELECT k, v FROM {values} WHERE k > x'{last.hex()}' ORDER BY k LIMIT {size}"):
+        while rows := self._session.query(
+            f"SELECT k, v FROM {values} WHERE k > x'{last.hex()}' ORDER BY k LIMIT {size}"
+        ):
             yield [bytes(k) for k, _ in rows], [bytes(v) for _, v in rows]
             last = bytes(rows[-1][0])
 
@@ -179,15 +210,23 @@ class Converter:
         try:
             if not self._has_scratch(conversion):
                 self._add_scratch(conversion)
-            moving = (own for own in moving_columns(self._session, change.before) if own not in (quote_name(change.old.name), scratch))
+            moving = (
+                own
+                for own in moving_columns(self._session, change.before)
+                if own not in (quote_name(change.old.name), scratch)
+            )
             still = "".join(f", t.{own} = t.{own}" for own in moving)
             results = _tables(conversion)[1]
             value = f"t.{quote_name(change.old.name)}"
             match = f"r.k = UNHEX(SHA2({self._expression(conversion, value)}, 256))"
             with self._lenient():
-                self._session.execute(f"UPDATE {table} t SET t.{scratch} = (SELECT r.v FROM {quote_table(results)} r WHERE {match}){still}")
+                self._session.execute(
+                    f"UPDATE {table} t SET t.{scratch} = (SELECT r.v FROM {quote_table(results)} r WHERE"
+                    f" {match}){still}"
+                )
             lost = self._session.query(
-                f"SELECT 1 FROM {table} t LEFT JOIN {quote_table(results)} r ON {match} WHERE {value} IS NOT NULL AND r.k IS NULL LIMIT 1"
+                f"SELECT 1 FROM {table} t LEFT JOIN {quote_table(results)} r ON {match} WHERE {value} IS NOT NULL AND"
+                " r.k IS NULL LIMIT 1"
             )
             if lost:
                 raise DownstreamError(1020, f"{conversion.title}: rows were written to the table meanwhile")
@@ -201,10 +240,13 @@ class Converter:
 
     @contextlib.contextmanager
     def _lenient(self) -> Iterator[None]:
-        """Both columns of an assignment are of one type, so that nothing is converted; but servers check an ENUM's empty value again,
-        and rounded bounds."""
+        """Both columns of an assignment are of one type, so that nothing is converted; but servers check an ENUM's
+        empty value again, and rounded bounds.
+        """
         mode = str(self._session.query("SELECT @@SESSION.sql_mode")[0][0])
-        self._session.query("SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')")
+        self._session.query(
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+        )
         try:
             yield
         finally:
@@ -217,7 +259,9 @@ class Converter:
             for column in self._forms(conversion):
                 scratch = _bare(column, conversion.scratch)
                 try:
-                    self._session.execute(f"ALTER TABLE {table} ADD COLUMN {column_definition(scratch, self._session.dialect)}")
+                    self._session.execute(
+                        f"ALTER TABLE {table} ADD COLUMN {column_definition(scratch, self._session.dialect)}"
+                    )
                     return
                 except DownstreamError as error:
                     if error.code not in _TOO_LONG:
@@ -243,10 +287,14 @@ class Converter:
         with ddl_session(self._session, {}):
             for column in self._definitions(conversion):
                 clauses = [
-                    *(drop for drop, _ in indexes), f"DROP COLUMN {quote_name(change.old.name)}",
-                    f"CHANGE COLUMN {quote_name(conversion.scratch)} {column_definition(column, self._session.dialect)} {where}",
+                    *(drop for drop, _ in indexes),
+                    f"DROP COLUMN {quote_name(change.old.name)}",
+                    (
+                        f"CHANGE COLUMN {quote_name(conversion.scratch)}"
+                        f" {column_definition(column, self._session.dialect)} {where}"
+                    ),
                     *(add for _, add in indexes if add),
-                ]  # fmt: skip
+                ]
                 statement = f"ALTER TABLE {quote_table(change.before)} {', '.join(clauses)}"
                 try:
                     self._session.execute(statement)
@@ -263,16 +311,24 @@ class Converter:
         raise refused
 
     def _definitions(self, conversion: Conversion) -> list[Column]:
-        """The new column under the old name as it is to be; without what servers may refuse; with nothing but its type."""
+        """The new column under the old name as it is to be; without what servers may refuse; with
+        nothing but its type.
+        """
         change = conversion.change
         forms = [replace(column, name=change.old.name) for column in self._forms(conversion)]
         simple = next(c for c in plain(change.after).columns if c.id == change.new.id)
         bare = _bare(forms[0], change.old.name)
-        found = [*forms, replace(simple, name=change.old.name), replace(bare, flag=bare.flag | change.new.flag & _FLAG_NOT_NULL)]
+        found = [
+            *forms,
+            replace(simple, name=change.old.name),
+            replace(bare, flag=bare.flag | change.new.flag & _FLAG_NOT_NULL),
+        ]
         return [column for n, column in enumerate(found) if column not in found[:n]]
 
     def _indexes(self, conversion: Conversion) -> list[tuple[str, str]]:
-        """(clause that drops, clause that adds again) for every index of the column. One that the DDL drops isn't added."""
+        """(clause that drops, clause that adds again) for every index of the column. One that the DDL drops isn't
+        added.
+        """
         change = conversion.change
         rows = self._session.query(
             "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NON_UNIQUE, INDEX_TYPE FROM information_schema.STATISTICS "
@@ -316,7 +372,9 @@ def _tables(conversion: Conversion) -> tuple[Table, Table]:
     number = f"{conversion.job_id}_{conversion.change.new.id}"
     value = replace(_bare(conversion.change.new, "v"), offset=1)
     return (
-        Table(0, 0, RECYCLE_SCHEMA, f"old_{number}", (_HASH, Column(2, "v", 1, _BLOB, charset="binary", collate="binary"))),
+        Table(
+            0, 0, RECYCLE_SCHEMA, f"old_{number}", (_HASH, Column(2, "v", 1, _BLOB, charset="binary", collate="binary"))
+        ),
         Table(0, 0, RECYCLE_SCHEMA, f"new_{number}", (_HASH, value)),
     )
 
@@ -332,17 +390,37 @@ def _dropped(name: str) -> str:
 
 
 def _added(session: MySQLSession, conversion: Conversion, name: str, parts: Sequence[tuple[Any, ...]]) -> str:
-    """The index as it was, but for the column's part of it, which is as long as after the DDL; nothing if it is gone then."""
+    """The index as it was, but for the column's part of it, which is as long as after the DDL; nothing if it is gone
+    then.
+    """
     change = conversion.change
-    after = next((i for i in change.after.indexes if i.state == STATE_PUBLIC and (i.name.lower() == name.lower() or (i.primary and name == "PRIMARY"))), None)
+    after = next(
+        (
+            i
+            for i in change.after.indexes
+            if i.state == STATE_PUBLIC and (i.name.lower() == name.lower() or (i.primary and name == "PRIMARY"))
+        ),
+        None,
+    )
     if after is None:
         return ""
     lengths = {column.lower(): length for column, _, length in after.columns}
     columns = tuple(
-        (str(column), 0, lengths.get(change.new.name.lower(), -1) if str(column).lower() == change.old.name.lower() else int(length or -1))
+        (
+            str(column),
+            0,
+            (
+                lengths.get(change.new.name.lower(), -1)
+                if str(column).lower() == change.old.name.lower()
+                else int(length or -1)
+            ),
+        )
         for column, length, _, _ in parts
     )
     index = replace(after, name=name, columns=columns, unique=not int(parts[0][2]), primary=name.upper() == "PRIMARY")
-    table = replace(change.before, columns=tuple(replace(change.new, name=c.name) if c.id == change.old.id else c for c in change.before.columns))
+    table = replace(
+        change.before,
+        columns=tuple(replace(change.new, name=c.name) if c.id == change.old.id else c for c in change.before.columns),
+    )
     definition, _ = index_definition(table, index, session.dialect)
     return f"ADD {definition}" if definition else ""

@@ -1,5 +1,5 @@
-"""Other forms of a table, for servers that don't take it as it is: each holds the same rows, so that whatever else may be missing,
-no value is.
+"""Other forms of a table, for servers that don't take it as it is: each holds the same rows, so that whatever else may
+be missing, no value is.
 
 Every form is made from the table alone. What it changes is told by comparing it with the table: `told`.
 """
@@ -17,27 +17,62 @@ from upstream.schema import Column, Table
 _FLAG_AUTO_INCREMENT = 512
 _VARYING, _LONG = (15, 0xFD), (0xF9, 0xFC, 0xFA, 0xFB)  # the long ones ascending
 _BYTES = {"varbinary", "binary", "tinyblob", "blob", "mediumblob", "longblob"}
-_LONG_TYPES = {f"{size}{kind}": tp for size, tp in zip(("tiny", "", "medium", "long"), _LONG) for kind in ("text", "blob")}
+_LONG_TYPES = {
+    f"{size}{kind}": tp for size, tp in zip(("tiny", "", "medium", "long"), _LONG) for kind in ("text", "blob")
+}
 _STRINGS = (*_VARYING, 0xFE)
 _WIDE_BYTES = 256  # servers limit the sum of all columns to 65,535 bytes
 _LOCAL_BYTES = 40  # what InnoDB keeps of a long value in the row itself, which has 8126 bytes
 
-# A STORED generated column is left to the server only if what it computes is beyond doubt the same: these functions of these types.
+# A STORED generated column is left to the server only if what it computes is beyond doubt the same: these functions of
+# these types.
 _SAME_KINDS = {"int", "text", "date", "datetime", "binary"}
 _SAME_FUNCTIONS = {
-    "concat", "left", "right", "upper", "lower", "ucase", "lcase", "substr", "substring", "length", "char_length", "trim", "ltrim", "rtrim", "md5",
-    "sha1", "sha2", "year", "month", "day", "coalesce", "ifnull", "if", "nullif", "abs", "reverse", "hex",
-}  # fmt: skip
-_EXPRESSION = re.compile(r"`((?:[^`]|``)*)`|'(?:[^'\\]|'')*'|(_utf8mb4|_utf8)(?=')|([a-z_][a-z0-9_]*)(?=\()|(null|and|or|not)\b|\d+(?![\d.e])|[-+*(),<>=! ]", re.IGNORECASE)  # fmt: skip
+    "concat",
+    "left",
+    "right",
+    "upper",
+    "lower",
+    "ucase",
+    "lcase",
+    "substr",
+    "substring",
+    "length",
+    "char_length",
+    "trim",
+    "ltrim",
+    "rtrim",
+    "md5",
+    "sha1",
+    "sha2",
+    "year",
+    "month",
+    "day",
+    "coalesce",
+    "ifnull",
+    "if",
+    "nullif",
+    "abs",
+    "reverse",
+    "hex",
+}
+_EXPRESSION = re.compile(
+    r"`((?:[^`]|``)*)`|'(?:[^'\\]|'')*'|(_utf8mb4|_utf8)(?=')|"
+    r"([a-z_][a-z0-9_]*)(?=\()|(null|and|or|not)\b|\d+(?![\d.e])|[-+*(),<>=! ]",
+    re.IGNORECASE,
+)
 
 Form = Callable[[Table], Table]
 
 
 def computed(table: Table) -> Table:
-    """STORED generated columns whose values may depend on the server or on its session's time zone as plain columns: rows bring TiDB's
-    values."""
+    """STORED generated columns whose values may depend on the server or on its session's time zone as plain columns:
+    rows bring TiDB's values.
+    """
     by_name = {column.name.lower(): column for column in table.columns}
-    return _each(table, lambda c: c if not (c.generated and c.generated_stored) or _is_same(c, by_name) else _plain_column(c))
+    return _each(
+        table, lambda c: c if not (c.generated and c.generated_stored) or _is_same(c, by_name) else _plain_column(c)
+    )
 
 
 def unsure_columns(table: Table) -> list[str]:
@@ -57,12 +92,17 @@ def without_virtual(table: Table) -> Table:
 
 
 def plain(table: Table) -> Table:
-    """Without what only matters to those who write by themselves: defaults that are expressions or of long columns, AUTO_INCREMENT."""
+    """Without what only matters to those who write by themselves: defaults that are expressions or of long columns,
+    AUTO_INCREMENT.
+    """
 
     def bare(column: Column) -> Column:
         keeps = not column.default_is_expr and column.tp not in _LONG
         return replace(
-            column, default=column.default if keeps else None, default_is_expr=False, flag=column.flag & ~_FLAG_AUTO_INCREMENT
+            column,
+            default=column.default if keeps else None,
+            default_is_expr=False,
+            flag=column.flag & ~_FLAG_AUTO_INCREMENT,
         )
 
     return replace(_each(table, bare), auto_increment=0)
@@ -79,26 +119,41 @@ def without_partitions(table: Table) -> Table:
 
 
 def widened(table: Table) -> Table:
-    """The longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of all columns' lengths
-    (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same."""
+    """The longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of all
+    columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
+    """
     return _longer(table, _VARYING, _WIDE_BYTES)
 
 
 def off_page(table: Table) -> Table:
-    """Every string column in no index that may take more room in its row than the 40 bytes that TEXT and BLOB need there: InnoDB has
-    8126 bytes for a row."""
+    """Every string column in no index that may take more room in its row than the 40 bytes that TEXT and BLOB need
+    there: InnoDB has 8126 bytes for a row.
+    """
     return _longer(table, _STRINGS, _LOCAL_BYTES)
 
 
-FORMS: tuple[Form, ...] = (uncomputed, widened, off_page, plain, without_foreign_keys, without_virtual, without_partitions)
+FORMS: tuple[Form, ...] = (
+    uncomputed,
+    widened,
+    off_page,
+    plain,
+    without_foreign_keys,
+    without_virtual,
+    without_partitions,
+)
 """What may be tried, the least harm first."""
 
 
 def forms(table: Table) -> Iterator[Form]:
-    """What to make of a table: first nothing but `computed`, then each other form, at last one more after the other. Those that would
-    change nothing are left out."""
+    """What to make of a table: first nothing but `computed`, then each other form, at last one more after the other.
+    Those that would change nothing are left out.
+    """
     seen: list[Table] = []
-    for form in (computed, *(_after(computed, form) for form in FORMS), *itertools.accumulate((computed, *FORMS), _after)):
+    for form in (
+        computed,
+        *(_after(computed, form) for form in FORMS),
+        *itertools.accumulate((computed, *FORMS), _after),
+    ):
         if (made := form(table)) not in seen:
             seen.append(made)
             yield form
@@ -118,13 +173,17 @@ def told(table: Table, form: Table) -> list[str]:
         if held is None:
             found.append(f"generated column {column.name} of {table.full_name} left out: its values are in no row")
         elif column.generated and not held.generated:
-            found.append(f"generated column {column.name} of {table.full_name} is a plain column with the upstream's values")
+            found.append(
+                f"generated column {column.name} of {table.full_name} is a plain column with the upstream's values"
+            )
         elif column.tp != held.tp:
             longer.append(column.name)
         if held is not None and column.default_is_expr and not held.default_is_expr:
             found.append(f"default of {column.name} of {table.full_name} left out: {column.default!s}")
     if longer:
-        found.append(f"{', '.join(longer)} of {table.full_name} made TEXT or BLOB: the rows are too wide for the downstream")
+        found.append(
+            f"{', '.join(longer)} of {table.full_name} made TEXT or BLOB: the rows are too wide for the downstream"
+        )
     if table.foreign_keys and not form.foreign_keys:
         found.append(f"foreign keys of {table.full_name} left out")
     if table.partition and table.partition.get("enable", True) and not form.partition:

@@ -1,5 +1,5 @@
-"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the statements that create tables, views and
-sequences.
+"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the statements that create
+tables, views and sequences.
 
 TiDB's own text isn't executed: what it means depends on the session it was written in. These are for a session with
 NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
@@ -18,7 +18,12 @@ from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
 _FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
 _INTEGER = {1: "TINYINT", 2: "SMALLINT", 3: "INT", 8: "BIGINT", 9: "MEDIUMINT"}
-_LONG = {0xF9: ("TINYTEXT", "TINYBLOB"), 0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"), 0xFB: ("LONGTEXT", "LONGBLOB"), 0xFC: ("TEXT", "BLOB")}
+_LONG = {
+    0xF9: ("TINYTEXT", "TINYBLOB"),
+    0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"),
+    0xFB: ("LONGTEXT", "LONGBLOB"),
+    0xFC: ("TEXT", "BLOB"),
+}
 _LONGEST_KEY = 768  # characters of utf8mb4 in 3072 bytes
 _ACTION = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
 _ALGORITHM = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
@@ -40,7 +45,7 @@ def column_type(column: Column) -> str:
     if tp == 0xF6:
         return f"DECIMAL({flen if flen > 0 else 10},{max(decimal, 0)}){sign}"
     if tp in (7, 11, 12):
-        return f"{ {7: 'TIMESTAMP', 11: 'TIME', 12: 'DATETIME'}[tp]}{f'({column.fsp})' if column.fsp else ''}"
+        return f"{ {7: 'TIMESTAMP', 11: 'TIME', 12: 'DATETIME'}[tp] }{f'({column.fsp})' if column.fsp else ''}"
     if tp in (10, 14):
         return "DATE"
     if tp == 13:
@@ -106,22 +111,34 @@ def table_options(table: Table, dialect: Dialect) -> str:
 
 
 def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str, str]:
-    """(definition as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left out."""
+    """(definition as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left
+    out.
+    """
     by_name = {column.name: column for column in table.columns}
     columns = [by_name.get(name) for name, _, _ in index.columns]
     if any(column is None or column.hidden for column in columns):
         return "", f"index {index.name} of {table.full_name} is on an expression: left out"
     # A latin1 or ascii column has four times the bytes as utf8mb4, more than a key may have.
-    long = {c.name for c in columns if c and c.tp in (15, 0xFD) and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY}
+    long = {
+        c.name
+        for c in columns
+        if c and c.tp in (15, 0xFD) and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY
+    }
     if index.unique and any(name in long and length < 0 for name, _, length in index.columns):
         return "", f"index {index.name} of {table.full_name} is longer than the downstream allows: left out"
-    lengths = [_LONGEST_KEY if name in long and not 0 < length <= _LONGEST_KEY else length for name, _, length in index.columns]
+    lengths = [
+        _LONGEST_KEY if name in long and not 0 < length <= _LONGEST_KEY else length for name, _, length in index.columns
+    ]
     keys = ", ".join(
-        f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for (name, _, _), length in zip(index.columns, lengths, strict=True)
+        f"{quote_name(name)}{f'({length})' if length > 0 else ''}"
+        for (name, _, _), length in zip(index.columns, lengths, strict=True)
     )
     if index.primary:
         if not dialect.generated_primary_keys and any(column is not None and column.generated for column in columns):
-            return f"UNIQUE KEY ({keys})", f"the primary key of {table.full_name} is on a generated column: a unique key instead"
+            return (
+                f"UNIQUE KEY ({keys})",
+                f"the primary key of {table.full_name} is on a generated column: a unique key instead",
+            )
         return f"PRIMARY KEY ({keys})", ""
     comment = f" COMMENT {quote_text(index.comment)}" if index.comment else ""
     hidden = f" {dialect.index_visibility[1]}" if index.invisible else ""
@@ -153,7 +170,9 @@ def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
 
 def foreign_key_definition(key: Mapping[str, Any]) -> str:
     """``CONSTRAINT name FOREIGN KEY ...`` from TiDB's FKInfo."""
-    columns, referred = (", ".join(quote_name(plain_name(c)) for c in key.get(part) or ()) for part in ("cols", "ref_cols"))
+    columns, referred = (
+        ", ".join(quote_name(plain_name(c)) for c in key.get(part) or ()) for part in ("cols", "ref_cols")
+    )
     target = quote_name(plain_name(key["ref_table"]))
     if plain_name(key.get("ref_schema") or ""):
         target = f"{quote_name(plain_name(key['ref_schema']))}.{target}"
@@ -162,18 +181,23 @@ def foreign_key_definition(key: Mapping[str, Any]) -> str:
         for event, part in (("DELETE", "on_delete"), ("UPDATE", "on_update"))
         if int(key.get(part) or 0) in _ACTION
     )
-    return f"CONSTRAINT {quote_name(plain_name(key['fk_name']))} FOREIGN KEY ({columns}) REFERENCES {target} ({referred}){actions}"
+    return (
+        f"CONSTRAINT {quote_name(plain_name(key['fk_name']))} FOREIGN KEY ({columns}) REFERENCES {target}"
+        f" ({referred}){actions}"
+    )
 
 
 def create_view(table: Table) -> str:
-    """CREATE OR REPLACE VIEW. TiDB keeps the query with every table's full name, so it means the same in every session."""
+    """CREATE OR REPLACE VIEW. TiDB keeps the query with every table's full name, so it means the same in
+    every session.
+    """
     info: dict[str, Any] = table.view or {}
     columns = ", ".join(quote_name(column.name) for column in table.columns)
     algorithm = _ALGORITHM.get(int(info.get("view_algorithm") or 0), "UNDEFINED")
     security = "INVOKER" if int(info.get("view_security") or 0) == 1 else "DEFINER"
     return (
-        f"CREATE OR REPLACE ALGORITHM={algorithm} DEFINER=CURRENT_USER SQL SECURITY {security} VIEW {quote_table(table)}"
-        f"{f' ({columns})' if columns else ''} AS {info['view_select']}"
+        f"CREATE OR REPLACE ALGORITHM={algorithm} DEFINER=CURRENT_USER SQL SECURITY {security} VIEW"
+        f" {quote_table(table)}{f' ({columns})' if columns else ''} AS {info['view_select']}"
     )
 
 
@@ -182,6 +206,7 @@ def sequence_statement(verb: str, table: Table) -> str:
     info: dict[str, Any] = table.sequence or {}
     cache = f"CACHE {info['sequence_cache_value']}" if info.get("sequence_cache") else "NOCACHE"
     return (
-        f"{verb} SEQUENCE {quote_table(table)} START WITH {info['sequence_start']} MINVALUE {info['sequence_min_value']} "
-        f"MAXVALUE {info['sequence_max_value']} INCREMENT BY {info['sequence_increment']} {cache} {'CYCLE' if info.get('sequence_cycle') else 'NOCYCLE'}"
+        f"{verb} SEQUENCE {quote_table(table)} START WITH {info['sequence_start']} MINVALUE"
+        f" {info['sequence_min_value']} MAXVALUE {info['sequence_max_value']} INCREMENT BY {info['sequence_increment']}"
+        f" {cache} {'CYCLE' if info.get('sequence_cycle') else 'NOCYCLE'}"
     )

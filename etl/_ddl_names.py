@@ -1,7 +1,8 @@
 """The names of tables and databases in a DDL statement, put in place of one another.
 
-Found by the words around them, token by token: what follows TABLE, VIEW, SEQUENCE, REFERENCES, LIKE, RENAME TO, WITH TABLE, the ON of
-an index, and in the query of a view FROM and JOIN. Strings, comments and column names stay as they are.
+Found by the words around them, token by token: what follows TABLE, VIEW, SEQUENCE, REFERENCES, LIKE, RENAME TO, WITH
+TABLE, the ON of an index, and in the query of a view FROM and JOIN. Strings, comments and column names stay as they
+are.
 """
 
 from __future__ import annotations
@@ -18,9 +19,24 @@ _OBJECTS = {"TABLE", "TABLES", "VIEW", "SEQUENCE"}
 _BEFORE_NAME = {"IF", "NOT", "EXISTS"}
 _ENDS_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "WINDOW", "FOR"}
 _NO_ALIAS = _ENDS_FROM | {
-    "JOIN", "LEFT", "RIGHT", "INNER", "CROSS", "NATURAL", "STRAIGHT_JOIN", "ON", "USING", "USE", "FORCE", "IGNORE", "PARTITION", "WITH",
-    "AS", "SET", "TABLESAMPLE",
-}  # fmt: skip
+    "JOIN",
+    "LEFT",
+    "RIGHT",
+    "INNER",
+    "CROSS",
+    "NATURAL",
+    "STRAIGHT_JOIN",
+    "ON",
+    "USING",
+    "USE",
+    "FORCE",
+    "IGNORE",
+    "PARTITION",
+    "WITH",
+    "AS",
+    "SET",
+    "TABLESAMPLE",
+}
 _FROM_INSIDE = {"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR"}  # functions whose arguments have a FROM
 
 
@@ -56,7 +72,11 @@ class _Renaming:
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
 
     def text(self) -> str:
-        if self._word(0) in ("CREATE", "ALTER") and "VIEW" in [self._word(n) for n in range(1, 24)] and self._word(1) != "TABLE":
+        if (
+            self._word(0) in ("CREATE", "ALTER")
+            and "VIEW" in [self._word(n) for n in range(1, 24)]
+            and self._word(1) != "TABLE"
+        ):
             self._view()
         elif self._word(0) == "RENAME" or (self._word(0) == "DROP" and self._word(1) != "INDEX"):
             self._list_after_object()
@@ -89,7 +109,13 @@ class _Renaming:
                 elif word == "TRUNCATE" and self._word(n + 1) != "TABLE":
                     name_at = n + 1
                 target_seen = name_at > 0
-            elif word == "REFERENCES" or (word == "TABLE" and before == "WITH") or (word == "LIKE" and (depth == 0 or (before == "(" and depth == 1 and self._raw(n + 2) in (")", ".")))):
+            elif (
+                word == "REFERENCES"
+                or (word == "TABLE" and before == "WITH")
+                or (
+                    word == "LIKE" and (depth == 0 or (before == "(" and depth == 1 and self._raw(n + 2) in (")", ".")))
+                )
+            ):
                 name_at = n + 1
             elif word == "RENAME" and depth == 0 and self._word(n + 1) not in ("COLUMN", "INDEX", "KEY"):
                 name_at = n + 2 if self._word(n + 1) in ("TO", "AS") else n + 1
@@ -116,7 +142,8 @@ class _Renaming:
         self._query(self._replace(self._skip(n + 1)))
 
     def _query(self, n: int) -> None:
-        # Where a table is named, its old name becomes an alias, so that columns qualified with it go on meaning the same.
+        # Where a table is named, its old name becomes an alias, so that columns qualified with it go on meaning the
+        # same.
         froms: list[bool] = [False]
         opened = [0]
         while n < len(self._at):
@@ -130,7 +157,11 @@ class _Renaming:
             elif word == "SELECT" or word in _ENDS_FROM:
                 froms[-1] = False
             elif word in ("FROM", "JOIN", "STRAIGHT_JOIN"):
-                if word == "FROM" and self._word(opened[-1] - 1) in _FROM_INSIDE and "SELECT" not in self._said(opened[-1], n):
+                if (
+                    word == "FROM"
+                    and self._word(opened[-1] - 1) in _FROM_INSIDE
+                    and "SELECT" not in self._said(opened[-1], n)
+                ):
                     n += 1
                     continue
                 froms[-1] = True
@@ -151,7 +182,11 @@ class _Renaming:
     def _drop_schemas(self) -> None:
         """`schema`.`table`.`column` of a table that has an alias now becomes `table`.`column`."""
         for n in range(len(self._at) - 4):
-            if self._raw(n + 1) == "." and self._raw(n + 3) == "." and (_plain(self._raw(n)), _plain(self._raw(n + 2))) in self._known:
+            if (
+                self._raw(n + 1) == "."
+                and self._raw(n + 3) == "."
+                and (_plain(self._raw(n)), _plain(self._raw(n + 2))) in self._known
+            ):
                 self._words[self._at[n]] = self._words[self._at[n + 1]] = ""
 
     def _skip(self, n: int) -> int:

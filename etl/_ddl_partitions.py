@@ -25,7 +25,9 @@ def partition_clause(table: Table) -> str:
     columns = [plain_name(c) for c in info.get("columns") or ()]
     by = ", ".join(quote_name(c) for c in columns) if columns else str(info.get("expr") or "")
     if kind in ("HASH", "KEY"):
-        return f" PARTITION BY {kind} ({by}) PARTITIONS {int(info.get('num') or len(info.get('definitions') or ()) or 1)}"
+        return (
+            f" PARTITION BY {kind} ({by}) PARTITIONS {int(info.get('num') or len(info.get('definitions') or ()) or 1)}"
+        )
     definitions = ", ".join(partition_definition(info, definition) for definition in info.get("definitions") or ())
     return f" PARTITION BY {kind}{' COLUMNS' if columns else ''} ({by}) ({definitions})"
 
@@ -43,8 +45,10 @@ def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> st
 
 
 def partition_change(before: Table, after: Table, truncates: bool) -> str:
-    """What makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were. TiDB has spellings for it
-    that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a new id and their old name are emptied."""
+    """What makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were. TiDB has
+    spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a new id and
+    their old name are emptied.
+    """
     was, is_now = partition_clause(before), partition_clause(after)
     if was == is_now and not truncates:
         return ""
@@ -69,8 +73,9 @@ def partition_change(before: Table, after: Table, truncates: bool) -> str:
 
 
 def rows_of_partitions(table: Table, ids: Container[int]) -> str:
-    """A condition for the rows that lie in these partitions, for a table that has none downstream. Raises ValueError where SQL can't
-    tell."""
+    """A condition for the rows that lie in these partitions, for a table that has none downstream. Raises ValueError
+    where SQL can't tell.
+    """
     info: dict[str, Any] = table.partition or {}
     kind, columns = _KIND.get(int(info.get("type") or 0)), [plain_name(c) for c in info.get("columns") or ()]
     if kind not in ("RANGE", "LIST") or len(columns) > 1:
@@ -80,7 +85,11 @@ def rows_of_partitions(table: Table, ids: Container[int]) -> str:
     for definition in info.get("definitions") or ():
         bound = ", ".join(definition.get("less_than") or ())
         if definition["id"] in ids:
-            found.append(_between(value, low, bound) if kind == "RANGE" else _among(value, [row[0] for row in definition.get("in_values") or ()]))
+            found.append(
+                _between(value, low, bound)
+                if kind == "RANGE"
+                else _among(value, [row[0] for row in definition.get("in_values") or ()])
+            )
         low = bound
     return " OR ".join(f"({condition})" for condition in found)
 
@@ -96,7 +105,9 @@ def _among(value: str, values: list[str]) -> str:
     if any(text.upper() == "DEFAULT" for text in values):
         raise ValueError("the rows of a DEFAULT partition can't be told apart by a condition")
     some = [text for text in values if text.upper() != "NULL"]
-    parts = ([f"{value} IN ({', '.join(some)})"] if some else []) + ([f"{value} IS NULL"] if len(some) < len(values) else [])
+    parts = ([f"{value} IN ({', '.join(some)})"] if some else []) + (
+        [f"{value} IS NULL"] if len(some) < len(values) else []
+    )
     return " OR ".join(parts)
 
 
@@ -111,4 +122,8 @@ def exchanged_partition(before: Table, after: Table) -> str:
 
 def _rule(table: Table) -> tuple[object, ...]:
     info: dict[str, Any] = table.partition or {}
-    return int(info.get("type") or 0), str(info.get("expr") or ""), [plain_name(c).lower() for c in info.get("columns") or ()]
+    return (
+        int(info.get("type") or 0),
+        str(info.get("expr") or ""),
+        [plain_name(c).lower() for c in info.get("columns") or ()],
+    )

@@ -13,11 +13,15 @@ _TRUNCATE_TABLE = 11
 _KEY_FLAGS = 2 | 4 | 8  # primary, unique, in an index
 _INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-_PARTITIONS = "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_PARTITIONS = (
+    "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
 
 
 def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
-    """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or neither."""
+    """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or
+    neither.
+    """
     if int(ddl.get("type") or 0) == _TRUNCATE_TABLE:
         return None
     before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
@@ -26,12 +30,15 @@ def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
 
 
 Fact = tuple[str, str, str, str]
-"""A kind (table, column, index, partition), the schema, the table, as they are written, and the name of what is there, in lower case."""
+"""A kind (table, column, index, partition), the schema, the table, as they are written, and the name of what is there,
+in lower case.
+"""
 
 
 def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or hadn't, for
-    what a later one has done; so it is asked after which of them things are as they are, all together."""
+    """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or
+    hadn't, for what a later one has done; so it is asked after which of them things are as they are, all together.
+    """
     states = _states(ddls)
     telling = set().union(*states) - set(states[0]).intersection(*states)
     there = _there(session, {fact[1:3] for fact in telling}) & telling
@@ -54,8 +61,17 @@ def _same_rows(before: Table | None, after: Table | None) -> bool:
         return True
     if after is None or (before.schema_name, before.name) != (after.schema_name, after.name):
         return False
-    shape = [[(c.name, c.tp, c.flag & ~_KEY_FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems) for c in t.columns if c.public] for t in (before, after)]
-    unique = [{index.name for index in t.indexes if index.unique and index.state == STATE_PUBLIC} for t in (before, after)]
+    shape = [
+        [
+            (c.name, c.tp, c.flag & ~_KEY_FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems)
+            for c in t.columns
+            if c.public
+        ]
+        for t in (before, after)
+    ]
+    unique = [
+        {index.name for index in t.indexes if index.unique and index.state == STATE_PUBLIC} for t in (before, after)
+    ]
     return shape[0] == shape[1] and unique[1] <= unique[0] and _partitions(before) <= _partitions(after)
 
 

@@ -1,5 +1,5 @@
-"""DROP TABLE, DROP DATABASE and TRUNCATE TABLE keep the rows for a while, so that RECOVER and FLASHBACK can bring them back: they
-are in no binlog.
+"""DROP TABLE, DROP DATABASE and TRUNCATE TABLE keep the rows for a while, so that RECOVER and FLASHBACK can bring them
+back: they are in no binlog.
 
 A dropped table is renamed to `sluice_recycle`.`t<table id>_<unix seconds of the drop>` and removed for good once the
 checkpoint is `keep_s` past it.
@@ -53,7 +53,9 @@ class RecycleBin:
         return [f"{schema}.{table} is dropped for good, RECOVER TABLE won't bring it back: {reason}"]
 
     def truncate(self, schema: str, table: str, old_id: int, commit_ts: int) -> list[str]:
-        """Put an empty table in the place of one whose id was `old_id`; warnings. May be repeated for the same `commit_ts`."""
+        """Put an empty table in the place of one whose id was `old_id`; warnings. May be repeated for the same
+        `commit_ts`.
+        """
         name = f"{quote_name(schema)}.{quote_name(table)}"
         if self._keep_s > 0 and any(row[:2] == (old_id, seconds(commit_ts)) for row in self._list()):
             return []  # done before an interruption
@@ -73,7 +75,9 @@ class RecycleBin:
         if not kept:
             return False
         _, _, name = max(kept)
-        self._session.execute(f"RENAME TABLE {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)} TO {quote_name(schema)}.{quote_name(table)}")
+        self._session.execute(
+            f"RENAME TABLE {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)} TO {quote_name(schema)}.{quote_name(table)}"
+        )
         return True
 
     def purge(self, commit_ts: int) -> list[str]:
@@ -87,15 +91,17 @@ class RecycleBin:
         return f"{quote_name(RECYCLE_SCHEMA)}.{quote_name(f't{table_id}_{seconds(commit_ts)}')}"
 
     def _list(self) -> list[tuple[int, int, str]]:
-        rows = self._session.query("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (RECYCLE_SCHEMA,))
+        rows = self._session.query(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (RECYCLE_SCHEMA,)
+        )
         matches = ((_NAME.match(str(name)), str(name)) for (name,) in rows)
         return [(int(match[1]), int(match[2]), name) for match, name in matches if match]
 
     def _in_foreign_keys(self, schema: str, table: str) -> bool:
         return bool(
             self._session.query(
-                "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE (CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s) OR "
-                "(UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s) LIMIT 1",
+                "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE (CONSTRAINT_SCHEMA = %s AND TABLE_NAME"
+                " = %s) OR (UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s) LIMIT 1",
                 (schema, table, schema, table),
             )
         )

@@ -13,17 +13,23 @@ from upstream.schema import Table
 def describe_indexes(table: Table, ids: frozenset[int]) -> list[dict[str, Any]]:
     """What `relax` is told of a table's indexes."""
     return [
-        {"name": "PRIMARY" if index.primary else index.name, "columns": [[name, length] for name, _, length in index.columns]}
+        {
+            "name": "PRIMARY" if index.primary else index.name,
+            "columns": [[name, length] for name, _, length in index.columns],
+        }
         for index in table.indexes
         if index.id in ids
     ]
 
 
 def relax(session: MySQLSession, schema: str, table: str, indexes: list[Mapping[str, Any]]) -> list[str]:
-    """Let these indexes have values twice; the names of those that didn't yet. Commits. A primary key goes, any other index stays under
-    its name, so that the DDL finds it. May be repeated. Raises DownstreamError."""
+    """Let these indexes have values twice; the names of those that didn't yet. Commits. A primary key goes, any other
+    index stays under its name, so that the DDL finds it. May be repeated. Raises DownstreamError.
+    """
     rows = session.query(
-        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0", (schema, table)
+        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+        " NON_UNIQUE = 0",
+        (schema, table),
     )
     unique = {str(name).lower() for (name,) in rows}
     wanted = [index for index in indexes if str(index["name"]).lower() in unique]
@@ -33,7 +39,9 @@ def relax(session: MySQLSession, schema: str, table: str, indexes: list[Mapping[
             session.execute(f"{alter} DROP PRIMARY KEY")
             continue
         name = quote_name(str(index["name"]))
-        columns = ", ".join(f"{quote_name(column)}{f'({length})' if length > 0 else ''}" for column, length in index["columns"])
+        columns = ", ".join(
+            f"{quote_name(column)}{f'({length})' if length > 0 else ''}" for column, length in index["columns"]
+        )
         session.execute(f"{alter} DROP INDEX {name}")  # apart: TiDB takes no two changes of one index in a statement
         session.execute(f"{alter} ADD INDEX {name} ({columns})")
     return [str(index["name"]) for index in wanted]

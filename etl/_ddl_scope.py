@@ -1,7 +1,8 @@
 """What of a DDL job goes downstream, and under which names: filters and routes applied to the job's description.
 
-A job may be about several tables (RENAME TABLE, DROP DATABASE, batches of CREATE TABLE): the unwanted ones are taken out of it. What
-can't be cut in half without the downstream missing rows, or keeping rows it shouldn't, is a ScopeError that names the rule.
+A job may be about several tables (RENAME TABLE, DROP DATABASE, batches of CREATE TABLE): the unwanted ones are taken
+out of it. What can't be cut in half without the downstream missing rows, or keeping rows it shouldn't, is a ScopeError
+that names the rule.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ _NOT_NULL = 1
 
 
 class ScopeError(ChangeError):
-    """A DDL that leads into or out of what is replicated, or would take rows from a merged table; names rule and ways out."""
+    """A DDL that leads into or out of what is replicated, or would take rows from a merged table; names rule and ways
+    out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Scoped:
-    """`ddl`: the job as it concerns the downstream, with `before`; None if nothing is to be executed. `touches`: rows that are
-    replicated belong to a table the job changes, so what came before must go downstream first."""
+    """`ddl`: the job as it concerns the downstream, with `before`; None if nothing is to be executed. `touches`: rows
+    that are replicated belong to a table the job changes, so what came before must go downstream first.
+    """
 
     ddl: dict[str, Any] | None
     touches: bool
@@ -94,10 +98,15 @@ class _Scope:
         """A rename or an exchange between what is replicated and what isn't."""
         old, new = self._before.get(table_id), self._after[table_id]
         if self._kind == EXCHANGE_PARTITION:
-            unwanted = [t for t in (*self._before.values(), *self._after.values()) if t and not self._filters.wants_table(t.schema_name, t.name)]
+            unwanted = [
+                t
+                for t in (*self._before.values(), *self._after.values())
+                if t and not self._filters.wants_table(t.schema_name, t.name)
+            ]
             if unwanted:
                 raise self._error(
-                    f"it exchanges rows with {unwanted[0].full_name}, which is not replicated ({self._filters.reason(unwanted[0].schema_name, unwanted[0].name)})",
+                    f"it exchanges rows with {unwanted[0].full_name}, which is not replicated"
+                    f" ({self._filters.reason(unwanted[0].schema_name, unwanted[0].name)})",
                     "change the rule so that both tables are replicated or none, or",
                 )
         if old is None or new is None:
@@ -107,12 +116,13 @@ class _Scope:
             return
         if wanted[0]:
             raise self._error(
-                f"it takes {old.full_name} out of what is replicated: for {new.full_name}, {self._filters.reason(new.schema_name, new.name)}",
+                f"it takes {old.full_name} out of what is replicated: for {new.full_name},"
+                f" {self._filters.reason(new.schema_name, new.name)}",
                 f"add a rule for {new.full_name} if it is to be replicated on, or",
             )
         raise self._error(
-            f"it makes {old.full_name}, which is not replicated ({self._filters.reason(old.schema_name, old.name)}), {new.full_name}, which is: "
-            "its rows are not downstream",
+            f"it makes {old.full_name}, which is not replicated ({self._filters.reason(old.schema_name, old.name)}),"
+            f" {new.full_name}, which is: its rows are not downstream",
             f"bring the rows of {new.full_name} as of this commit_ts to the downstream by hand and",
         )
 
@@ -125,22 +135,29 @@ class _Scope:
             return True
         place = f"{merged.schema}.{merged.table}"
         if self._kind in _RENAMES and old is not None and new is not None:
-            if (targets[0].schema.lower(), targets[0].table.lower()) == (targets[1].schema.lower(), targets[1].table.lower()):
+            if (targets[0].schema.lower(), targets[0].table.lower()) == (
+                targets[1].schema.lower(),
+                targets[1].table.lower(),
+            ):
                 return False  # as before, only the source has another name
             raise self._error(
-                f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several tables ({merged.sources}), whose rows can't be "
-                "told apart", "move the rows downstream by hand and",
-            )  # fmt: skip
+                f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several tables"
+                f" ({merged.sources}), whose rows can't be told apart",
+                "move the rows downstream by hand and",
+            )
         if self._kind == EXCHANGE_PARTITION:
-            raise self._error(f"{place} is merged from several tables ({merged.sources}): which rows to exchange can't be told",
-                              "exchange the rows downstream by hand and")  # fmt: skip
+            raise self._error(
+                f"{place} is merged from several tables ({merged.sources}): which rows to exchange can't be told",
+                "exchange the rows downstream by hand and",
+            )
         removes = self._kind in _REMOVES_ROWS
         if removes or self._kind == RECOVER_TABLE:
             source = (old or new).full_name if (old or new) else place  # type: ignore[union-attr]
             if removes and (new is None or self._kind != TRUNCATE_TABLE):
                 self._warnings.append(
-                    f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} would remove rows of {source}: not executed, as "
-                    f"{place} is merged from several tables ({merged.sources}); its rows stay"
+                    f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} would remove rows of"
+                    f" {source}: not executed, as {place} is merged from several tables ({merged.sources}); its rows"
+                    " stay"
                 )
             return False
         if old is None or new is not None:
@@ -155,14 +172,22 @@ class _Scope:
 
     def _document(self, kept: list[int], schema: str, name: str, query: str) -> dict[str, Any]:
         before = {str(i): self._routed(self._before[i]).to_json() for i in kept if i in self._before}
-        after = {str(i): self._routed(self._with_what_others_need(table)).to_json() if (table := self._after[i]) else None for i in kept}
+        after = {
+            str(i): self._routed(self._with_what_others_need(table)).to_json() if (table := self._after[i]) else None
+            for i in kept
+        }
         document = dict(self._ddl) | {
-            "effect": {"schemas": {str(i): s and self._routed_schema(s).to_json() for i, s in self._schemas.items()}, "tables": after},
+            "effect": {
+                "schemas": {str(i): s and self._routed_schema(s).to_json() for i, s in self._schemas.items()},
+                "tables": after,
+            },
             "before": before,
         }
         if self._merged:
             document["merged"] = self._merged[0]
-        if self._kind == DROP_SCHEMA and not (self._filters.wants_whole_schema(schema) and not self._routes.concerns_schema(schema)):
+        if self._kind == DROP_SCHEMA and not (
+            self._filters.wants_whole_schema(schema) and not self._routes.concerns_schema(schema)
+        ):
             document["only_if_empty"] = True
         if not self._routes.rules:
             return document
@@ -173,14 +198,20 @@ class _Scope:
             document["query"] = rename_database(query, self._routes.target_schema(schema))
         else:
             document["query"] = rename_tables(query, schema, self._name)
-        routed = {i: t["schema_name"] for i, t in after.items() if t and t["schema_name"] != self._after[int(i)].schema_name}  # type: ignore[union-attr]
+        routed = {
+            i: t["schema_name"]
+            for i, t in after.items()
+            if t and (was := self._after[int(i)]) is not None and t["schema_name"] != was.schema_name
+        }
         made = set(routed.values()) - {str(t["schema_name"]) for t in before.values()}
         if made:
             document["needs_schemas"] = sorted(made)
         return document
 
     def _with_what_others_need(self, table: Table) -> Table:
-        """Columns that one source of a merged table drops, the others may still have: there they stay, and may be NULL."""
+        """Columns that one source of a merged table drops, the others may still have: there they stay,
+        and may be NULL.
+        """
         old = self._before.get(table.id)
         if not self._merged or old is None:
             return table
@@ -191,11 +222,13 @@ class _Scope:
             return table
         names = ", ".join(column.name for column in dropped)
         self._warnings.append(
-            f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} drops {names} of {old.full_name}: the columns stay, as other "
-            f"tables are merged with it ({self._merged[0]}); once all of them are without, drop the columns downstream by hand"
+            f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} drops {names} of"
+            f" {old.full_name}: the columns stay, as other tables are merged with it ({self._merged[0]}); once all of"
+            " them are without, drop the columns downstream by hand"
         )
         stay = tuple(
-            replace(c, offset=len(table.columns) + n, flag=c.flag & ~_NOT_NULL, default=None, default_is_expr=False) for n, c in enumerate(dropped)
+            replace(c, offset=len(table.columns) + n, flag=c.flag & ~_NOT_NULL, default=None, default_is_expr=False)
+            for n, c in enumerate(dropped)
         )
         return replace(table, columns=(*table.columns, *stay))
 
@@ -230,6 +263,7 @@ class _Scope:
     def _error(self, what: str, way: str) -> ScopeError:
         ts = self._ddl.get("commit_ts")
         return ScopeError(
-            f"DDL job {self._ddl.get('job_id')} at commit_ts {ts}: {what}. Statement: {str(self._ddl.get('query'))[:1000]} Way out: {way} "
-            f"leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter] ignore-txn-commit-ts"
+            f"DDL job {self._ddl.get('job_id')} at commit_ts {ts}: {what}. Statement:"
+            f" {str(self._ddl.get('query'))[:1000]} Way out: {way} leave the statement out: `sluice ddl skip {ts}`, or"
+            f" {ts} in [filter] ignore-txn-commit-ts"
         )

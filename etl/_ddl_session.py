@@ -1,5 +1,6 @@
-"""The session a DDL statement runs in: strings without backslash escapes, and the clock it had upstream, on which CURRENT_TIMESTAMP as
-the value of existing rows depends."""
+"""The session a DDL statement runs in: strings without backslash escapes, and the clock it had upstream, on which
+CURRENT_TIMESTAMP as the value of existing rows depends.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def ddl_session(session: MySQLSession, ddl: Mapping[str, Any]) -> Iterator[None]
 
 
 def _moment(ddl: Mapping[str, Any]) -> str:
-    """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted it; "" if it didn't."""
+    """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted it; "" if it
+    didn't.
+    """
     for _, column in added_columns(ddl):
         if _is_current_time(column) and re.match(r"\d{4}-\d\d-\d\d ", str(column.origin_default)):
             return str(column.origin_default)

@@ -1,4 +1,5 @@
-"""What must hold downstream after a DDL job, made true whatever the statement did: columns, collations, the values of existing rows.
+"""What must hold downstream after a DDL job, made true whatever the statement did: columns, collations, the values of
+existing rows.
 
 Everything here may be repeated after a crash, as long as no later change has been applied.
 """
@@ -19,7 +20,8 @@ from upstream.codec.column_value import missing_value
 from upstream.codec.columnar import arrow_type, constant
 from upstream.schema import Column, Table
 
-# What a server fills in for existing rows may differ for these: its clock, its time zone, its idea of an empty document.
+# What a server fills in for existing rows may differ for these: its clock, its time zone, its idea of an empty
+# document.
 _CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "json"}
 
 
@@ -28,8 +30,9 @@ class UnsettledError(Exception):
 
 
 def settle(session: MySQLSession, ddl: Mapping[str, Any], values: bool = True) -> list[str]:
-    """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must not be when later
-    changes are there. Raises UnsettledError, DownstreamError."""
+    """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must
+    not be when later changes are there. Raises UnsettledError, DownstreamError.
+    """
     warnings: list[str] = []
     before = {table.id: old for old, table in table_pairs(ddl)}
     for table_id, table in tables_of(ddl, "effect").items():
@@ -38,7 +41,9 @@ def settle(session: MySQLSession, ddl: Mapping[str, Any], values: bool = True) -
     return warnings
 
 
-def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any], values: bool) -> list[str]:
+def _settle_table(
+    session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any], values: bool
+) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
     names = {column.name.lower() for column in actual}
@@ -48,19 +53,25 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: M
     kept = {c.name.lower() for c in table.columns if c.public}
     gone = [c.name for c in old.columns if c.public and not c.hidden and c.name.lower() in names - kept] if old else []
     if gone:
-        session.execute(f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}")
+        session.execute(
+            f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
+        )
         warnings.append(f"{table.full_name}: {', '.join(gone)} dropped apart")
     dialect = session.dialect
     wrong = wrong_collations(table, actual, dialect)
     if wrong:
         held = {column.name.lower(): column for column in actual}
         found = [(c, held[c.name.lower()]) for c in table.columns if c.name in wrong]
-        changes = ", ".join(f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, a.generated), dialect)}" for c, a in found)
+        changes = ", ".join(
+            f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, a.generated), dialect)}" for c, a in found
+        )
         session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
     if old is not None and values:
         kinds = {column.name.lower(): column.data_type for column in actual}
-        checked = _CHECKED_KINDS - ({"json"} if dialect.has_json_type else set())  # there nothing but 'null' is filled in, as upstream
+        checked = _CHECKED_KINDS - (
+            {"json"} if dialect.has_json_type else set()
+        )  # there nothing but 'null' is filled in, as upstream
         added = [c for c in _added(old, table, ddl) if c.kind in checked or is_longer(c, kinds[c.name.lower()])]
         if added:
             _fill(session, table, added)
@@ -76,7 +87,8 @@ def _added(old: Table, table: Table, ddl: Mapping[str, Any]) -> list[Column]:
 def _fill(session: MySQLSession, table: Table, columns: list[Column]) -> None:
     """Give existing rows the values that TiDB reads where a row is older than the column."""
     values = {
-        quote_name(c.name).encode(): literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py() for c in columns
+        quote_name(c.name).encode(): literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py()
+        for c in columns
     }
     still = [name.encode() for name in moving_columns(session, table) if name.encode() not in values]
     changes = [b"%b = %b" % pair for pair in values.items()] + [b"%b = %b" % (name, name) for name in still]

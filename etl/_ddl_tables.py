@@ -15,10 +15,14 @@ def tables_of(ddl: Mapping[str, Any], part: str) -> dict[int, Table | None]:
 
 
 def table_pairs(ddl: Mapping[str, Any]) -> Iterator[tuple[Table, Table]]:
-    """Every table that is there before and after a DDL. PARTITION BY and the like give a table a new id under its old name."""
+    """Every table that is there before and after a DDL. PARTITION BY and the like give a table a new id under its old
+    name.
+    """
     before = tables_of(ddl, "before")
     after = tables_of(ddl, "effect")
-    gone = {(t.schema_name.lower(), t.name.lower()): t for i, t in before.items() if t is not None and after.get(i) is None}
+    gone = {
+        (t.schema_name.lower(), t.name.lower()): t for i, t in before.items() if t is not None and after.get(i) is None
+    }
     for table_id, table in after.items():
         if table is not None:
             old = before.get(table_id) or gone.get((table.schema_name.lower(), table.name.lower()))

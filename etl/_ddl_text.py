@@ -1,9 +1,9 @@
 """TiDB's DDL text token by token, and its names for character sets and collations as the downstream has them.
 
-TiDB renders statements in one normal form before they reach the binlog: names in backquotes, strings in single quotes, its own
-syntax in ``/*T![feature] ... */`` comments, which others skip. In that form a backslash is a character like any other. Text that TiDB
-can't render (of a session with ANSI_QUOTES, or of TiDB before 5.0) comes as the user typed it. So nothing is executed because a text
-says it; what a statement does is known from the job.
+TiDB renders statements in one normal form before they reach the binlog: names in backquotes, strings in single quotes,
+its own syntax in ``/*T![feature] ... */`` comments, which others skip. In that form a backslash is a character like any
+other. Text that TiDB can't render (of a session with ANSI_QUOTES, or of TiDB before 5.0) comes as the user typed it. So
+nothing is executed because a text says it; what a statement does is known from the job.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from etl.dialect import Dialect
 
 _REST = r"""|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\s+|[\w$\x80-\U0010ffff]+|."""
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*\"""" + _REST, re.DOTALL)
-# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character and compares code points.
+# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character and compares code
+# points.
 _CHARSET = {"latin1": "utf8mb4", "ascii": "utf8mb4"}
 _COLLATION = {
-    "latin1_bin": "utf8mb4_bin", "ascii_bin": "utf8mb4_bin", "latin1_nopad_bin": "utf8mb4_nopad_bin", "ascii_nopad_bin": "utf8mb4_nopad_bin",
-}  # fmt: skip
+    "latin1_bin": "utf8mb4_bin",
+    "ascii_bin": "utf8mb4_bin",
+    "latin1_nopad_bin": "utf8mb4_nopad_bin",
+    "ascii_nopad_bin": "utf8mb4_nopad_bin",
+}
 
 
 def tokens(statement: str) -> list[str]:

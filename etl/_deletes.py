@@ -24,8 +24,12 @@ def head(table: Table) -> bytes:
     return f"DELETE FROM {quote_table(table)} WHERE ".encode()
 
 
-def deletes_by_key(table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], once: bool) -> Iterator[tuple[int, bytes]]:
-    """(keys, statement) for the rows with these keys, some hundred a statement. `once`: leave out keys that come again."""
+def deletes_by_key(
+    table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], once: bool
+) -> Iterator[tuple[int, bytes]]:
+    """(keys, statement) for the rows with these keys, some hundred a statement. `once`: leave out keys
+    that come again.
+    """
     column = key[0]
     listed = len(key) == 1 and (column.kind not in BYTEWISE or broken_text(arrays[0]) is None)
     terms = literal_column(arrays[0], column) if listed else key_conditions(key, arrays)
@@ -37,11 +41,16 @@ def deletes_by_key(table: Table, key: Sequence[Column], arrays: Sequence[pa.Arra
         values = b" IN (" + b",\n".join(group) + b")"
         condition = quote_name(column.name).encode() + values
         # Through the index by the column's own collation; then byte for byte.
-        yield len(group), head(table) + condition + (b" AND " + bytes_of(column) + values if column.kind in BYTEWISE else b"")
+        yield (
+            len(group),
+            head(table) + condition + (b" AND " + bytes_of(column) + values if column.kind in BYTEWISE else b""),
+        )
 
 
 def counts(statement: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(a key, a SELECT that counts its rows) for each row that a DELETE, as made here or by all values, is to remove."""
+    """(a key, a SELECT that counts its rows) for each row that a DELETE, as made here or by all values,
+    is to remove.
+    """
     match = _HEAD.match(statement)
     if match is None:
         return

@@ -8,14 +8,29 @@ from dataclasses import dataclass
 
 RECYCLE_SCHEMA = "sluice_recycle"
 ON_TABLES = (
-    "SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "REFERENCES", "CREATE TEMPORARY TABLES", "CREATE VIEW",
+    "SELECT",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "CREATE",
+    "DROP",
+    "ALTER",
+    "INDEX",
+    "REFERENCES",
+    "CREATE TEMPORARY TABLES",
+    "CREATE VIEW",
     "SHOW VIEW",
-)  # fmt: skip
-"""On every database that is replicated, and on `sluice_recycle`; on the checkpoint's the first four of them, and CREATE unless it is there."""
+)
+"""On every database that is replicated, and on `sluice_recycle`; on the checkpoint's the first four of them, and CREATE
+unless it is there.
+"""
 PROCESS = "PROCESS"
 """On ``*.*``: tells which table is which after names were swapped. Not in TiDB."""
 _ON_CHECKPOINT = ("SELECT", "INSERT", "UPDATE")
-_GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ", re.IGNORECASE)
+_GRANT = re.compile(
+    r"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ",
+    re.IGNORECASE,
+)
 _RIGHT = re.compile(r"([A-Z][A-Z_ ]*[A-Z])\s*(\([^)]*\))?", re.IGNORECASE)
 _ALL = "ALL PRIVILEGES"
 
@@ -29,12 +44,18 @@ class _Grant:
 
 
 def missing_rights(grants: Iterable[str], checkpoint_schema: str, process: bool) -> list[str]:
-    """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``. A right on the replicated databases
-    counts as given if it is given anywhere: which databases there will be nobody knows. `process`: whether PROCESS is needed."""
+    """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``. A right on the
+    replicated databases counts as given if it is given anywhere: which databases there will be nobody knows. `process`:
+    whether PROCESS is needed.
+    """
     found = [grant for line in grants if (grant := _parse(line)) is not None]
     missing = [f"{right} on the replicated databases" for right in ON_TABLES if not _gives(found, right, None)]
     for schema, rights in ((checkpoint_schema, _ON_CHECKPOINT), (RECYCLE_SCHEMA, ON_TABLES[:7])):
-        missing += [f"{right} on {schema}" for right in rights if _gives(found, right, None) and not _gives(found, right, schema)]
+        missing += [
+            f"{right} on {schema}"
+            for right in rights
+            if _gives(found, right, None) and not _gives(found, right, schema)
+        ]
     if process and not any(grant.everywhere and grant.rights & {_ALL, PROCESS} for grant in found):
         missing.append(f"{PROCESS} on *.*")
     return missing

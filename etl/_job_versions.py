@@ -1,7 +1,8 @@
 """The schema versions a DDL job went through, and what of it rows show before and after its binlog.
 
-TiDB changes a schema in steps, each with a version of its own, writes the DDL binlog with the last one, and lets sessions be one version
-behind. Rows carry the version of their session. ``Diff:<version>`` in TiKV says which table each version was about.
+TiDB changes a schema in steps, each with a version of its own, writes the DDL binlog with the last one, and lets
+sessions be one version behind. Rows carry the version of their session. ``Diff:<version>`` in TiKV says which table
+each version was about.
 """
 
 from __future__ import annotations
@@ -15,10 +16,25 @@ from upstream.schema import STATE_PUBLIC, STATE_WRITE_ONLY, Index, Table
 ReadDiff = Callable[[int], Mapping[str, Any] | None]
 """From a schema version to its diff, None if TiKV has none."""
 
-HAS_STEPS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING})
+HAS_STEPS = frozenset(
+    {
+        Action.DROP_PARTITION,
+        Action.TRUNCATE_PARTITION,
+        Action.EXCHANGE_PARTITION,
+        Action.PARTITION_TABLE,
+        Action.REMOVE_PARTITIONING,
+    }
+)
 """Job types of which rows follow one step or another."""
 _LOOSENS = frozenset(
-    {Action.DROP_COLUMN, Action.DROP_INDEX, Action.DROP_PRIMARY_KEY, Action.DROP_COLUMNS, Action.DROP_INDEXES, Action.MULTI_SCHEMA_CHANGE}
+    {
+        Action.DROP_COLUMN,
+        Action.DROP_INDEX,
+        Action.DROP_PRIMARY_KEY,
+        Action.DROP_COLUMNS,
+        Action.DROP_INDEXES,
+        Action.MULTI_SCHEMA_CHANGE,
+    }
 )
 LONGEST_STATEMENT = 10_000 << 18
 """Ten seconds of TSO."""
@@ -42,21 +58,30 @@ def versions_of(job: Job, since: int, read_diff: ReadDiff) -> list[int]:
 
 
 def counted_through(job: Job) -> int:
-    """The commit timestamp up to which rows may have been written by statements that were planned before the job, whatever version they
-    name."""
+    """The commit timestamp up to which rows may have been written by statements that were planned before the job,
+    whatever version they name.
+    """
     return job.finished_ts + LONGEST_STATEMENT
 
 
 def describe_move(moved: Moved, versions: Iterable[int]) -> dict[str, Any]:
     """A job after which rows lie elsewhere, for a window record."""
     return {
-        "type": int(moved.job.type), "job_id": moved.job.id, "began_ts": moved.job.start_ts, "finished_ts": moved.job.finished_ts, "schema_version": moved.job.schema_version, "versions": list(versions),
-        "before": {str(i): table.to_json() for i, table in moved.before.items()}, "effect": moved.effect.to_json(),
-    }  # fmt: skip
+        "type": int(moved.job.type),
+        "job_id": moved.job.id,
+        "began_ts": moved.job.start_ts,
+        "finished_ts": moved.job.finished_ts,
+        "schema_version": moved.job.schema_version,
+        "versions": list(versions),
+        "before": {str(i): table.to_json() for i, table in moved.before.items()},
+        "effect": moved.effect.to_json(),
+    }
 
 
 def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, bool]:
-    """The tables of which these schema versions may have given up a unique key, or (True) partitions, whose rows then are in no key's way."""
+    """The tables of which these schema versions may have given up a unique key, or (True) partitions, whose rows then
+    are in no key's way.
+    """
     found: dict[int, bool] = {}
     for version in versions:
         diff = read_diff(version) or {}
@@ -67,12 +92,18 @@ def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, b
 
 
 def relaxed_indexes(table: Table, info: Mapping[str, Any] | None) -> list[int]:
-    """The ids of unique indexes that the upstream enforces no longer, though no DDL binlog has said so yet. `info`: the table's
-    TableInfo as it is by now, None if it is gone. An index that is being dropped is enforced while rows are still written to it."""
+    """The ids of unique indexes that the upstream enforces no longer, though no DDL binlog has said so yet. `info`: the
+    table's TableInfo as it is by now, None if it is gone. An index that is being dropped is enforced while rows are
+    still written to it.
+    """
     if info is None:
         return []
     states = {int(index["id"]): int(index.get("state") or 0) for index in info.get("index_info") or ()}
-    return [index.id for index in table.indexes if _is_enforced(index) and states.get(index.id, 0) not in (STATE_PUBLIC, STATE_WRITE_ONLY)]
+    return [
+        index.id
+        for index in table.indexes
+        if _is_enforced(index) and states.get(index.id, 0) not in (STATE_PUBLIC, STATE_WRITE_ONLY)
+    ]
 
 
 def as_info(table: Table) -> dict[str, Any]:

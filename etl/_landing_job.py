@@ -1,8 +1,8 @@
 """The Spark job that lands a window: read from the pumps, explode, write the parts; what comes back is statistics.
 
-A row goes in for each pump and sub-range, and a part comes of it: the worker reads from the pump and writes to the relay
-log itself, so that no payload passes through the JVM. The parts are durable when the job has ended, and mean nothing until
-the client commits the window's record.
+A row goes in for each pump and sub-range, and a part comes of it: the worker reads from the pump and writes to the
+relay log itself, so that no payload passes through the JVM. The parts are durable when the job has ended, and mean
+nothing until the client commits the window's record.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class LandRanges:
-    """Runs in Spark's Python workers: writes a part for each of its rows, which are in _TASK_SCHEMA, and yields a row of
-    statistics for it. Nothing of a window is in here, so that it is the same object from job to job."""
+    """Runs in Spark's Python workers: writes a part for each of its rows, which are in _TASK_SCHEMA, and yields a row
+    of statistics for it. Nothing of a window is in here, so that it is the same object from job to job.
+    """
 
     relay_url: str
     cluster_id: int
@@ -129,7 +130,10 @@ def _land(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str)
         "transactions": totals.transactions + len(left_out),
         "left_out": left_out,
         "ddls": [ddl.to_dict() for ddl in totals.ddls],
-        "tables": {str(i): [t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version] for i, t in totals.tables.items()},
+        "tables": {
+            str(i): [t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version]
+            for i, t in totals.tables.items()
+        },
         "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
         "worker_ms": {
             "read": reading * 1000,
@@ -154,20 +158,27 @@ class LandingJob:
             self.run(Plan(ts, ts, ts, ranges, 0, 0, False), "warm", timeout_s)
 
     def run(self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = ()) -> JobResult:
-        """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions at `skips`
-        are left out if they can't be read.
+        """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions
+        at `skips` are left out if they can't be read.
 
-        Raises BinlogDecodeError, WorkerError, and Spark's errors; a job that takes longer than `timeout_s` is interrupted.
+        Raises BinlogDecodeError, WorkerError, and Spark's errors; a job that takes longer than `timeout_s` is
+        interrupted.
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
         tasks = [
             {
-                "n": n, "token": token, "lo": plan.lo, "hi": plan.hi,
-                "host": wanted.host, "range_lo": wanted.lo, "range_hi": wanted.hi, "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
+                "n": n,
+                "token": token,
+                "lo": plan.lo,
+                "hi": plan.hi,
+                "host": wanted.host,
+                "range_lo": wanted.lo,
+                "range_hi": wanted.hi,
+                "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
             }
             for n, wanted in enumerate(plan.ranges)
-        ]  # fmt: skip
+        ]
         frame = self._frame.of(pa.Table.from_pylist(tasks, _TASK_SCHEMA))
         try:
             rows = collect(self._spark, frame, timeout_s)["stats"].to_pylist()
@@ -178,7 +189,9 @@ class LandingJob:
         answers = [json.loads(row) for row in rows]
         found = sorted(answer["n"] for answer in answers)
         if found != list(range(len(tasks))):
-            raise WorkerError("EOFError", f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]")
+            raise WorkerError(
+                "EOFError", f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]"
+            )
         return combine(answers)
 
 
@@ -198,7 +211,11 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
         for key, (rows, first, last, oldest, newest) in item["tables"].items():
             known = tables.get(int(key))
             if known is not None:
-                rows, first, last = known.rows + rows, min(known.first_commit_ts, first), max(known.last_commit_ts, last)
+                rows, first, last = (
+                    known.rows + rows,
+                    min(known.first_commit_ts, first),
+                    max(known.last_commit_ts, last),
+                )
                 oldest, newest = min(known.oldest_version, oldest), max(known.newest_version, newest)
             tables[int(key)] = TableSpan(rows, first, last, oldest, newest)
     return JobResult(

@@ -14,8 +14,10 @@ _PROGRESS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LandedWindow:
-    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve, commit;
-    within the job read, explode and write of the slowest range, and spark, what is left. `lag_ms`: from the upstream's clock at hi until it was committed."""
+    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve,
+    commit; within the job read, explode and write of the slowest range, and spark, what is left. `lag_ms`: from the
+    upstream's clock at hi until it was committed.
+    """
 
     lo: int
     hi: int
@@ -29,7 +31,9 @@ class LandedWindow:
 
 @dataclass(slots=True)
 class LandSummary:
-    """What a run did. `hi`: everything through this TSO is in the relay log; `bytes` of parts; `stages_ms` summed up."""
+    """What a run did. `hi`: everything through this TSO is in the relay log; `bytes` of parts;
+    `stages_ms` summed up.
+    """
 
     hi: int = 0
     windows: int = 0
@@ -75,8 +79,15 @@ class Progress:
             return
         held = f" held_back_by={held_back_by!r}" if held_back_by else ""
         log.info(
-            "landed windows=%d transactions=%d changes=%d changes_per_s=%.0f max_lag_ms=%.0f hi=%d total_transactions=%d%s",
-            self._windows, self._transactions, self._changes, self._changes / max(seconds, 1e-3), self._lag_ms, summary.hi,
-            summary.transactions, held,
-        )  # fmt: skip
+            "landed windows=%d transactions=%d changes=%d changes_per_s=%.0f max_lag_ms=%.0f hi=%d"
+            " total_transactions=%d%s",
+            self._windows,
+            self._transactions,
+            self._changes,
+            self._changes / max(seconds, 1e-3),
+            self._lag_ms,
+            summary.hi,
+            summary.transactions,
+            held,
+        )
         self.__init__()  # type: ignore[misc]

@@ -69,21 +69,28 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
 
 
 def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
-    """Whether collations mean what they say upstream, as set, or else as TiDB noted it when it was bootstrapped. Raises TiKVError. The
-    table is looked for as of `ts`, a fresh TSO: in the schema that landing begins with it may not exist yet."""
+    """Whether collations mean what they say upstream, as set, or else as TiDB noted it when it was bootstrapped. Raises
+    TiKVError. The table is looked for as of `ts`, a fresh TSO: in the schema that landing begins with it may not exist
+    yet.
+    """
     if setting != "auto":
         return setting == "true"
     table = find_table_info(tikv, "mysql", "tidb", ts)
     found = read_new_collations(tikv, int(table["id"]), ts) if table is not None else None
     if found is None:
-        log.warning("nothing in mysql.tidb tells whether the upstream has new collations; [upstream] new-collations does, taking it as true")
+        log.warning(
+            "nothing in mysql.tidb tells whether the upstream has new collations; [upstream] new-collations does,"
+            " taking it as true"
+        )
     return found is not False
 
 
 class LandingSchema:
     """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
 
-    def __init__(self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient, relaxed: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient, relaxed: Mapping[str, Any] | None = None
+    ) -> None:
         """`relaxed`: as in the last window record."""
         self._history = history
         self._diffs: dict[int, dict[str, Any]] = {}
@@ -92,7 +99,14 @@ class LandingSchema:
         self._tikv = tikv
 
     @classmethod
-    def load(cls, pd: PDClient, tikv: TiKVClient, schema_version: int, relaxed: Mapping[str, Any] | None = None, new_collations: str = "auto") -> LandingSchema:  # fmt: skip
+    def load(
+        cls,
+        pd: PDClient,
+        tikv: TiKVClient,
+        schema_version: int,
+        relaxed: Mapping[str, Any] | None = None,
+        new_collations: str = "auto",
+    ) -> LandingSchema:
         """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError."""
         jobs = (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso()))
         history = SchemaHistory.from_jobs(jobs, schema_version)
@@ -106,13 +120,17 @@ class LandingSchema:
         return self._history.schema_version
 
     def resolve(
-        self, ddls: Sequence[DdlRecord], spans: Mapping[int, TableSpan], wait: Callable[[float], bool], skips: Collection[int] = ()
+        self,
+        ddls: Sequence[DdlRecord],
+        spans: Mapping[int, TableSpan],
+        wait: Callable[[float], bool],
+        skips: Collection[int] = (),
     ) -> WindowSchema:
-        """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a transaction at
-        `skips`, which won't be applied; later ones are found when they are.
+        """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a
+        transaction at `skips`, which won't be applied; later ones are found when they are.
 
-        `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to stop.
-        Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
+        `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to
+        stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
         """
         before = dict(self._history.tables)
         truncated_before = set(self._history.truncated)
@@ -136,27 +154,46 @@ class LandingSchema:
             for table_id, table in effect.tables.items():
                 if table is not None:
                     born.setdefault(table_id, record.commit_ts)
-            described.append({
-                **record.to_dict(), "type": job.type, "schema_version": job.schema_version,
-                "schema_name": schema_before or job.schema_name, "table_name": job.table_name, "effect": effect.to_json(),
-                **job.session(),
-                **({"began_ts": job.start_ts, "finished_ts": job.finished_ts, "versions": versions_of(job, since, self._read_diff)} if job.type in HAS_STEPS else {}),
-            })  # fmt: skip
+            described.append(
+                {
+                    **record.to_dict(),
+                    "type": job.type,
+                    "schema_version": job.schema_version,
+                    "schema_name": schema_before or job.schema_name,
+                    "table_name": job.table_name,
+                    "effect": effect.to_json(),
+                    **job.session(),
+                    **(
+                        {
+                            "began_ts": job.start_ts,
+                            "finished_ts": job.finished_ts,
+                            "versions": versions_of(job, since, self._read_diff),
+                        }
+                        if job.type in HAS_STEPS
+                        else {}
+                    ),
+                }
+            )
             for table_id, table in effect.tables.items():
                 self._relaxed.pop(table_id, None)
                 if table is not None and table_id in spans:
                     states.setdefault(table_id, []).append(table)
         truncated = truncated_before | self._history.truncated
         for table_id, span in spans.items():
-            if table_id in before or table_id in truncated or table_id in self._history.moved or born.get(table_id, span.first_commit_ts) < span.first_commit_ts:
+            if (
+                table_id in before
+                or table_id in truncated
+                or table_id in self._history.moved
+                or born.get(table_id, span.first_commit_ts) < span.first_commit_ts
+            ):
                 continue
             if span.first_commit_ts in skips:
                 continue
             raise UnknownTableError(
-                f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL job up "
-                f"to schema version {self._history.schema_version} has made; if TiKV's DDL history is incomplete, start "
-                "with an empty relay log from a checkpoint after these commits; if they aren't wanted, leave the transaction out: "
-                f"`sluice txn skip {span.first_commit_ts}`"
+                f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL"
+                f" job up to schema version {self._history.schema_version} has made; if TiKV's DDL history is"
+                " incomplete, start with an empty relay log from a checkpoint after these commits; if they aren't"
+                f" wanted, leave the transaction out: `sluice txn skip {span.first_commit_ts}`"
             )
         return WindowSchema(
             tables={str(i): before[i].to_json() for i in sorted(wanted) if i in before},
@@ -178,14 +215,23 @@ class LandingSchema:
         return self._diffs[version]
 
     def _info_to_come(self, table: Table, newest: int, wait: Callable[[float], bool]) -> Mapping[str, Any] | None:
-        """A table's TableInfo by now; if it is gone since, as the next job left it. A store whose schema version is behind `newest`,
-        which rows know, is waited for."""
+        """A table's TableInfo by now; if it is gone since, as the next job left it. A store whose schema version is
+        behind `newest`, which rows know, is waited for.
+        """
         for pause in (*_PAUSES_S, None):
             info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
             if info is not None:
                 return info
-            jobs = (Job.from_json(raw) for raw in read_ddl_jobs(self._tikv, self._pd.tso()) if int(raw.get("table_id") or 0) == table.id)
-            later = [job for job in jobs if job.finished and job.schema_version > self._history.schema_version and job.table_info is not None]
+            jobs = (
+                Job.from_json(raw)
+                for raw in read_ddl_jobs(self._tikv, self._pd.tso())
+                if int(raw.get("table_id") or 0) == table.id
+            )
+            later = [
+                job
+                for job in jobs
+                if job.finished and job.schema_version > self._history.schema_version and job.table_info is not None
+            ]
             if later:
                 return min(later, key=lambda job: job.schema_version).table_info
             if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
@@ -201,11 +247,20 @@ class LandingSchema:
             for moved in self._history.moved.get(table_id, ()):
                 if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= counted_through(moved.job):
                     late[moved.job.schema_version] = moved
-        return tuple(describe_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late))
+        return tuple(
+            describe_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late)
+        )
 
-    def _relax(self, spans: Mapping[int, TableSpan], states: Mapping[int, Sequence[Table]], version_before: int, wait: Callable[[float], bool]) -> dict[str, Any]:  # fmt: skip
-        """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way: which keys it
-        gives up is in TiKV. `states`: the tables as they are in the window, one after the other."""
+    def _relax(
+        self,
+        spans: Mapping[int, TableSpan],
+        states: Mapping[int, Sequence[Table]],
+        version_before: int,
+        wait: Callable[[float], bool],
+    ) -> dict[str, Any]:
+        """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way:
+        which keys it gives up is in TiKV. `states`: the tables as they are in the window, one after the other.
+        """
         newest = max((span.newest_version for span in spans.values()), default=0)
         relaxed = dict(self._relaxed)
         for table_id, drops in loosened_tables(range(version_before + 1, newest + 1), self._read_diff).items():

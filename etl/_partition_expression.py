@@ -1,7 +1,7 @@
 """The expressions that tables are partitioned by, evaluated as TiDB does.
 
-TiDB allows few functions there, all of them deterministic: calendar functions of DATE, DATETIME and TIME columns, UNIX_TIMESTAMP of a
-TIMESTAMP, and integer arithmetic. What isn't among them is a PartitionError, never a guess.
+TiDB allows few functions there, all of them deterministic: calendar functions of DATE, DATETIME and TIME columns,
+UNIX_TIMESTAMP of a TIMESTAMP, and integer arithmetic. What isn't among them is a PartitionError, never a guess.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 from upstream.schema import Column
 
-_TOKEN = re.compile(r"""\s*(?:(?P<name>`(?:[^`]|``)*`)|(?P<number>\d+(?:\.\d+)?)|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<word>[A-Za-z_]\w*)|(?P<sign>[-+*%(),]))""")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<name>`(?:[^`]|``)*`)|(?P<number>\d+(?:\.\d+)?)|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<word>[A-Za-z_]\w*)|(?P<sign>[-+*%(),]))"""
+)
 _TO_DAYS_OF_YEAR_1 = 365  # TO_DAYS('0001-01-01') is 366, Python's ordinal of that day 1
 
 
@@ -30,7 +32,9 @@ class Moment:
     """A DATE, DATETIME or TIME as its text says; zero parts are allowed as in MySQL."""
 
     def __init__(self, text: str) -> None:
-        day = re.fullmatch(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?)?", text)
+        day = re.fullmatch(
+            r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?)?", text
+        )
         clock = re.fullmatch(r"(-?)(\d{1,3}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?", text)
         if day:
             self.year, self.month, self.day = int(day[1]), int(day[2]), int(day[3])
@@ -65,7 +69,9 @@ class Moment:
 
 
 def evaluate(expression: str, columns: Mapping[str, Column], row: Mapping[str, Any]) -> int | None:
-    """The value of a partition expression for one row; `columns` by lower-case name, `row` as decoded images. Raises PartitionError."""
+    """The value of a partition expression for one row; `columns` by lower-case name, `row` as decoded images. Raises
+    PartitionError.
+    """
     value = _Evaluation(expression, columns, row).result()
     if isinstance(value, Decimal):
         if value != value.to_integral_value():
@@ -148,7 +154,9 @@ class _Evaluation:
     def _column(self, name: str) -> tuple[Column, Value]:
         column = self._columns.get(name.lower())
         if column is None or column.name not in self._row:
-            raise PartitionError(f"the partition expression {self._expression} needs the column {name}, which the row doesn't hold")
+            raise PartitionError(
+                f"the partition expression {self._expression} needs the column {name}, which the row doesn't hold"
+            )
         return column, self._row[column.name]
 
     def _function(self, name: str) -> Value:
@@ -172,13 +180,21 @@ class _Evaluation:
         return function(*arguments)
 
     def _argument(self, function: str) -> Value:
-        """What a calendar function says of a TIMESTAMP depends on the session that wrote the row; UNIX_TIMESTAMP does not."""
+        """What a calendar function says of a TIMESTAMP depends on the session that wrote the row; UNIX_TIMESTAMP does
+        not.
+        """
         start = self._at
         value = self._sum()
         for kind, text in self._tokens[start : self._at]:
             column = self._columns.get(text.strip("`").lower()) if kind in ("name", "word") else None
-            if column is not None and (column.kind == "timestamp") != (function == "UNIX_TIMESTAMP") and function in _OF_TIME:
-                raise PartitionError(f"{function} of {column.name} depends on the time zone of the session that wrote the row")
+            if (
+                column is not None
+                and (column.kind == "timestamp") != (function == "UNIX_TIMESTAMP")
+                and function in _OF_TIME
+            ):
+                raise PartitionError(
+                    f"{function} of {column.name} depends on the time zone of the session that wrote the row"
+                )
         return value
 
 

@@ -46,18 +46,22 @@ class SparkPreparer:
         self._frame: TaskFrame | None = None
 
     def warm_up(self) -> None:
-        """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for seconds.
-        Trouble is left for the first real job to meet."""
+        """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for
+        seconds. Trouble is left for the first real job to meet.
+        """
         with contextlib.suppress(Exception):
             for _ in self([]):
                 pass
 
     def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises WorkerError and Spark's
-        errors."""
+        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises WorkerError
+        and Spark's errors.
+        """
         if self._frame is None:
             self._spark = spark_session.connect(self._settings, "apply")
-            self._frame = TaskFrame(self._spark, PrepareWindows(self._settings.relay.url, self._options), _TASKS, STEP_SCHEMA)
+            self._frame = TaskFrame(
+                self._spark, PrepareWindows(self._settings.relay.url, self._options), _TASKS, STEP_SCHEMA
+            )
         frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
         for batch in stream(self._spark, frame, self._timeout_s):
             yield batch.cast(STEP_SCHEMA)

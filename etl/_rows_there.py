@@ -1,7 +1,8 @@
-"""Whether row changes are downstream, told from the rows themselves: what a definition looks like anybody may have brought about, but
-rows as only these changes leave them nobody else.
+"""Whether row changes are downstream, told from the rows themselves: what a definition looks like anybody may have
+brought about, but rows as only these changes leave them nobody else.
 
-Each row that the changes concern must be as the last of them leaves it, or as a later one does, as far as its columns are still there.
+Each row that the changes concern must be as the last of them leaves it, or as a later one does, as far as its columns
+are still there.
 """
 
 from __future__ import annotations
@@ -25,16 +26,21 @@ Image = dict[str, Any] | None
 
 @dataclass(slots=True)
 class _Row:
-    """`key` by column name; `images`: what it may look like, None: it isn't there. `commit_ts`: of the last change that counts."""
+    """`key` by column name; `images`: what it may look like, None: it isn't there. `commit_ts`: of the last change that
+    counts.
+    """
 
     key: dict[str, Any]
     commit_ts: int
     images: list[Image] = field(default_factory=list)
 
 
-def first_missing(session: MySQLSession, relay: RelayLog, settings: Settings, after: int, through: int, until: int) -> str:
-    """"" if every row change committed in (after, through] is downstream; else the first row that isn't as it should be, in words.
-    Changes through `until` (TSO) may be downstream too."""
+def first_missing(
+    session: MySQLSession, relay: RelayLog, settings: Settings, after: int, through: int, until: int
+) -> str:
+    """ "" if every row change committed in (after, through] is downstream; else the first row that isn't as it should
+    be, in words. Changes through `until` (TSO) may be downstream too.
+    """
     rows: dict[tuple[int, tuple[Any, ...]], _Row] = {}
     tables: dict[int, Table | None] = {}
     for window in relay.windows(after, until):
@@ -43,10 +49,16 @@ def first_missing(session: MySQLSession, relay: RelayLog, settings: Settings, af
                 for table_id, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
                     tables[int(table_id)] = Table.from_json(document) if document else None
         known = TablesAt(window)
-        skipped = {decision.commit_ts for decision in relay.decisions.list(window.lo) if decision.action == SKIP} | settings.ignored_ts
+        skipped = {
+            decision.commit_ts for decision in relay.decisions.list(window.lo) if decision.action == SKIP
+        } | settings.ignored_ts
         for raw in relay.read([window]).to_pylist() if window.parts else ():
             commit_ts, table = int(raw["commit_ts"]), known.find(raw["table_id"], raw["commit_ts"])
-            if not after < commit_ts <= until or commit_ts in skipped or (table is not None and _left_out(settings, table, raw["kind"])):
+            if (
+                not after < commit_ts <= until
+                or commit_ts in skipped
+                or (table is not None and _left_out(settings, table, raw["kind"]))
+            ):
                 continue
             change = decode(raw, table)
             if change.fault:
@@ -77,7 +89,12 @@ def _after(change: RowChange) -> Iterator[tuple[dict[str, Any], Image]]:
     yield new_key, change.new
 
 
-def _first_wrong(session: MySQLSession, settings: Settings, rows: dict[tuple[int, tuple[Any, ...]], _Row], tables: dict[int, Table | None]) -> str:
+def _first_wrong(
+    session: MySQLSession,
+    settings: Settings,
+    rows: dict[tuple[int, tuple[Any, ...]], _Row],
+    tables: dict[int, Table | None],
+) -> str:
     columns: dict[int, tuple[str, set[str]]] = {}
     for (table_id, _), row in rows.items():
         table = tables[table_id]
@@ -90,7 +107,10 @@ def _first_wrong(session: MySQLSession, settings: Settings, rows: dict[tuple[int
         name, there = columns[table_id]
         if not _is_there(session, name, there, row):
             key = ", ".join(f"{column}={value!r:.60}" for column, value in row.key.items() if column != ROWID_NAME)
-            return f"{table.full_name}, {f'key {key}' if key else 'a table without a key'}, is not as commit_ts {row.commit_ts} or later leaves it"
+            return (
+                f"{table.full_name}, {f'key {key}' if key else 'a table without a key'}, is not as commit_ts"
+                f" {row.commit_ts} or later leaves it"
+            )
     return ""
 
 
@@ -100,7 +120,11 @@ def _is_there(session: MySQLSession, table: str, columns: set[str], row: _Row) -
     keyed = {name: value for name, value in row.key.items() if name != ROWID_NAME}
     if None in row.images and keyed and not _count(session, table, [keyed]):
         return True
-    wanted = [{name: value for name, value in image.items() if name.lower() in columns} for image in row.images if image is not None]
+    wanted = [
+        {name: value for name, value in image.items() if name.lower() in columns}
+        for image in row.images
+        if image is not None
+    ]
     return bool(wanted and _count(session, table, wanted))
 
 
@@ -109,8 +133,12 @@ def _count(session: MySQLSession, table: str, images: Sequence[dict[str, Any]]) 
     terms = []
     for image in images:
         terms.append(" AND ".join(f"{quote_name(name).replace('%', '%%')} <=> %s" for name in image))
-        values += [value if value is None or isinstance(value, int | float | bytes) else str(value) for value in image.values()]
-    return int(session.query(f"SELECT COUNT(*) FROM {table.replace('%', '%%')} WHERE ({') OR ('.join(terms)})", values)[0][0])
+        values += [
+            value if value is None or isinstance(value, int | float | bytes) else str(value) for value in image.values()
+        ]
+    return int(
+        session.query(f"SELECT COUNT(*) FROM {table.replace('%', '%%')} WHERE ({') OR ('.join(terms)})", values)[0][0]
+    )
 
 
 __all__ = ["first_missing"]

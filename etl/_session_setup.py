@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-STRICT_SQL_MODE = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
+STRICT_SQL_MODE = (
+    "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
+)
 LENIENT_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 LEAST_PACKET_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A session variable and the value it gets, as SHOW VARIABLES spells it. `why`: what would go wrong, if the value is a must."""
+    """A session variable and the value it gets, as SHOW VARIABLES spells it. `why`: what would go wrong, if the value
+    is a must.
+    """
 
     name: str
     value: str
@@ -26,7 +30,11 @@ _WRONG_ROWS = "statements would find or change other rows than they name"
 VARIABLES = (
     Variable("sql_mode", STRICT_SQL_MODE, "values that don't fit would be changed instead of refused"),
     Variable("time_zone", "+00:00", "TIMESTAMPs would be off by the zone"),
-    Variable("explicit_defaults_for_timestamp", "ON", "NULL in a TIMESTAMP would become the time of writing, also in rows that are there"),
+    Variable(
+        "explicit_defaults_for_timestamp",
+        "ON",
+        "NULL in a TIMESTAMP would become the time of writing, also in rows that are there",
+    ),
     Variable("foreign_key_checks", "OFF", "the upstream's cascades come as rows; here they would happen twice"),
     Variable("unique_checks", "ON", "duplicates could get into secondary keys"),
     Variable("character_set_client", "utf8mb4", "text would arrive as other characters"),
@@ -60,10 +68,18 @@ VARIABLES = (
     Variable("sql_require_primary_key", "OFF"),
     Variable("sql_generate_invisible_primary_key", "OFF"),
     # TiDB
-    Variable("tidb_txn_mode", "pessimistic", "SELECT ... FOR UPDATE would not lock, and two processes could write side by side"),
+    Variable(
+        "tidb_txn_mode",
+        "pessimistic",
+        "SELECT ... FOR UPDATE would not lock, and two processes could write side by side",
+    ),
     Variable("tidb_constraint_check_in_place", "ON"),
     Variable("tidb_constraint_check_in_place_pessimistic", "ON", "duplicates would be noticed after the fact"),
-    Variable("tidb_disable_txn_auto_retry", "ON", "a transaction that lost a conflict would be tried again with what it had read before"),
+    Variable(
+        "tidb_disable_txn_auto_retry",
+        "ON",
+        "a transaction that lost a conflict would be tried again with what it had read before",
+    ),
     Variable("tidb_batch_insert", "OFF", "a transaction would be committed in parts"),
     Variable("tidb_batch_delete", "OFF", "a transaction would be committed in parts"),
     Variable("tidb_batch_commit", "OFF", "a transaction would be committed in parts"),
@@ -82,8 +98,9 @@ _IDLE_S, _ROW_LOCK_S = 900, 50
 
 
 def time_outs(read_timeout_s: int) -> tuple[Variable, ...]:
-    """What ends a session whose client stands still or is cut off: its locks must not stay for the server's eight hours. The server gives
-    up waiting for a lock no later than the client does."""
+    """What ends a session whose client stands still or is cut off: its locks must not stay for the server's eight
+    hours. The server gives up waiting for a lock no later than the client does.
+    """
     idle_s = str(max(_IDLE_S, 3 * read_timeout_s))
     return (
         Variable("wait_timeout", idle_s),
@@ -99,18 +116,30 @@ ALL_ROWS = "SET SESSION sql_select_limit = 18446744073709551615"
 ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _ISOLATION_VARIABLES = ("transaction_isolation", "tx_isolation")
 _SERVERS_OWN = (
-    *_ISOLATION_VARIABLES, "max_allowed_packet", "log_bin", "binlog_format", "wsrep_on", "wsrep_load_data_splitting", "secure_timestamp",
-    "lower_case_table_names", "local_infile",
-)  # fmt: skip
+    *_ISOLATION_VARIABLES,
+    "max_allowed_packet",
+    "log_bin",
+    "binlog_format",
+    "wsrep_on",
+    "wsrep_load_data_splitting",
+    "secure_timestamp",
+    "lower_case_table_names",
+    "local_infile",
+)
 _LOOKED_AT = (*(v.name for v in (*VARIABLES, *time_outs(1))), *_SERVERS_OWN)
 SHOW = f"SHOW SESSION VARIABLES WHERE Variable_name IN ({', '.join(map(repr, _LOOKED_AT))})"
 """The statement that shows all that is looked at here."""
 
 
 def to_set(actual: Mapping[str, str], read_timeout_s: int) -> list[str]:
-    """Assignments, as in SET SESSION, for what isn't yet as it has to be. `actual`: what SHOW SESSION VARIABLES says, names in lower
-    case; a variable that isn't there is none of this server's."""
-    return [f"{v.name}={_literal(v.value)}" for v in (*VARIABLES, *time_outs(read_timeout_s)) if v.name in actual and not _same(v, actual[v.name])]
+    """Assignments, as in SET SESSION, for what isn't yet as it has to be. `actual`: what SHOW SESSION VARIABLES says,
+    names in lower case; a variable that isn't there is none of this server's.
+    """
+    return [
+        f"{v.name}={_literal(v.value)}"
+        for v in (*VARIABLES, *time_outs(read_timeout_s))
+        if v.name in actual and not _same(v, actual[v.name])
+    ]
 
 
 def problems(actual: Mapping[str, str]) -> Iterator[str]:
@@ -118,15 +147,18 @@ def problems(actual: Mapping[str, str]) -> Iterator[str]:
     for variable in VARIABLES:
         if variable.why and variable.name in actual and not _same(variable, actual[variable.name]):
             yield (
-                f"{variable.name} is {actual[variable.name]!r} and can't be set here, {variable.value!r} is needed: else {variable.why}; "
-                "set it in the server's configuration, or let this user set it"
+                f"{variable.name} is {actual[variable.name]!r} and can't be set here, {variable.value!r} is needed:"
+                f" else {variable.why}; set it in the server's configuration, or let this user set it"
             )
     isolation = next((actual[name] for name in _ISOLATION_VARIABLES if name in actual), "REPEATABLE-READ")
     if isolation.upper() != "REPEATABLE-READ":
         yield f"the transaction isolation is {isolation} and can't be set to REPEATABLE-READ"
     packet = int(actual.get("max_allowed_packet") or LEAST_PACKET_BYTES)
     if packet < LEAST_PACKET_BYTES:
-        yield f"max_allowed_packet is {packet}, at least {LEAST_PACKET_BYTES} is needed: statements of 1 MiB and single rows must fit"
+        yield (
+            f"max_allowed_packet is {packet}, at least {LEAST_PACKET_BYTES} is needed: statements of 1 MiB and single"
+            " rows must fit"
+        )
     if _on(actual, "log_bin") and actual.get("binlog_format", "").upper() == "STATEMENT":
         yield "binlog_format is STATEMENT: replicas of this server would get other rows than it; set ROW or MIXED"
     if _on(actual, "wsrep_on") and _on(actual, "wsrep_load_data_splitting"):
@@ -146,7 +178,9 @@ def _same(variable: Variable, value: str) -> bool:
 
 
 def _canonical(value: str) -> str:
-    return {"1": "on", "0": "off", "true": "on", "false": "off", "": "off", "utc": "+00:00"}.get(value.lower(), value.lower())
+    return {"1": "on", "0": "off", "true": "on", "false": "off", "": "off", "utc": "+00:00"}.get(
+        value.lower(), value.lower()
+    )
 
 
 def _literal(value: str) -> str:

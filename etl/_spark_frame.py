@@ -1,8 +1,8 @@
 """Frames of a few rows through one Python function, built at the least cost.
 
-``createDataFrame(...).mapInArrow(...)`` asks the server for settings, for the schema of the rows and for the meaning of the
-result's schema: three round trips, a quarter of a small job's time. All of it is known beforehand. The function stays the
-same from job to job, and what a job is to do comes in its rows.
+``createDataFrame(...).mapInArrow(...)`` asks the server for settings, for the schema of the rows and for the meaning of
+the result's schema: three round trips, a quarter of a small job's time. All of it is known beforehand. The function
+stays the same from job to job, and what a job is to do comes in its rows.
 """
 
 from __future__ import annotations

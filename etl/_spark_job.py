@@ -22,8 +22,9 @@ class WorkerError(Exception):
 
 
 def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """The rows of `frame` as they come; a job that lets `timeout_s` pass between two batches is interrupted. Raises WorkerError,
-    and Spark's errors."""
+    """The rows of `frame` as they come; a job that lets `timeout_s` pass between two batches is interrupted. Raises
+    WorkerError, and Spark's errors.
+    """
     # DataFrame.toArrow would gather everything, and ask the server for a schema that is known.
     tables = spark.client.to_table_as_iterator(frame._plan.to_proto(spark.client), frame._plan.observations)
     while True:

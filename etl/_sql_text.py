@@ -1,7 +1,9 @@
-"""SQL text from identifiers, values and Arrow columns. Nothing reaches a statement unquoted, and nothing is quoted anywhere else.
+"""SQL text from identifiers, values and Arrow columns. Nothing reaches a statement unquoted, and nothing is quoted
+anywhere else.
 
-Literals mean the same in every session, whatever its sql_mode says of backslashes and double quotes: text with a backslash in it is
-written in hexadecimal digits, in other text quotes are doubled. `tests/etl/test_literals.py` looks for other ways.
+Literals mean the same in every session, whatever its sql_mode says of backslashes and double quotes: text with a
+backslash in it is written in hexadecimal digits, in other text quotes are doubled. `tests/etl/test_literals.py` looks
+for other ways.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def columns_text(columns: Sequence[Column]) -> str:
 
 
 def literal(value: object) -> str:
-    """None, a bool, int, float, Decimal, str or bytes as a literal. Raises ValueError for what SQL has no literal for."""
+    """None, a bool, int, float, Decimal, str or bytes as a literal. Raises ValueError for what SQL has
+    no literal for.
+    """
     match value:
         case None:
             return "NULL"
@@ -67,7 +71,9 @@ def literal(value: object) -> str:
 
 
 def fill(statement: str, args: Sequence[object]) -> str:
-    """`statement` with a literal in each place ``%s``; what stands in a quoted name is none. Raises ValueError if there are not as many."""
+    """`statement` with a literal in each place ``%s``; what stands in a quoted name is none. Raises ValueError if there
+    are not as many.
+    """
     values = iter(args)
     try:
         text = _PLACE.sub(lambda match: literal(next(values)) if match[0] == "%s" else match[0], statement)
@@ -79,9 +85,13 @@ def fill(statement: str, args: Sequence[object]) -> str:
 
 
 def join(*parts: pa.Array | bytes, separator: bytes = b"", null: bytes | None = None) -> pa.LargeBinaryArray:
-    """The parts (large binary arrays or constants) joined row by row; a null anywhere makes the row null, or reads as `null`."""
+    """The parts (large binary arrays or constants) joined row by row; a null anywhere makes the row null, or reads as
+    `null`.
+    """
     large = [part if isinstance(part, pa.Array) else pa.scalar(part, pa.large_binary()) for part in parts]
-    handling = {"null_handling": "emit_null"} if null is None else {"null_handling": "replace", "null_replacement": null}
+    handling = (
+        {"null_handling": "emit_null"} if null is None else {"null_handling": "replace", "null_replacement": null}
+    )
     return pc.binary_join_element_wise(*large, pa.scalar(separator, pa.large_binary()), **handling)
 
 
@@ -150,12 +160,16 @@ def _is_broken(value: bytes | None) -> bool:
 
 
 def number_text(array: pa.Array) -> pa.LargeStringArray:
-    """Integers and floats as text. It reads back as the same value, but for FLOATs that TiDB itself shows with six digits
-    only (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets (docs/decisions.md)."""
+    """Integers and floats as text. It reads back as the same value, but for FLOATs that TiDB itself shows with six
+    digits only (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets
+    (docs/decisions.md).
+    """
     if not pa.types.is_float32(array.type):
         return array.cast(pa.large_string())
     size = pc.abs(array)
-    rounded = pc.fill_null(pc.and_(pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)), False)
+    rounded = pc.fill_null(
+        pc.and_(pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)), False
+    )
     if pc.any(rounded).as_py():
         shown = [np.float32(format_float(value)) for value in array.filter(rounded).to_pylist()]
         array = pc.replace_with_mask(array, rounded, pa.array(shown, pa.float32()))
@@ -208,8 +222,9 @@ def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """A condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the column sees it, so that the key is used, and
-    of text byte for byte, whatever collation the downstream's column has."""
+    """A condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the column sees it, so that the
+    key is used, and of text byte for byte, whatever collation the downstream's column has.
+    """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
         literals = literal_column(array, column)
@@ -218,12 +233,18 @@ def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
     return join(b"(", join(*parts, separator=b" AND "), b")")
 
 
-def _and_bytewise(same: pa.Array, column: Column, array: pa.Array, literals: pa.Array, operator: bytes) -> pa.LargeBinaryArray:
-    """`same`, and the same bytes besides. What isn't utf-8 has no collation: only its bytes are compared, as they are stored."""
+def _and_bytewise(
+    same: pa.Array, column: Column, array: pa.Array, literals: pa.Array, operator: bytes
+) -> pa.LargeBinaryArray:
+    """`same`, and the same bytes besides. What isn't utf-8 has no collation: only its bytes are compared, as they are
+    stored.
+    """
     both = join(same, b" AND " + bytes_of(column) + operator, literals)
     if (broken := broken_text(array)) is None:
         return both
-    return pc.if_else(broken, join(b"CAST(" + quote_name(column.name).encode() + b" AS BINARY)" + operator, literals), both)
+    return pc.if_else(
+        broken, join(b"CAST(" + quote_name(column.name).encode() + b" AS BINARY)" + operator, literals), both
+    )
 
 
 def bytes_of(column: Column) -> bytes:
@@ -232,9 +253,10 @@ def bytes_of(column: Column) -> bytes:
 
 
 def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """A condition a row that is true for rows with exactly these values, NULLs included. Text is compared byte for byte on
-    top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and FLOAT are compared as the number. Long values
-    are compared by their SHA-256, so that the statement stays short."""
+    """A condition a row that is true for rows with exactly these values, NULLs included. Text is compared byte for byte
+    on top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and FLOAT are compared as the number.
+    Long values are compared by their SHA-256, so that the statement stays short.
+    """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
         if column.kind not in ("text", "json", "binary"):

@@ -23,14 +23,17 @@ STEP_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""`kind`: delete, load, ddl, commit, and what a shape adds. `rows`: net rows. `changes`: the row changes a commit completes (0 on other steps).
-`commit_ts`: the last commit timestamp a step belongs to; on a commit, where the checkpoint goes. `detail` is JSON:
+"""`kind`: delete, load, ddl, commit, and what a shape adds. `rows`: net rows. `changes`: the row changes a commit
+completes (0 on other steps). `commit_ts`: the last commit timestamp a step belongs to; on a commit, where the
+checkpoint goes. `detail` is JSON:
 
     delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
-    load    {"first_ts", "layout", "replaces", "keys"}  payload: the text (`etl.load_format`); REPLACE must remove exactly `replaces` rows
-    both    {"safe": true} in safe mode: of as many rows as there are. {"absent": true}: only if what is done may be done already,
-            and then nothing is written, but none of these rows may be there
-    bytes   {"columns", "last_ts"}                 these columns are to hold bytes that are no text; before anything of a segment is written
+    load    {"first_ts", "layout", "replaces", "keys"}  payload: the text (`etl.load_format`);
+            REPLACE must remove exactly `replaces` rows
+    both    {"safe": true} in safe mode: of as many rows as there are. {"absent": true}: only if what is done may be
+            done already, and then nothing is written, but none of these rows may be there
+    bytes   {"columns", "last_ts"}                 these columns are to hold bytes that are no text; before anything of
+            a segment is written
     ddl     the window record's DDL plus {"before": {table id: Table | null}}
     commit  {"schema_version", "timings_ms"}, and "warnings" if there are any
 """
@@ -58,8 +61,9 @@ class Step:
 
 
 def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
-    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step. What came before an exception of `steps`
-    is handed on before it: all that can go downstream does."""
+    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step. What came before an exception
+    of `steps` is handed on before it: all that can go downstream does.
+    """
     waiting: list[Step] = []
     size = first = 0
     try:
@@ -99,19 +103,24 @@ def _payloads(steps: list[Step]) -> pa.BinaryArray:
     # Not pa.array over memoryviews: that keeps every buffer it was given for ever (pyarrow 26).
     offsets = list(itertools.accumulate((len(s.payload) for s in steps), initial=0))
     data = b"".join(memoryview(s.payload) for s in steps)
-    return pa.BinaryArray.from_buffers(pa.binary(), len(steps), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)])
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(steps), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)]
+    )
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
-    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ValueError when steps
-    are missing or out of order."""
+    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ValueError when
+    steps are missing or out of order.
+    """
     expected = 0
     for batch in batches:
         columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names) if name != "payload"}
         payloads = batch.column(batch.schema.get_field_index("payload"))
         for i in range(batch.num_rows):
             if columns["step"][i] != expected:
-                raise ValueError(f"step {expected} expected, {columns['step'][i]} found: the prepared batch is incomplete")
+                raise ValueError(
+                    f"step {expected} expected, {columns['step'][i]} found: the prepared batch is incomplete"
+                )
             expected += 1
             yield Step(
                 columns["kind"][i], columns["commit_ts"][i], columns["schema"][i], columns["table"][i],

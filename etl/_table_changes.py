@@ -47,22 +47,36 @@ class ChangeError(ValueError):
 class TableChanges:
     """The net effect of a table's changes, given in order.
 
-    `old` holds the old images of the updates and deletes by column name, `new` the new images of the inserts and updates, each in
-    the order of the changes.
+    `old` holds the old images of the updates and deletes by column name, `new` the new images of the inserts and
+    updates, each in the order of the changes.
     """
 
     def __init__(
-        self, table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, commit_ts: np.ndarray, timings: Timings, safe: bool = False,
-        partial: bool = False, source: str = "", taken_back: pa.Table | None = None, replayed: bool = False,
-    ) -> None:  # fmt: skip
-        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`, `source`,
-        `taken_back` and `replayed`: see Segment. Raises ChangeError and the row codec's errors."""
+        self,
+        table: Table,
+        kinds: np.ndarray,
+        rows: pa.LargeBinaryArray,
+        commit_ts: np.ndarray,
+        timings: Timings,
+        safe: bool = False,
+        partial: bool = False,
+        source: str = "",
+        taken_back: pa.Table | None = None,
+        replayed: bool = False,
+    ) -> None:
+        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`,
+        `source`, `taken_back` and `replayed`: see Segment. Raises ChangeError and the row codec's errors.
+        """
         self.table = table
         self.source = source
         self._partial = partial or taken_back is not None
         self._lenient_loads = safe or partial
         self._safe = safe or replayed or (self._partial and self.is_locatable)
-        both = commit_ts if taken_back is None else np.sort(np.concatenate((commit_ts, taken_back["commit_ts"].to_numpy())))
+        both = (
+            commit_ts
+            if taken_back is None
+            else np.sort(np.concatenate((commit_ts, taken_back["commit_ts"].to_numpy())))
+        )
         self.first_ts, self.last_ts = int(both[0]), int(both[-1])
         self.changes = len(kinds)
         self._timings = timings
@@ -78,7 +92,9 @@ class TableChanges:
         timings.reduce += time.perf_counter() - decoded
 
     def _take_back(self, kinds: np.ndarray, changes: pa.Table) -> np.ndarray:
-        """Put the opposite of `changes`, the last one first, before all others: what nobody changed besides is as it was."""
+        """Put the opposite of `changes`, the last one first, before all others: what nobody changed besides is as it
+        was.
+        """
         undone = changes["kind"].to_numpy()[::-1]
         new, old = _decode(self.table, undone[::-1], changes["row"].combine_chunks())
         for images, opposite in ((self.old, old), (self.new, new)):
@@ -115,8 +131,9 @@ class TableChanges:
         except BrokenHistoryError as error:
             key = self._key_text(kinds, error.change, names)
             raise ChangeError(
-                f"table {self.table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the changes between "
-                f"{self.first_ts} and {self.last_ts} contradict each other, so the relay log does not hold what the upstream did"
+                f"table {self.table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the"
+                f" changes between {self.first_ts} and {self.last_ts} contradict each other, so the relay log does not"
+                " hold what the upstream did"
             ) from None
 
     def _effect_by_values(self) -> NetEffect:
@@ -147,7 +164,9 @@ class TableChanges:
     def _carried(self, old: np.ndarray) -> list[frozenset[int]]:
         """The ids of the columns that these old images were sent with."""
         changes = self._old_changes[old].tolist()
-        return [frozenset(column_ids(self._rows[i].as_py(), images=2 if self._kinds[i] == UPDATE else 1)) for i in changes]
+        return [
+            frozenset(column_ids(self._rows[i].as_py(), images=2 if self._kinds[i] == UPDATE else 1)) for i in changes
+        ]
 
     def _in_place(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
         if not locating_columns(self.table):
@@ -170,7 +189,9 @@ class TableChanges:
         return bool(locating_columns(self.table))
 
     def only(self, old: np.ndarray, new: np.ndarray) -> Self:
-        """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in none."""
+        """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in
+        none.
+        """
         part = copy.copy(self)
         part._remove = self._remove[old[self._remove]]
         part._write = self._write[new[self._write]]
@@ -184,18 +205,30 @@ class TableChanges:
         return key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
-        """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms of utf-8 would make
-        of bytes isn't known, so there is none for gbk and its like."""
+        """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms
+        of utf-8 would make of bytes isn't known, so there is none for gbk and its like.
+        """
         columns = [
-            column.name for column in self.table.stored_columns
-            if column.kind == "text" and not column.charset.startswith("gb") and broken_text(self.new[column.name]) is not None
-        ]  # fmt: skip
+            column.name
+            for column in self.table.stored_columns
+            if column.kind == "text"
+            and not column.charset.startswith("gb")
+            and broken_text(self.new[column.name]) is not None
+        ]
         if columns:
-            yield Step("bytes", after_ts, self.table.schema_name, self.table.name, {"columns": columns, "last_ts": self.last_ts})
+            yield Step(
+                "bytes",
+                after_ts,
+                self.table.schema_name,
+                self.table.name,
+                {"columns": columns, "last_ts": self.last_ts},
+            )
 
     def checks(self) -> Iterator[Step]:
-        """In safe mode, for a table without a key: load steps of rows that must not be there yet, and delete steps of rows that must not be
-        there any more. Nothing tells whether a row that is there is the one to be written, or to be removed, or its twin."""
+        """In safe mode, for a table without a key: load steps of rows that must not be there yet, and delete steps of
+        rows that must not be there any more. Nothing tells whether a row that is there is the one to be written, or to
+        be removed, or its twin.
+        """
         if self._safe and not self.is_locatable:
             for step in self._delete_steps():
                 step.detail["absent"] = True
@@ -224,15 +257,20 @@ class TableChanges:
         yield from self._deletes_by_key(key, [self.old[c.name].take(rows) for c in key])
 
     def _row_conditions(self, rows: pa.Array) -> list[bytes]:
-        """Conditions that find rows by all their values. While TiDB drops a column, old images come without it: then what the
-        downstream still has there doesn't count."""
+        """Conditions that find rows by all their values. While TiDB drops a column, old images come without it: then
+        what the downstream still has there doesn't count.
+        """
         columns = self.table.writable_columns
         images = [self.old[c.name].take(rows) for c in columns]
         conditions = row_conditions(columns, images).to_pylist()
         for at, ids in enumerate(self._carried(self._remove)):
             kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
             if len(kept) < len(columns):
-                found = row_conditions([c for c, _ in kept], [image for _, image in kept]).to_pylist() if kept else [b"TRUE"]
+                found = (
+                    row_conditions([c for c, _ in kept], [image for _, image in kept]).to_pylist()
+                    if kept
+                    else [b"TRUE"]
+                )
                 conditions[at] = found[0]
         return conditions
 
@@ -256,7 +294,16 @@ class TableChanges:
                 self._timings.format += time.perf_counter() - started
                 replaced = chunk.rows if replaces else 0
                 expected = {"warnings": chunk.warnings} if chunk.warnings else {}
-                yield self._step("load", chunk.rows, chunk.payload, layout=chunk.layout, replaces=replaced, keys=keys, **detail, **expected)
+                yield self._step(
+                    "load",
+                    chunk.rows,
+                    chunk.payload,
+                    layout=chunk.layout,
+                    replaces=replaced,
+                    keys=keys,
+                    **detail,
+                    **expected,
+                )
                 started = time.perf_counter()
 
     def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
@@ -280,7 +327,9 @@ def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timi
     taken_back = segment.taken_back.get(table.id)
     # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
     replayed = segment.replayed and not partial and not source and bool(locating_columns(table))
-    return TableChanges(table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back, replayed)
+    return TableChanges(
+        table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back, replayed
+    )
 
 
 def check_merged(tables: Sequence[TableChanges]) -> None:
@@ -294,9 +343,10 @@ def check_merged(tables: Sequence[TableChanges]) -> None:
             other = owners.setdefault(place, changes)
             if other is not changes:
                 raise ChangeError(
-                    f"{other.source} and {changes.source}, both routed to {changes.table.full_name}, have each a row with the key "
-                    f"{key.decode('utf-8', 'replace')[:300]}, written between commit_ts {min(other.first_ts, changes.first_ts)} and "
-                    f"{max(other.last_ts, changes.last_ts)}. Give one of them another target, or other keys"
+                    f"{other.source} and {changes.source}, both routed to {changes.table.full_name}, have each a row"
+                    f" with the key {key.decode('utf-8', 'replace')[:300]}, written between commit_ts"
+                    f" {min(other.first_ts, changes.first_ts)} and {max(other.last_ts, changes.last_ts)}. Give one of"
+                    " them another target, or other keys"
                 )
 
 
@@ -321,9 +371,12 @@ def _decode(table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray) -> tuple
     return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
 
 
-def _in_portions(decode: Callable[..., Any], table: Table, rows: pa.LargeBinaryArray, places: np.ndarray) -> list[Images]:
-    """What `decode` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs several times the
-    memory of what comes out. [] for no rows."""
+def _in_portions(
+    decode: Callable[..., Any], table: Table, rows: pa.LargeBinaryArray, places: np.ndarray
+) -> list[Images]:
+    """What `decode` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs
+    several times the memory of what comes out. [] for no rows.
+    """
     size = max(1, min(_PORTION_ROWS, _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)))
     found: list[tuple[pa.RecordBatch, ...]] = []
     for first in range(0, len(places), size):

@@ -2,8 +2,8 @@
 
 Messages are stretches of one buffer. As long as many of them are unfinished, one field of each is read in a step, over
 whole arrays; what is left, few messages or long ones, is read field by field. The wire format: a field is a varint
-``number << 3 | wire type`` and a value; wire types are 0 varint, 1 eight bytes, 2 a varint length and so many bytes, 5 four
-bytes. Groups (3, 4), which binlogs have never had, are refused.
+``number << 3 | wire type`` and a value; wire types are 0 varint, 1 eight bytes, 2 a varint length and so many bytes, 5
+four bytes. Groups (3, 4), which binlogs have never had, are refused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _MASK64 = 2**64 - 1
 
 
 class Fields(NamedTuple):
-    """The fields of all messages: those of a message in their order, the messages ascending. `tag` is number << 3 | wire
-    type. A VARINT has its value, as a signed number of 64 bits, in `begin`; all others lie from `begin` to `end`."""
+    """The fields of all messages: those of a message in their order, the messages ascending. `tag` is number << 3 |
+    wire type. A VARINT has its value, as a signed number of 64 bits, in `begin`; all others lie from `begin` to
+    `end`.
+    """
 
     owner: npt.NDArray[np.int32]
     tag: npt.NDArray[np.int32]
@@ -57,8 +59,8 @@ class WireError(ValueError):
 def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> Fields:
     """The fields of the messages that lie in `data` from begins[i] to ends[i].
 
-    `run_tag`, a VARINT tag of one byte: where a message has many such fields with values below 128 in a row, they may be
-    given as one RUN. Raises WireError.
+    `run_tag`, a VARINT tag of one byte: where a message has many such fields with values below 128 in a row, they may
+    be given as one RUN. Raises WireError.
     """
     lanes = np.flatnonzero(begins < ends)
     sizes = ends[lanes] - begins[lanes]
@@ -141,12 +143,22 @@ def _one_by_one(data: Bytes, messages: list[tuple[int, int, int]], run_tag: int,
             bad.append(owner)
         owners.extend(array("i", [owner]) * (len(tags) - len(owners)))
     return Fields(
-        np.frombuffer(owners, np.int32), np.frombuffer(tags, np.int32), np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64)
+        np.frombuffer(owners, np.int32),
+        np.frombuffer(tags, np.int32),
+        np.frombuffer(begins, np.int64),
+        np.frombuffer(ends, np.int64),
     )
 
 
 def _walk(
-    data: Bytes, view: memoryview, at: int, stop: int, run_tag: int, tags: array[int], begins: array[int], ends: array[int]
+    data: Bytes,
+    view: memoryview,
+    at: int,
+    stop: int,
+    run_tag: int,
+    tags: array[int],
+    begins: array[int],
+    ends: array[int],
 ) -> None:
     add_tag, add_begin, add_end = tags.append, begins.append, ends.append
     while at < stop:
@@ -163,7 +175,12 @@ def _walk(
             begin = at
             at += length
         elif wire == VARINT:
-            if tag == run_tag and at + 1 < stop and view[at + 1] == tag and (end := _run_end(data, at - 1, stop, tag)) > at + 1:
+            if (
+                tag == run_tag
+                and at + 1 < stop
+                and view[at + 1] == tag
+                and (end := _run_end(data, at - 1, stop, tag)) > at + 1
+            ):
                 tag, begin, at = tag | RUN, at - 1, end
             else:
                 begin = view[at]

@@ -1,11 +1,13 @@
-"""Who writes downstream holds a lock there by name, for as long as its session is connected; who takes over waits until that session
-has ended, and ends it if need be.
+"""Who writes downstream holds a lock there by name, for as long as its session is connected; who takes over waits until
+that session has ended, and ends it if need be.
 
-So when a process goes on from the checkpoint, no statement of the one before is running in that session, waiting in the server (for a
-lock, for the rest of a LOAD) or still to come: a process that was stopped for a while wakes up to a dead connection. A DDL statement
-that runs is waited for, since nobody can tell how far it has come; whatever else the session does is rolled back with it.
+So when a process goes on from the checkpoint, no statement of the one before is running in that session, waiting in the
+server (for a lock, for the rest of a LOAD) or still to come: a process that was stopped for a while wakes up to a dead
+connection. A DDL statement that runs is waited for, since nobody can tell how far it has come; whatever else the
+session does is rolled back with it.
 
-Sessions that write beside the first one (mode `parallel`) hold locks of their own, with numbers, so that they are found too.
+Sessions that write beside the first one (mode `parallel`) hold locks of their own, with numbers, so that they are found
+too.
 """
 
 from __future__ import annotations
@@ -25,7 +27,24 @@ _ENDING_S = 5
 """So long the server may take to notice that a session of this process was closed."""
 _HELPERS = 64
 """So many numbers are looked at together."""
-_ROLLED_BACK = {"", "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "SET", "START", "BEGIN", "COMMIT", "ROLLBACK", "DO", "USE", "SHOW", "WITH"}
+_ROLLED_BACK = {
+    "",
+    "SELECT",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "REPLACE",
+    "LOAD",
+    "SET",
+    "START",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "DO",
+    "USE",
+    "SHOW",
+    "WITH",
+}
 """What a session may be cut off from: either nothing is written by it, or all of it goes when the session ends."""
 
 
@@ -37,16 +56,19 @@ class WriterLock:
         self._said = False
 
     def seize(self, session: MySQLSession, wait_s: float) -> None:
-        """Hold the lock in `session` until it ends; every session that held it, or a number of it, has ended or will commit nothing
-        more. Raises DownstreamError, transient, when a DDL statement of a session before is still running after `wait_s`, or that
-        session can't be ended."""
+        """Hold the lock in `session` until it ends; every session that held it, or a number of it, has ended or will
+        commit nothing more. Raises DownstreamError, transient, when a DDL statement of a session before is still
+        running after `wait_s`, or that session can't be ended.
+        """
         deadline = time.monotonic() + wait_s
         trouble = ""
         while not self._got(session, 1 if trouble else 0):
             holder = self._holder(session)
             trouble = self._end(session, holder) if holder is not None else "it is not known which"
             if time.monotonic() > deadline:
-                raise DownstreamError(_LOCK_WAIT_TIMEOUT, f"{session.address}: another session writes there as this pipeline: {trouble}")
+                raise DownstreamError(
+                    _LOCK_WAIT_TIMEOUT, f"{session.address}: another session writes there as this pipeline: {trouble}"
+                )
         self._end_helpers(session)
 
     def try_seize(self, session: MySQLSession) -> bool:
@@ -56,10 +78,14 @@ class WriterLock:
     def hold(self, session: MySQLSession, number: int) -> None:
         """Have `session` found by who takes over. Raises DownstreamError, transient, if another one has this number."""
         if not self._take(session, f"{self.name}-{number}", _ENDING_S):
-            raise DownstreamError(_LOCK_WAIT_TIMEOUT, f"{session.address}: another process writes there as this pipeline")
+            raise DownstreamError(
+                _LOCK_WAIT_TIMEOUT, f"{session.address}: another process writes there as this pipeline"
+            )
 
     def holder(self, session: MySQLSession) -> tuple[int, str] | None:
-        """The connection id that holds the lock, and the statement that it executes ("" if none); None if nobody holds it."""
+        """The connection id that holds the lock, and the statement that it executes ("" if none); None if nobody holds
+        it.
+        """
         found = self._holder(session)
         return None if found is None else (found, _running(session, found))
 
@@ -70,7 +96,10 @@ class WriterLock:
         if session.dialect.has_user_locks:
             return bool(session.query("SELECT GET_LOCK(%s, %s)", (name, wait_s))[0][0])
         if not self._said:
-            log.warning("%s has no locks by name: a statement of a process before this one may still be under way there", session.address)
+            log.warning(
+                "%s has no locks by name: a statement of a process before this one may still be under way there",
+                session.address,
+            )
             self._said = True
         return True
 
@@ -85,7 +114,9 @@ class WriterLock:
         statement = _running(session, holder)
         if _first_word(statement) not in _ROLLED_BACK:
             return f"a DDL statement of a session before is still running in connection {holder}: {statement[:300]}"
-        log.warning("taking over on %s: connection %d, which wrote there as this pipeline, is ended", session.address, holder)
+        log.warning(
+            "taking over on %s: connection %d, which wrote there as this pipeline, is ended", session.address, holder
+        )
         try:
             session.query(session.dialect.kill(holder))
         except DownstreamError as error:
@@ -96,10 +127,14 @@ class WriterLock:
         first = 0
         holders = [0] if session.dialect.has_is_used_lock else []
         while holders:
-            looks = ", ".join(f"IS_USED_LOCK({literal(f'{self.name}-{number}')})" for number in range(first, first + _HELPERS))
+            looks = ", ".join(
+                f"IS_USED_LOCK({literal(f'{self.name}-{number}')})" for number in range(first, first + _HELPERS)
+            )
             holders = [int(found) for found in session.query(f"SELECT {looks}")[0] if found is not None]
             for holder in holders:
-                with contextlib.suppress(DownstreamError):  # gone meanwhile, or not to be ended: it commits nothing all the same
+                with contextlib.suppress(
+                    DownstreamError
+                ):  # gone meanwhile, or not to be ended: it commits nothing all the same
                     session.query(session.dialect.kill(holder))
             first += _HELPERS
 

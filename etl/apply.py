@@ -43,8 +43,9 @@ _LAST_WARNINGS = 100
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One batch of windows, written. `stages_ms`: read, decode, reduce and format inside the preparing job; prepare, the whole
-    job; wait, how long writing stood idle for it; send, ddl and commit downstream."""
+    """One batch of windows, written. `stages_ms`: read, decode, reduce and format inside the preparing job; prepare,
+    the whole job; wait, how long writing stood idle for it; send, ddl and commit downstream.
+    """
 
     lo: int
     hi: int
@@ -60,7 +61,9 @@ class BatchReport:
 
 @dataclass(slots=True)
 class ApplySummary:
-    """What a run did. `checkpoint` is the commit timestamp it got to; `rows` are net rows, `changes` row changes upstream."""
+    """What a run did. `checkpoint` is the commit timestamp it got to; `rows` are net rows, `changes` row changes
+    upstream.
+    """
 
     checkpoint: int = 0
     batches: int = 0
@@ -102,9 +105,9 @@ def run_apply(
 ) -> ApplySummary:
     """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
 
-    `prepare` is the Spark job by default. Connection loss, deadlocks and lock waits are retried from the checkpoint. Raises
-    ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for good), relay errors,
-    and what `prepare` raises.
+    `prepare` is the Spark job by default. Connection loss, deadlocks and lock waits are retried from the checkpoint.
+    Raises ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for
+    good), relay errors, and what `prepare` raises.
     """
     stop = stop or threading.Event()
     end = None if run_seconds is None else time.monotonic() + run_seconds
@@ -140,7 +143,9 @@ def run_apply(
                 sole.check()
                 checkpoint = sink.recover()
                 if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, TakesOver):
-                    checkpoint = look_ahead(sink, checkpoint, relay, lambda: not stop.wait(_POLL_S) and not over(), settings)
+                    checkpoint = look_ahead(
+                        sink, checkpoint, relay, lambda: not stop.wait(_POLL_S) and not over(), settings
+                    )
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
                 sole.at(summary.checkpoint, checkpoint is not None and checkpoint.owner == sole.pipeline)
@@ -163,7 +168,12 @@ def run_apply(
                 log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
                 if not is_transient(error) and not _is_spark_transient(error) and not isinstance(error, PDError):
-                    if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, Remembers):
+                    if (
+                        isinstance(error, ApplyError)
+                        and error.found
+                        and batch is not None
+                        and isinstance(sink, Remembers)
+                    ):
                         sink.remember(str(error), [decision.commit_ts for decision in batch.decisions])
                     sink.close()
                     name_poison(error, settings, relay, prepare_options(settings), batch)
@@ -190,7 +200,12 @@ def run_apply(
 def prepare_options(settings: Settings) -> PrepareOptions:
     """How the settings want windows prepared."""
     return PrepareOptions(
-        sink_shape(settings), settings.apply.worker_count, settings.time_zone, settings.filters, settings.routes, settings.ignored_ts
+        sink_shape(settings),
+        settings.apply.worker_count,
+        settings.time_zone,
+        settings.filters,
+        settings.routes,
+        settings.ignored_ts,
     )
 
 
@@ -215,17 +230,33 @@ def _guarded(steps: Iterable[Step], sole: SoleWriter) -> Iterator[Step]:
         yield step
 
 
-def _write(sink: Sink, batch: Batch, steps: Iterable[Step], summary: ApplySummary, on_batch: Callable[[BatchReport], None] | None) -> None:
+def _write(
+    sink: Sink,
+    batch: Batch,
+    steps: Iterable[Step],
+    summary: ApplySummary,
+    on_batch: Callable[[BatchReport], None] | None,
+) -> None:
     written = sink.run(steps, batch.confirm)
     hi = batch.hi
     stages = dict(written.stages_ms) | {
-        "prepare": batch.prepare_s * 1000, "wait": batch.waited_s * 1000, "send": written.send_s * 1000, "ddl": written.ddl_s * 1000,
+        "prepare": batch.prepare_s * 1000,
+        "wait": batch.waited_s * 1000,
+        "send": written.send_s * 1000,
+        "ddl": written.ddl_s * 1000,
         "commit": written.commit_s * 1000,
-    }  # fmt: skip
+    }
     report = BatchReport(
-        batch.after_ts, hi, len(batch.windows), sum(w.transactions for w in batch.windows), written.changes, written.rows, written.ddls,
-        {name: round(value, 3) for name, value in stages.items()}, round(time.time() * 1000 - (hi >> 18), 1),
-    )  # fmt: skip
+        batch.after_ts,
+        hi,
+        len(batch.windows),
+        sum(w.transactions for w in batch.windows),
+        written.changes,
+        written.rows,
+        written.ddls,
+        {name: round(value, 3) for name, value in stages.items()},
+        round(time.time() * 1000 - (hi >> 18), 1),
+    )
     summary._add(report, written.warnings)
     if report.changes or report.ddls:
         log.info("applied %s", json.dumps(asdict(report)))
@@ -249,6 +280,8 @@ def _say_where(checkpoint: Checkpoint | None, first: Window, sink: Sink) -> None
         log.info("going on from checkpoint %s on %s", checkpoint.commit_ts, sink.address)
         if checkpoint.needs_safe_mode:
             log.warning(
-                "safe mode: changes after commit_ts %s, through %s, may be downstream already; they are written so that it makes no "
-                "difference, without checking what was there", checkpoint.commit_ts, checkpoint.safe_until,
-            )  # fmt: skip
+                "safe mode: changes after commit_ts %s, through %s, may be downstream already; they are written so that"
+                " it makes no difference, without checking what was there",
+                checkpoint.commit_ts,
+                checkpoint.safe_until,
+            )

@@ -4,9 +4,9 @@ A record is a message between a header and a checksum, all little-endian:
 
     magic 0x1c1b0504 u32 | size u64 | message | CRC-32C of the message u32
 
-A file is a sequence of records, named ``binlog-<index, 16 digits>-<YYYYMMDDhhmmss>``; indexes count up from 0 without holes.
-Finished files may be compressed as a whole, as ``<name>.gz``. The messages begin with their type and their commit timestamp
-(`upstream/proto/pb_binlog.proto`).
+A file is a sequence of records, named ``binlog-<index, 16 digits>-<YYYYMMDDhhmmss>``; indexes count up from 0 without
+holes. Finished files may be compressed as a whole, as ``<name>.gz``. The messages begin with their type and their
+commit timestamp (`upstream/proto/pb_binlog.proto`).
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def commit_ts_of(message: bytes | memoryview) -> int:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """The binlog files of a folder by index, one an index: of a file and its compressed copy the copy, which is only put there
-    whole. Raises BinlogFileError when an index is missing or twice there."""
+    """The binlog files of a folder by index, one an index: of a file and its compressed copy the copy, which is only
+    put there whole. Raises BinlogFileError when an index is missing or twice there.
+    """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         name = FileName.parse(path.name)
@@ -87,12 +88,17 @@ def list_files(folder: Path) -> list[Path]:
             continue
         other = found.get(name.index)
         if other is not None and path.name != other.name + COMPRESSED:
-            raise BinlogFileError(f"{folder}: {other.name} and {path.name} have the same number: move the one away that doesn't belong here")
+            raise BinlogFileError(
+                f"{folder}: {other.name} and {path.name} have the same number: move the one away that doesn't belong"
+                " here"
+            )
         found[name.index] = path
     indexes = sorted(found)
     for before, after in itertools.pairwise(indexes):
         if after != before + 1:
-            raise BinlogFileError(f"{folder}: between {found[before].name} and {found[after].name} files are missing: bring them back")
+            raise BinlogFileError(
+                f"{folder}: between {found[before].name} and {found[after].name} files are missing: bring them back"
+            )
     return [found[index] for index in indexes]
 
 
@@ -102,8 +108,9 @@ def open_file(path: Path) -> BinaryIO | gzip.GzipFile:
 
 
 def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset behind the record, message) of every record from `offset` on. Raises BinlogFileError at the first that is cut off
-    or damaged, with its offset in `args[1]`."""
+    """(offset behind the record, message) of every record from `offset` on. Raises BinlogFileError at the first that is
+    cut off or damaged, with its offset in `args[1]`.
+    """
     with open_file(path) as file:
         try:
             if file.seek(offset) < offset:

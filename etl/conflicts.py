@@ -1,9 +1,10 @@
 """Which changes may run side by side: the conflict detection of `parallel` mode.
 
-A change has **keys**: the values of the primary key and of every unique key, before and after. Going through the changes in
-order, a change whose keys nobody holds begins a group; one whose keys belong to one group joins it; one whose keys belong to
-several groups **conflicts**: everything before it has to be executed first (a flush), then all keys are forgotten. A group
-is executed in order by one worker, so whatever touches one row, or takes over a unique value, stays in order:
+A change has **keys**: the values of the primary key and of every unique key, before and after. Going through the
+changes in order, a change whose keys nobody holds begins a group; one whose keys belong to one group joins it; one
+whose keys belong to several groups **conflicts**: everything before it has to be executed first (a flush), then all
+keys are forgotten. A group is executed in order by one worker, so whatever touches one row, or takes over a unique
+value, stays in order:
 
     SQL1: UPDATE ... id 3 -> 4   keys 3, 4   begins group a
     SQL2: UPDATE ... id 2 -> 5   keys 2, 5   begins group b, may run beside SQL1
@@ -37,7 +38,8 @@ class Dispatch:
 def dispatch(changes: int, owners: np.ndarray, keys: np.ndarray) -> Dispatch:
     """Assign `changes` changes, given in order, to rounds and groups.
 
-    `owners` and `keys` (both int64, same length) say which change has which key, in any order; every change has one at least.
+    `owners` and `keys` (both int64, same length) say which change has which key, in any order; every change has one at
+    least.
     """
     order = np.argsort(owners, kind="stable")
     owners, keys = owners[order], keys[order]

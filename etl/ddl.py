@@ -1,8 +1,9 @@
 """DDL jobs executed downstream.
 
-What a job means is known from the job (its type, the tables before it and those it leaves behind), never from its text, which depends
-on the session it was written in: statements are made from the tables. What a downstream can't hold is held in another form or left
-out, and reported as a warning; what can't be done at all is a DdlError that says how to go on.
+What a job means is known from the job (its type, the tables before it and those it leaves behind), never from its text,
+which depends on the session it was written in: statements are made from the tables. What a downstream can't hold is
+held in another form or left out, and reported as a warning; what can't be done at all is a DdlError that says how to go
+on.
 """
 
 from __future__ import annotations
@@ -39,9 +40,16 @@ CREATE_VIEW, DROP_VIEW, RECOVER_TABLE, ALTER_SCHEMA = 21, 24, 25, 26
 CREATE_SEQUENCE, ALTER_SEQUENCE, DROP_SEQUENCE = 34, 35, 36
 EXCHANGE_PARTITION, RENAME_TABLES, CREATE_TABLES, FLASHBACK_CLUSTER, RECOVER_SCHEMA = 42, 47, 60, 62, 63
 _MEANINGLESS = {
-    16: "SHARD_ROW_ID_BITS", 29: "ADMIN REPAIR TABLE", 30: "TiFlash replicas", 39: "AUTO_ID_CACHE", 40: "AUTO_RANDOM_BASE", 58: "statistics options",
-    65: "TTL", 66: "TTL", 67: "TTL",
-}  # fmt: skip
+    16: "SHARD_ROW_ID_BITS",
+    29: "ADMIN REPAIR TABLE",
+    30: "TiFlash replicas",
+    39: "AUTO_ID_CACHE",
+    40: "AUTO_RANDOM_BASE",
+    58: "statistics options",
+    65: "TTL",
+    66: "TTL",
+    67: "TTL",
+}
 _SWAPS = (EXCHANGE_PARTITION, RENAME_TABLE, RENAME_TABLES, RECOVER_TABLE, TRUNCATE_TABLE)
 # Several statements that find out by themselves what is left to do.
 _REPEATABLE = {DROP_SCHEMA, RECOVER_SCHEMA, TRUNCATE_TABLE}
@@ -50,13 +58,15 @@ _NO_SUCH_TABLE = {1051, 1146}
 # Values that don't fit the new type: TiDB converted them (its session wasn't strict, or it judged by another rule).
 _DATA_ERRORS = {1264, 1265, 1292, 1366, 1406, 1690, 1441, 1411}
 _WAYS_OUT = (
-    "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand, then "
-    "`sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
+    "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
+    " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
 )
 
 
 class DdlError(Exception):
-    """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the server's error, ways out."""
+    """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the server's error, ways
+    out.
+    """
 
 
 def skip_reason(ddl: Mapping[str, Any], filters: Filter) -> str | None:
@@ -109,14 +119,17 @@ class DdlExecutor:
         }
 
     def fingerprint(self, ddl: Mapping[str, Any]) -> str:
-        """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a trace. A database
-        that routes need is made before: it is no trace of the statement."""
+        """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a
+        trace. A database that routes need is made before: it is no trace of the statement.
+        """
         for schema in ddl.get("needs_schemas") or ():
             self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         return fingerprint(self._session, ddl, int(ddl["type"]) in _SWAPS)
 
     def is_transactional(self, ddl: Mapping[str, Any]) -> bool:
-        """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no marker."""
+        """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no
+        marker.
+        """
         return int(ddl["type"]) == EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
 
     def execute(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -125,12 +138,16 @@ class DdlExecutor:
         with self._errors(ddl):
             with ddl_session(self._session, ddl):
                 if done_by_another(self._session, ddl):
-                    return [f"done already, as {ddl['merged']} merges tables: another of them brought the statement before"]
+                    return [
+                        f"done already, as {ddl['merged']} merges tables: another of them brought the statement before"
+                    ]
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._settle(ddl)
 
     def settle(self, ddl: Mapping[str, Any]) -> list[str]:
-        """Make sure the result is what the upstream has, after a crash in the middle of `execute`. Raises as `execute`."""
+        """Make sure the result is what the upstream has, after a crash in the middle of `execute`.
+        Raises as `execute`.
+        """
         with self._errors(ddl):
             warnings: list[str] = []
             kind = int(ddl["type"])
@@ -145,7 +162,9 @@ class DdlExecutor:
             return self._special.get(int(ddl["type"]), self._alter)(ddl)
 
     def settle_definitions(self, ddl: Mapping[str, Any]) -> list[str]:
-        """The part of `settle` that may be done when later changes are downstream: no statement is run again, and no row changed."""
+        """The part of `settle` that may be done when later changes are downstream: no statement is run again, and no
+        row changed.
+        """
         with self._errors(ddl), ddl_session(self._session, {}):
             return settle(self._session, ddl, values=False)
 
@@ -196,20 +215,26 @@ class DdlExecutor:
                     raise
                 first = first or error
                 continue
-            return warnings + ([f"executed in another form because {first.message}", *told(computed(table), made)] if first else [])
+            return warnings + (
+                [f"executed in another form because {first.message}", *told(computed(table), made)] if first else []
+            )
         assert first is not None
         raise first
 
     @staticmethod
     def _attempts(table: Table) -> Iterator[tuple[Form, bool]]:
-        """Forms to be tried, and whether every row that a table might hold must fit into the server's pages: at last not all of them."""
+        """Forms to be tried, and whether every row that a table might hold must fit into the server's pages: at last
+        not all of them.
+        """
         for form in forms(table):
             yield form, True
         yield lambda made: off_page(computed(made)), False
 
     @contextlib.contextmanager
     def _rows_of_any_size(self) -> Iterator[None]:
-        """InnoDB takes a table of hundreds of long columns; a row that doesn't fit will be refused by name when it comes."""
+        """InnoDB takes a table of hundreds of long columns; a row that doesn't fit will be refused by name when it
+        comes.
+        """
         self._session.query("SET SESSION innodb_strict_mode = OFF")
         try:
             yield
@@ -218,7 +243,9 @@ class DdlExecutor:
                 self._session.query("SET SESSION innodb_strict_mode = ON")
 
     def _execute(self, statement: str, ddl: Mapping[str, Any]) -> list[str]:
-        """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what doesn't fit."""
+        """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what
+        doesn't fit.
+        """
         try:
             self._session.execute(statement)
             return []
@@ -227,12 +254,16 @@ class DdlExecutor:
                 return self._lenient(statement, error)
             if error.code not in _IN_FOREIGN_KEY:
                 raise
-            dropped = [warning for t in _tables(ddl, "before").values() if t for warning in drop_foreign_keys(self._session, t)]
+            dropped = [
+                warning for t in _tables(ddl, "before").values() if t for warning in drop_foreign_keys(self._session, t)
+            ]
             self._session.execute(statement)
             return dropped
 
     def _lenient(self, text: str, error: DownstreamError) -> list[str]:
-        self._session.query("SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')")
+        self._session.query(
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+        )
         self._session.execute(text)
         return [f"values that don't fit were converted: {error.message}"]
 
@@ -240,7 +271,11 @@ class DdlExecutor:
         for document in ((ddl.get("effect") or {}).get("schemas") or {}).values():
             schema = Schema.from_json(document)
             dialect = self._session.dialect
-            options = f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, dialect)}" if schema.charset else ""
+            options = (
+                f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, dialect)}"
+                if schema.charset
+                else ""
+            )
             verb = "CREATE DATABASE IF NOT EXISTS" if int(ddl["type"]) == CREATE_SCHEMA else "ALTER DATABASE"
             self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
         return []
@@ -254,15 +289,27 @@ class DdlExecutor:
         if ddl.get("only_if_empty"):
             for view in _tables(ddl, "before").values():
                 if view is not None and (view.is_view or view.is_sequence):
-                    self._session.execute(f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS {quote_table(view)}")
-            left = self._session.query("SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,))
+                    self._session.execute(
+                        f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS {quote_table(view)}"
+                    )
+            left = self._session.query(
+                "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,)
+            )
             if int(left[0][0]):
-                return [*warnings, f"the database {schema} stays: it holds tables that don't come from this one upstream"]
+                return [
+                    *warnings,
+                    f"the database {schema} stays: it holds tables that don't come from this one upstream",
+                ]
         self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
         return warnings
 
     def _create(self, ddl: Mapping[str, Any]) -> list[str]:
-        return [warning for table in _tables(ddl, "effect").values() if table is not None for warning in self._create_one(ddl, table)]
+        return [
+            warning
+            for table in _tables(ddl, "effect").values()
+            if table is not None
+            for warning in self._create_one(ddl, table)
+        ]
 
     def _create_one(self, ddl: Mapping[str, Any], table: Table) -> list[str]:
         first: DownstreamError | None = None
@@ -282,7 +329,11 @@ class DdlExecutor:
             left_out += told(table, made)
             if table.temp_table_type:
                 left_out.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
-            return [f"{table.full_name}: created in another form because {first.message}", *left_out] if first else left_out
+            return (
+                [f"{table.full_name}: created in another form because {first.message}", *left_out]
+                if first
+                else left_out
+            )
         assert first is not None
         raise first
 
@@ -291,8 +342,11 @@ class DdlExecutor:
         if ddl.get("merged"):
             differences = structure_differences(self._session, table)
             if differences:
-                raise self._failure(ddl, f"{table.full_name} is there already, merged from several tables ({ddl['merged']}), but with another "
-                                         f"structure: {'; '.join(differences)}")  # fmt: skip
+                raise self._failure(
+                    ddl,
+                    f"{table.full_name} is there already, merged from several tables ({ddl['merged']}), but with"
+                    f" another structure: {'; '.join(differences)}",
+                )
             return []
         names = {column.name.lower() for column in actual_columns(self._session, table)}
         wanted = {column.name.lower(): column for column in table.columns if column.public and not column.hidden}
@@ -317,8 +371,11 @@ class DdlExecutor:
             if table is None or not table.is_base_table or actual_columns(self._session, table):
                 continue
             if not self.recycle.recover(table.schema_name, table.name, table_id):
-                raise self._failure(ddl, f"the rows of {table.full_name} are not in {RECYCLE_SCHEMA}: they were dropped too long ago; "
-                                         "copy the table from the upstream as of this commit_ts")  # fmt: skip
+                raise self._failure(
+                    ddl,
+                    f"the rows of {table.full_name} are not in {RECYCLE_SCHEMA}: they were dropped too long ago; "
+                    "copy the table from the upstream as of this commit_ts",
+                )
         return []
 
     def _recover_schema(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -334,7 +391,9 @@ class DdlExecutor:
         return warnings
 
     def _exchange(self, ddl: Mapping[str, Any]) -> list[str]:
-        """MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows: there the rows are swapped."""
+        """MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows: there the rows are
+        swapped.
+        """
         if not self.is_transactional(ddl):
             return self._exchange_by_server(ddl)
         partitioned, ordinary, place = self._exchanged(ddl)
@@ -344,7 +403,9 @@ class DdlExecutor:
         kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
         self._session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
         self._session.execute(f"DELETE FROM {partition}")
-        self._session.execute(f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}")
+        self._session.execute(
+            f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}"
+        )
         self._session.execute(f"DELETE FROM {quote_table(ordinary)}")
         self._session.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
         self._session.execute(f"DROP TEMPORARY TABLE {kept}")
@@ -364,7 +425,8 @@ class DdlExecutor:
     def _exchange_by_server(self, ddl: Mapping[str, Any]) -> list[str]:
         partitioned, ordinary, place = self._exchanged(ddl)
         self._session.execute(
-            f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE {quote_table(ordinary)} WITHOUT VALIDATION"
+            f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE {quote_table(ordinary)}"
+            " WITHOUT VALIDATION"
         )
         return []
 
@@ -373,7 +435,11 @@ class DdlExecutor:
         pairs = [(before.get(i), table) for i, table in after.items() if table is not None]
         if not pairs or any(old is None for old, _ in pairs):
             raise self._failure(ddl, "it renames a table of which the relay log doesn't say what it was")
-        moves = [(quote_table(old), quote_table(new), new) for old, new in pairs if old and quote_table(old) != quote_table(new)]
+        moves = [
+            (quote_table(old), quote_table(new), new)
+            for old, new in pairs
+            if old and quote_table(old) != quote_table(new)
+        ]
         if {source for source, _, _ in moves} & {goal for _, goal, _ in moves}:
             # Names are handed on in a ring: everything steps aside first. One statement, so nobody sees the middle.
             aside = [f"{quote_name(new.schema_name)}.{quote_name(f'sluice_rename_{new.id}')}" for _, _, new in moves]
@@ -398,7 +464,9 @@ class DdlExecutor:
             if made is None:
                 continue
             if not (made.view or made.sequence):
-                warnings.append(f"left out: {made.full_name}: the relay log was written before it said what views and sequences are")
+                warnings.append(
+                    f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
+                )
                 continue
             verb = "ALTER" if int(ddl["type"]) == ALTER_SEQUENCE else "CREATE"
             try:
@@ -412,7 +480,11 @@ class DdlExecutor:
     def _drop_optional(self, ddl: Mapping[str, Any]) -> list[str]:
         kind = "VIEW" if int(ddl["type"]) == DROP_VIEW else "SEQUENCE"
         known = next((t for t in _tables(ddl, "before").values() if t), None)
-        name = quote_table(known) if known else f"{quote_name(str(ddl['schema_name']))}.{quote_name(str(ddl['table_name']))}"
+        name = (
+            quote_table(known)
+            if known
+            else f"{quote_name(str(ddl['schema_name']))}.{quote_name(str(ddl['table_name']))}"
+        )
         try:
             self._session.execute(f"DROP {kind} IF EXISTS {name}")
             return []
@@ -426,6 +498,6 @@ class DdlExecutor:
 
     def _failure(self, ddl: Mapping[str, Any], reason: str) -> DdlError:
         return DdlError(
-            f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']} in {ddl.get('schema_name')}: {reason}. Statement: "
-            f"{str(ddl.get('query'))[:2000]} Way out: {_WAYS_OUT.format(ddl['commit_ts'])}"
+            f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']} in {ddl.get('schema_name')}: {reason}."
+            f" Statement: {str(ddl.get('query'))[:2000]} Way out: {_WAYS_OUT.format(ddl['commit_ts'])}"
         )

@@ -1,4 +1,6 @@
-"""Operators' decisions about transactions and DDL, put into the windows that they concern on their way to `etl.prepare`."""
+"""Operators' decisions about transactions and DDL, put into the windows that they concern on their way to
+`etl.prepare`.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,9 @@ def note_late(relay: RelayLog, now: Sequence[Decision], known: Sequence[Decision
     said = []
     for decision in now:
         if decision not in known and relay.decisions.remove(decision.commit_ts):
-            said.append(f"commit_ts {decision.commit_ts}: {decision}: too late, it was being committed and is applied; the decision is taken back")
+            said.append(
+                f"commit_ts {decision.commit_ts}: {decision}: too late, it was being committed and is applied; the"
+                " decision is taken back"
+            )
             log.warning("%s", said[-1])
     return said

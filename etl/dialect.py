@@ -1,7 +1,7 @@
 """What the server at the other end is and can do, told from its version and a few of its variables.
 
-MariaDB 10.11 is run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was measured on 6.6: every line of
-docs/operations.md, "Which servers", is a field here. Nothing else asks for a product's name.
+MariaDB 10.11 is run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was measured on 6.6:
+every line of docs/operations.md, "Which servers", is a field here. Nothing else asks for a product's name.
 """
 
 from __future__ import annotations
@@ -34,18 +34,25 @@ class Dialect:
     text: str
     """The version as the server says it, for messages."""
     lower_case_names: int = 0
-    """``lower_case_table_names``: 0 names are compared exactly, 1 stored in lower case, 2 stored as written and compared without case."""
+    """``lower_case_table_names``: 0 names are compared exactly, 1 stored in lower case, 2 stored as written and
+    compared without case.
+    """
     has_local_infile: bool = True
     """Whether the server takes LOAD DATA LOCAL at all (``local_infile``)."""
 
     @classmethod
     def of(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
-        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`: values of
-        ``lower_case_table_names`` and ``local_infile``, where known. Raises UnknownServerError."""
+        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`: values
+        of ``lower_case_table_names`` and ``local_infile``, where known. Raises UnknownServerError.
+        """
         given = {name.lower(): str(value) for name, value in (variables or {}).items()}
         product, found = _identify(version)
         return cls(
-            product, found, version, int(given.get("lower_case_table_names") or 0), given.get("local_infile", "1").upper() in ("1", "ON")
+            product,
+            found,
+            version,
+            int(given.get("lower_case_table_names") or 0),
+            given.get("local_infile", "1").upper() in ("1", "ON"),
         )
 
     @property
@@ -57,15 +64,19 @@ class Dialect:
 
     @property
     def loads_in_transactions(self) -> bool:
-        """Whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other statement. TiDB before 7.6 commits the open
-        transaction with it, so there, and where the server refuses it, rows go as REPLACE statements."""
+        """Whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other statement. TiDB before 7.6
+        commits the open transaction with it, so there, and where the server refuses it, rows go as REPLACE
+        statements.
+        """
         return self.has_local_infile and not self.is_tidb
 
     # Sessions
 
     @property
     def rounds_time_by_mode(self) -> bool:
-        """Whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as TiDB does; the others always do."""
+        """Whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as TiDB does; the others always
+        do.
+        """
         return self.product == MARIADB_PRODUCT
 
     @property
@@ -84,28 +95,35 @@ class Dialect:
         return not self.is_tidb
 
     def kill(self, connection_id: int) -> str:
-        """The statement that ends another session. TiDB's ids are a server's own before 6.1 (global kill): there it may miss."""
+        """The statement that ends another session. TiDB's ids are a server's own before 6.1 (global kill): there it may
+        miss.
+        """
         return f"KILL {'TIDB ' if self.is_tidb else ''}CONNECTION {int(connection_id)}"
 
     # What is there
 
     @property
     def table_ids(self) -> str:
-        """A query for (schema/name, id) of tables that keeps apart which is which after a swap; ``{prefixes}`` stands for a
-        condition on the column NAME, ``schema/table``."""
+        """A query for (schema/name, id) of tables that keeps apart which is which after a swap; ``{prefixes}`` stands
+        for a condition on the column NAME, ``schema/table``.
+        """
         if self.is_tidb:
             return (
-                "SELECT NAME, TIDB_TABLE_ID FROM (SELECT CONCAT(TABLE_SCHEMA, '/', TABLE_NAME) AS NAME, TIDB_TABLE_ID FROM "
-                "information_schema.TABLES) ids WHERE {prefixes} ORDER BY 1"
+                "SELECT NAME, TIDB_TABLE_ID FROM (SELECT CONCAT(TABLE_SCHEMA, '/', TABLE_NAME) AS NAME, TIDB_TABLE_ID"
+                " FROM information_schema.TABLES) ids WHERE {prefixes} ORDER BY 1"
             )
         old = self.product == MARIADB_PRODUCT or self.version < (8, 0, 0)
-        return f"SELECT NAME, TABLE_ID FROM information_schema.{'INNODB_SYS_TABLES' if old else 'INNODB_TABLES'} WHERE {{prefixes}} ORDER BY 1"
+        return (
+            f"SELECT NAME, TABLE_ID FROM information_schema.{'INNODB_SYS_TABLES' if old else 'INNODB_TABLES'} WHERE"
+            " {prefixes} ORDER BY 1"
+        )
 
     # DDL
 
     def collation(self, collation: str) -> str:
-        """A collation of TiDB's, or `upstream.old_collations`', under the name the server has for it. The only binary one without padding
-        in MySQL, from 8.0 on, is utf8mb4's."""
+        """A collation of TiDB's, or `upstream.old_collations`', under the name the server has for it. The only binary
+        one without padding in MySQL, from 8.0 on, is utf8mb4's.
+        """
         if self.product == MARIADB_PRODUCT:
             return _MARIADB_COLLATION.get(collation.lower(), collation)
         if collation.lower() != "utf8mb4_nopad_bin":
@@ -124,7 +142,9 @@ class Dialect:
 
     @property
     def exchanges_partitions(self) -> bool:
-        """Whether EXCHANGE PARTITION can be relied on; MariaDB's never ended when the ordinary table held rows (10.11)."""
+        """Whether EXCHANGE PARTITION can be relied on; MariaDB's never ended when the ordinary table
+        held rows (10.11).
+        """
         return self.product != MARIADB_PRODUCT
 
     @property
@@ -134,14 +154,18 @@ class Dialect:
 
     @property
     def running_ddl(self) -> str:
-        """A query for (state, schema) of DDL, what is under way first, where a statement goes on after its session has ended; else ""."""
+        """A query for (state, schema) of DDL, what is under way first, where a statement goes on after its session has
+        ended; else "".
+        """
         # The parts of a statement that changed several things stay "done" for ever; the whole becomes "synced".
         query = "SELECT STATE, DB_NAME FROM information_schema.DDL_JOBS WHERE JOB_TYPE NOT LIKE '%subjob%' LIMIT 50"
         return query if self.is_tidb else ""
 
     @property
     def indexes_new_columns(self) -> bool:
-        """Whether one ALTER TABLE may add a column and an index on it. TiDB sees only columns that were there before."""
+        """Whether one ALTER TABLE may add a column and an index on it. TiDB sees only columns that were
+        there before.
+        """
         return not self.is_tidb
 
 

@@ -1,14 +1,14 @@
 """From transactions to row changes: what `etl.land` does to every window before it is written.
 
-In: rows (commit_ts, start_ts, payload), payload = the Prewrite binlog as TiDB sent it. Out: row changes in the relay log's
-PART_SCHEMA, ascending by (commit_ts, position), and the DDL records apart.
+In: rows (commit_ts, start_ts, payload), payload = the Prewrite binlog as TiDB sent it. Out: row changes in the relay
+log's PART_SCHEMA, ascending by (commit_ts, position), and the DDL records apart.
 
 A Prewrite's `prewrite_value` holds one TableMutation a table. Within one, `sequence` gives the order of statements over
-three lists (inserted_rows, updated_rows, deleted_rows), each consumed by a cursor of its own. Between tables TiDB keeps no
-order, so `position` simply counts on.
+three lists (inserted_rows, updated_rows, deleted_rows), each consumed by a cursor of its own. Between tables TiDB keeps
+no order, so `position` simply counts on.
 
-No message is parsed into objects: all of a batch are scanned together, level by level, for where things lie, and the rows are
-gathered from the payloads.
+No message is parsed into objects: all of a batch are scanned together, level by level, for where things lie, and the
+rows are gathered from the payloads.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SCHEMA_VERSION, _MUTATION = 0x08, 0x12
 _TABLE_ID, _INSERTED, _UPDATED, _DELETED, _SEQUENCE, _PACKED_SEQUENCE = 0x08, 0x12, 0x1A, 0x32, 0x38, 0x3A
 _OBSOLETE = (0x20, 0x22, 0x2A)  # deleted_ids, the same packed, deleted_pks
 
-# MutationType (Insert 0, Update 1, the obsolete DeleteID 2 and DeletePK 3, DeleteRow 4) to a part's kind. What is obsolete
-# counts as a kind that no mutation has rows of.
+# MutationType (Insert 0, Update 1, the obsolete DeleteID 2 and DeletePK 3, DeleteRow 4) to a part's kind. What is
+# obsolete counts as a kind that no mutation has rows of.
 _KIND = np.array([0, 1, 3, 3, 2], dtype=np.uint8)
 _UNKNOWN = 5
 _OBSOLETE_KIND = np.uint8(2)
@@ -72,8 +72,9 @@ class DdlRecord:
 
 @dataclass(slots=True)
 class TableRows:
-    """How many changes of a table are inside, the first and last commit_ts among them, and the oldest and newest schema version by
-    which they were made."""
+    """How many changes of a table are inside, the first and last commit_ts among them, and the oldest and newest schema
+    version by which they were made.
+    """
 
     rows: int
     first_commit_ts: int
@@ -105,8 +106,9 @@ class Exploder:
         self._last_commit_ts = -1
 
     def explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB, however large a
-        transaction is. Beside the batch itself that needs about 100 bytes a row change and 40 MiB. Raises BinlogDecodeError.
+        """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB, however large
+        a transaction is. Beside the batch itself that needs about 100 bytes a row change and 40 MiB. Raises
+        BinlogDecodeError.
         """
         if not batch.num_rows:
             return
@@ -136,7 +138,9 @@ class Exploder:
     def _check_order(self, transactions: _Transactions) -> None:
         before = np.concatenate(([self._last_commit_ts], transactions.commits[:-1]))
         for i in np.flatnonzero(transactions.commits <= before)[:1].tolist():
-            raise self._error(transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken", False)
+            raise self._error(
+                transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken", False
+            )
         self._last_commit_ts = int(transactions.commits[-1])
 
     def _scan(self, transactions: _Transactions, begins: Ints, ends: Ints, owners: Ints, run_tag: int = -1) -> Fields:
@@ -188,10 +192,11 @@ class Exploder:
         for at in np.flatnonzero((mutations.has != mutations.said[:, :3]).any(axis=1))[:1].tolist():
             names = "{} inserted, {} updated, {} deleted"
             raise self._error(
-                transactions, int(mutations.owners[at]),
-                f"table id {mutations.table_ids[at]}: {names.format(*mutations.has[at].tolist())} rows, but the sequence says "
-                f"{names.format(*mutations.said[at, :3].tolist())}",
-            )  # fmt: skip
+                transactions,
+                int(mutations.owners[at]),
+                f"table id {mutations.table_ids[at]}: {names.format(*mutations.has[at].tolist())} rows, but the"
+                f" sequence says {names.format(*mutations.said[at, :3].tolist())}",
+            )
 
     def _emit(self, transactions: _Transactions, mutations: _Mutations) -> Iterator[pa.RecordBatch]:
         counts = mutations.has.sum(axis=1)
@@ -225,9 +230,13 @@ class Exploder:
             nth = np.arange(begin, end) - before[owner]
             changes = firsts[owner] + nth
             columns = [
-                commits[owner], starts[owner], (positions[owner] + nth).astype(np.int32), tables[owner], versions[owner],
+                commits[owner],
+                starts[owner],
+                (positions[owner] + nth).astype(np.int32),
+                tables[owner],
+                versions[owner],
                 mutations.kinds[changes].astype(np.int8),
-            ]  # fmt: skip
+            ]
             # Between two rows lies what belongs to neither: every other element is a row.
             taken = rows.take(pa.array(places[changes] * 2))
             yield pa.RecordBatch.from_arrays([*map(pa.array, columns), taken], schema=PART_SCHEMA)
@@ -245,7 +254,10 @@ class Exploder:
             else:
                 known.rows += int(rows[i])
                 known.last_commit_ts = last
-                known.oldest_version, known.newest_version = min(known.oldest_version, oldest), max(known.newest_version, newest)
+                known.oldest_version, known.newest_version = (
+                    min(known.oldest_version, oldest),
+                    max(known.newest_version, newest),
+                )
 
     def _error(self, transactions: _Transactions, i: int, what: str, skippable: bool = True) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
@@ -315,8 +327,8 @@ class _Mutations:
         """The row of each change. Sequences and lists must agree."""
         places = np.arange(len(self.kinds))
         slots = np.repeat(np.arange(len(self.owners)) * 4, self.said.sum(axis=1)) + self.kinds
-        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving equal
-        # kinds in order, gives the order of the lists.
+        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving
+        # equal kinds in order, gives the order of the lists.
         if _descends(slots):
             places[np.argsort(slots, kind="stable")] = np.arange(len(slots))
         return places if self._order is None else self._order[places]
@@ -328,8 +340,9 @@ class _Mutations:
 
 
 def _sequences(data: Bytes, fields: Fields) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """The kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's they are. Types that nobody knows
-    are left out, as protobuf does."""
+    """The kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's they are. Types that nobody
+    knows are left out, as protobuf does.
+    """
     tag = fields.tag
     runs = np.isin(tag, (_SEQUENCE | RUN, _PACKED_SEQUENCE))
     if not runs.any():
@@ -354,8 +367,9 @@ def _sequences(data: Bytes, fields: Fields) -> tuple[Bytes, npt.NDArray[np.int32
 
 
 def _packed(data: Bytes) -> Bytes:
-    """The values of a packed field of enums, _UNKNOWN for those of more than one byte; one that breaks off ends in an obsolete
-    kind, which no sequence agrees with."""
+    """The values of a packed field of enums, _UNKNOWN for those of more than one byte; one that breaks off ends in an
+    obsolete kind, which no sequence agrees with.
+    """
     last = data < 0x80
     single = last & np.concatenate(([True], last[:-1]))[: len(last)]
     values = np.where(single, data, _UNKNOWN).astype(np.uint8)[last]

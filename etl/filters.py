@@ -1,8 +1,9 @@
 """What is replicated at all: the original's block and allow lists, and its event filter.
 
-A table goes downstream if a `replicate-do-table` or `replicate-do-db` rule matches it (or there are none), and no `ignore-table` or
-`ignore-schemas` rule does. Statements about a whole database are filtered by the database's name; with `replicate-do-table` rules
-alone, databases that hold a table which one of them could match are created (the original left that to the operator).
+A table goes downstream if a `replicate-do-table` or `replicate-do-db` rule matches it (or there are none), and no
+`ignore-table` or `ignore-schemas` rule does. Statements about a whole database are filtered by the database's name;
+with `replicate-do-table` rules alone, databases that hold a table which one of them could match are created (the
+original left that to the operator).
 
 The system schemas and Sluice's own never go downstream.
 """
@@ -21,9 +22,20 @@ OWN_SCHEMAS = frozenset({"tidb_binlog", "sluice_recycle"})
 ROW_EVENTS = ("insert", "update", "delete")
 """In the order of `relay`'s change kinds."""
 DDL_EVENTS = (
-    "create database", "drop database", "alter database", "create table", "drop table", "truncate table", "rename table", "alter table",
-    "create index", "drop index", "create view", "drop view", "alter view",
-)  # fmt: skip
+    "create database",
+    "drop database",
+    "alter database",
+    "create table",
+    "drop table",
+    "truncate table",
+    "rename table",
+    "alter table",
+    "create index",
+    "drop index",
+    "create view",
+    "drop view",
+    "alter view",
+)
 GROUP_EVENTS = ("all", "all dml", "all ddl", "none", "none dml", "none ddl")
 _COMMAND = re.compile(r"(CREATE|DROP|ALTER|TRUNCATE|RENAME)\Z")
 _OBJECT = {"DATABASE": "database", "SCHEMA": "database", "TABLE": "table", "INDEX": "index", "VIEW": "view"}
@@ -116,7 +128,9 @@ class Filter:
     def ignored_row_kinds(self, schema: str, table: str) -> frozenset[int]:
         """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left out."""
         rules = [rule for rule in self.events if rule.names.matches(schema, table)]
-        return frozenset(kind for kind, event in enumerate(ROW_EVENTS) if any(rule.ignores_rows(event) for rule in rules))
+        return frozenset(
+            kind for kind, event in enumerate(ROW_EVENTS) if any(rule.ignores_rows(event) for rule in rules)
+        )
 
     def may_keep_rows(self, schema: str, table: str) -> bool:
         """Whether event rules may leave rows of a table downstream that are gone upstream."""
@@ -140,8 +154,9 @@ class Filter:
 
 
 def statement_event(query: str) -> str:
-    """What the event filter calls a statement, one of DDL_EVENTS, "" for others. As in the original an index that ALTER TABLE
-    makes is "alter table"."""
+    """What the event filter calls a statement, one of DDL_EVENTS, "" for others. As in the original an index that ALTER
+    TABLE makes is "alter table".
+    """
     words = (word.upper() for word in tokens(query) if word[0].isalpha())
     command = next(words, "")
     if not _COMMAND.match(command):
@@ -154,4 +169,3 @@ def statement_event(query: str) -> str:
 def is_internal_table(table_id: int) -> bool:
     """Whether an id belongs to one of TiDB's internal tables, which no schema history describes."""
     return table_id > MAX_USER_TABLE_ID
-

@@ -1,7 +1,8 @@
 """The downstream changes hands: from a Drainer to this pipeline, and back.
 
-Neither asks running tasks for anything. Who may write is decided by the checkpoint row: a pipeline commits nothing unless the row names
-it as the owner, so once the row names it no longer, or another one, all its processes have written their last, wherever they are.
+Neither asks running tasks for anything. Who may write is decided by the checkpoint row: a pipeline commits nothing
+unless the row names it as the owner, so once the row names it no longer, or another one, all its processes have written
+their last, wherever they are.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ _LOCK_WAIT_TIMEOUT = 1205
 
 
 def take_over(settings: Settings, say: Say) -> str:
-    """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on; what was done. Raises OperateError
-    while somebody else may be writing, and DownstreamError, CheckpointError, OSError when that can't be known."""
+    """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on; what was done. Raises
+    OperateError while somebody else may be writing, and DownstreamError, CheckpointError, OSError when that can't be
+    known.
+    """
     relay = RelayLog.open(settings.relay.url)
     before = relay.control()
     where = downstream_name(settings)
@@ -50,17 +53,33 @@ def take_over(settings: Settings, say: Say) -> str:
             with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd:
                 safe_until = pd.tso()
             assert found is not None
-            if not _replace(settings, cluster_id, found, replace(found, consistent=False, safe_until=max(found.safe_until, safe_until))):
-                raise OperateError(f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is locked: somebody writes there; find out who, and try again")
-            note = f"; changes through {tso_text(safe_until)} may be there already and are written so that it makes no difference"
+            if not _replace(
+                settings,
+                cluster_id,
+                found,
+                replace(found, consistent=False, safe_until=max(found.safe_until, safe_until)),
+            ):
+                raise OperateError(
+                    f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is locked: somebody writes"
+                    " there; find out who, and try again"
+                )
+            note = (
+                f"; changes through {tso_text(safe_until)} may be there already and are written so that it makes no"
+                " difference"
+            )
         else:
             pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"
             relay.set_ownership(Ownership(pipeline, where, found.to_text() if found else None))
             if found is not None and found.needs_safe_mode:
-                note = "; it is not consistent: changes after it may be there already and are written so that it makes no difference"
+                note = (
+                    "; it is not consistent: changes after it may be there already and are written so that it makes no"
+                    " difference"
+                )
     asked = relay.change_control(lambda now: _since(before, now))
     relay.clear_stop()
-    waits = "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
+    waits = (
+        "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
+    )
     at = f"from {tso_text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
     return f"{where} is this pipeline's now; applying goes on {at}{note}{waits}"
 
@@ -71,27 +90,50 @@ def _since(before: Control, now: Control) -> Control:
 
 
 def copied(settings: Settings, tables: Sequence[str]) -> str:
-    """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a Drainer left in
-    them. Raises OperateError where that isn't needed, or not enough."""
+    """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a
+    Drainer left in them. Raises OperateError where that isn't needed, or not enough.
+    """
     relay = RelayLog.open(settings.relay.url)
     cluster_id = _no_other_writer(settings)
     found = read_checkpoint(settings, cluster_id) if settings.downstream.type == "mysql" else None
     owned = relay.ownership()
-    if found is None or owned is None or not found.needs_safe_mode or (found.owner != owned.pipeline and found.to_text() != owned.adopted):
-        raise OperateError(f"{downstream_name(settings)}: this pipeline is not going on from where a Drainer broke off: nothing asks what tables hold")
+    if (
+        found is None
+        or owned is None
+        or not found.needs_safe_mode
+        or (found.owner != owned.pipeline and found.to_text() != owned.adopted)
+    ):
+        raise OperateError(
+            f"{downstream_name(settings)}: this pipeline is not going on from where a Drainer broke off: nothing asks"
+            " what tables hold"
+        )
     session = MySQLSession(settings.downstream)
     try:
         session.connect()
         for table in tables:
             schema, _, name = table.partition(".")
-            if not session.query("SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)):
+            if not session.query(
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)
+            ):
                 raise OperateError(f"there is no table {table} on {session.address}")
-            if session.query("SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0", (schema, name)):
+            if session.query(
+                "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+                " NON_UNIQUE = 0",
+                (schema, name),
+            ):
                 raise OperateError(f"table {table} has a key: its rows are replaced by it, whatever a Drainer left")
     finally:
         session.close()
-    if not _replace(settings, cluster_id, found, replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *tables))))):
-        raise OperateError(f"{downstream_name(settings)}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying, copy as of where it is then")
+    if not _replace(
+        settings,
+        cluster_id,
+        found,
+        replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *tables)))),
+    ):
+        raise OperateError(
+            f"{downstream_name(settings)}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
+            " copy as of where it is then"
+        )
     return f"{', '.join(tables)}: taken as copied at {tso_text(found.commit_ts)}"
 
 
@@ -103,16 +145,23 @@ def _beginning(relay: RelayLog) -> str:
 def _no_other_writer(settings: Settings) -> int:
     """The cluster's id, when no other writer is registered there."""
     try:
-        with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd, EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as etcd:
+        with (
+            PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd,
+            EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as etcd,
+        ):
             others = other_writers(settings, Registry(etcd).drainers())
             cluster_id = pd.cluster_id
     except (PDError, EtcdError, RegistryError) as error:
-        raise OperateError(f"whether a Drainer runs can't be asked of the registry at {settings.upstream.pd_urls}: {error}") from None
+        raise OperateError(
+            f"whether a Drainer runs can't be asked of the registry at {settings.upstream.pd_urls}: {error}"
+        ) from None
     if others:
         node = others[0].node_id
         raise OperateError(
-            f"{seen_text(others[0])}, and may write to {downstream_name(settings)}: stop it first (`binlogctl -cmd pause-drainer -node-id {node}`); if "
-            f"it is gone: `binlogctl -cmd update-drainer -node-id {node} -state offline`; if it replicates to another downstream, name it in "
+            f"{seen_text(others[0])}, and may write to {downstream_name(settings)}: stop it first (`binlogctl -cmd"
+            f" pause-drainer -node-id {node}`); if "
+            f"it is gone: `binlogctl -cmd update-drainer -node-id {node} -state offline`; if it replicates to another"
+            " downstream, name it in "
             f'sluice.toml: [upstream] unrelated-drainers = ["{node}"]'
         )
     return cluster_id
@@ -121,13 +170,17 @@ def _no_other_writer(settings: Settings) -> int:
 def _standing_still(settings: Settings, cluster_id: int, say: Say) -> Checkpoint | None:
     """The checkpoint, which nobody has moved for a while. Raises OperateError."""
     found = read_checkpoint(settings, cluster_id)
-    say(f"the checkpoint is {f'at {tso_text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s whether somebody moves it")
+    say(
+        f"the checkpoint is {f'at {tso_text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s"
+        " whether somebody moves it"
+    )
     time.sleep(_WATCH_S)
     later = read_checkpoint(settings, cluster_id)
     if (found.to_text() if found else None) != (later.to_text() if later else None):
         raise OperateError(
-            f"{downstream_name(settings)}: the checkpoint has moved to {later.commit_ts if later else 'nothing'} meanwhile: somebody writes there, though "
-            "no Drainer that counts is online in the registry. Find and stop it first: a Drainer of [upstream] unrelated-drainers, or another pipeline"
+            f"{downstream_name(settings)}: the checkpoint has moved to {later.commit_ts if later else 'nothing'}"
+            " meanwhile: somebody writes there, though no Drainer that counts is online in the registry. Find and stop"
+            " it first: a Drainer of [upstream] unrelated-drainers, or another pipeline"
         )
     return later
 
@@ -145,8 +198,10 @@ class HandedOver:
 
 
 def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver:
-    """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline write any more, and leave a checkpoint
-    that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what reaching the downstream raises."""
+    """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline write any more, and
+    leave a checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what
+    reaching the downstream raises.
+    """
     relay = RelayLog.open(settings.relay.url)
     last = relay.last()
     if last is None:
@@ -159,40 +214,65 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
         place = downstream_name(settings)
     else:
         checkpoint = _shut_out(settings, last.cluster_id, until)
-        place = f"{downstream_name(settings)}, savepoint {settings.file.savepoint or settings.file.dir + '/savepoint' if settings.downstream.type == 'file' else settings.kafka.savepoint}"
+        savepoint = settings.file.savepoint or f"{settings.file.dir}/savepoint"
+        if settings.downstream.type == "kafka":
+            savepoint = settings.kafka.savepoint
+        place = f"{downstream_name(settings)}, savepoint {savepoint}"
         relay.stop(_handed_over(checkpoint))
     operate.pause(settings)
     node_id = pipeline_id(settings)
     steps = (
         "pause the DAG `replicate` in Airflow, so that no more of its runs begin",
-        f"start the Drainer with its drainer.toml, the same checkpoint ({place}): it goes on after commit_ts {checkpoint.commit_ts}",
-        f"for good: `binlogctl -cmd update-drainer -node-id {node_id} -state offline`, or pumps keep what this pipeline hasn't read",
+        (
+            f"start the Drainer with its drainer.toml, the same checkpoint ({place}): it goes on after commit_ts"
+            f" {checkpoint.commit_ts}"
+        ),
+        (
+            f"for good: `binlogctl -cmd update-drainer -node-id {node_id} -state offline`, or pumps keep what this"
+            " pipeline hasn't read"
+        ),
         "to come back: stop the Drainer (`binlogctl -cmd pause-drainer`), `sluice takeover`, and let the DAG run",
     )
     return HandedOver(checkpoint.commit_ts, place, steps)
 
 
 def _handed_over(checkpoint: Checkpoint) -> Stop:
-    why = f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at commit_ts {checkpoint.commit_ts}: `sluice takeover` takes it back"
+    why = (
+        f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at commit_ts"
+        f" {checkpoint.commit_ts}: `sluice takeover` takes it back"
+    )
     return Stop(why, time.time_ns() // 1_000_000)
 
 
 def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, until: float) -> Checkpoint:
-    """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of its processes can commit."""
+    """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of its processes can
+    commit.
+    """
     asked, seen, since = 0, "", time.monotonic()
     while True:
         found = read_checkpoint(settings, cluster_id)
         owned = relay.ownership()
         if found is None:
-            raise OperateError(f"{downstream_name(settings)}: there is no checkpoint of cluster {cluster_id}: nothing was applied there")
+            raise OperateError(
+                f"{downstream_name(settings)}: there is no checkpoint of cluster {cluster_id}: nothing was applied"
+                " there"
+            )
         if found.owner and (owned is None or found.owner != owned.pipeline):
-            raise OperateError(f"{downstream_name(settings)}: the checkpoint is of pipeline {found.owner}, not of this one: hand that one over")
+            raise OperateError(
+                f"{downstream_name(settings)}: the checkpoint is of pipeline {found.owner}, not of this one: hand that"
+                " one over"
+            )
         if not found.owner:  # a Drainer wrote it: the pipeline can't commit any more
             if owned is None or not owned.begun:
-                raise OperateError(f"{downstream_name(settings)}: this pipeline has not written there: the checkpoint at {found.commit_ts} is a Drainer's")
+                raise OperateError(
+                    f"{downstream_name(settings)}: this pipeline has not written there: the checkpoint at"
+                    f" {found.commit_ts} is a Drainer's"
+                )
             relay.stop(_handed_over(found))
             return found
-        target = max(found.flight.until if found.flight else 0, found.pending.commit_ts if found.pending else 0, found.safe_until)
+        target = max(
+            found.flight.until if found.flight else 0, found.pending.commit_ts if found.pending else 0, found.safe_until
+        )
         if not target and found.consistent:
             rest = Checkpoint(found.commit_ts, found.schema_version, True, found.ts_map)
             relay.stop(_handed_over(rest))  # first: a crash in between is repaired by doing it again
@@ -204,12 +284,16 @@ def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, unt
             seen, since = found.to_text(), time.monotonic()
         if target != asked and time.monotonic() - since >= _IDLE_S:
             asked = target
-            say(f"what was begun reaches to {tso_text(target)}: letting the pipeline's task finish exactly that (is the DAG running?)")
+            say(
+                f"what was begun reaches to {tso_text(target)}: letting the pipeline's task finish exactly that (is the"
+                " DAG running?)"
+            )
             relay.change_control(lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through))  # type: ignore[misc]
         if time.monotonic() >= until:
             raise OperateError(
-                f"{downstream_name(settings)}: what was begun after {found.commit_ts} and reaches to {target} is not finished: a Drainer can't go on from "
-                "there. Let the DAG `replicate` run until `sluice status` says that the checkpoint is consistent, then hand over again"
+                f"{downstream_name(settings)}: what was begun after {found.commit_ts} and reaches to {target} is not"
+                " finished: a Drainer can't go on from there. Let the DAG `replicate` run until `sluice status` says"
+                " that the checkpoint is consistent, then hand over again"
             )
         time.sleep(_POLL_S)
 
@@ -237,7 +321,9 @@ def _replace(settings: Settings, cluster_id: int, found: Checkpoint, wanted: Che
 
 
 def _shut_out(settings: Settings, cluster_id: int, until: float) -> Checkpoint:
-    """A folder is locked by who writes to it, and a topic's writer is shut out by the next one: whoever gets it last is alone."""
+    """A folder is locked by who writes to it, and a topic's writer is shut out by the next one: whoever gets it last is
+    alone.
+    """
     while True:
         sink = open_sink(settings, cluster_id)
         try:
@@ -246,7 +332,11 @@ def _shut_out(settings: Settings, cluster_id: int, until: float) -> Checkpoint:
                 raise OperateError(f"{downstream_name(settings)}: nothing was written there yet")
             return found
         except Exception as error:
-            if isinstance(error, OperateError) or time.monotonic() >= until or not (is_transient(error) or isinstance(error, RuntimeError)):
+            if (
+                isinstance(error, OperateError)
+                or time.monotonic() >= until
+                or not (is_transient(error) or isinstance(error, RuntimeError))
+            ):
                 raise
             time.sleep(_POLL_S)
         finally:

@@ -1,9 +1,10 @@
-"""What makes a row the same row: net effects, conflict detection, replays and the statements that find rows all follow this.
+"""What makes a row the same row: net effects, conflict detection, replays and the statements that find rows all follow
+this.
 
-TiDB's handle tells the changes of one row apart: the clustered primary key, else the hidden row id. But partitions have row ids of
-their own, EXCHANGE PARTITION brings equal ones into one table, and a binlog names the table, not the partition: there a row is known
-by a key, and without one by all its values. Rows that agree in every value are interchangeable, so how many of them come and go is
-all that counts.
+TiDB's handle tells the changes of one row apart: the clustered primary key, else the hidden row id. But partitions have
+row ids of their own, EXCHANGE PARTITION brings equal ones into one table, and a binlog names the table, not the
+partition: there a row is known by a key, and without one by all its values. Rows that agree in every value are
+interchangeable, so how many of them come and go is all that counts.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ def identity(table: Table) -> tuple[str, ...]:
 
 
 def locating_columns(table: Table) -> list[Column]:
-    """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing. Of a partitioned
-    table it must hold for each partition: a row that moves on comes before it goes, so a global key has it twice in between."""
+    """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing. Of a
+    partitioned table it must hold for each partition: a row that moves on comes before it goes, so a global key has it
+    twice in between.
+    """
     by_name = {column.name: column for column in table.stored_columns}
     across = {tuple(name for name, _, _ in index.columns) for index in table.indexes if index.is_global}
     for key in table.unique_keys():
-        if key not in across and all(name in by_name and (key == table.primary_key or by_name[name].not_null) for name in key):
+        if key not in across and all(
+            name in by_name and (key == table.primary_key or by_name[name].not_null) for name in key
+        ):
             return [by_name[name] for name in key]
     return []
 
 
 def conflict_keys(table: Table) -> list[tuple[str, ...]]:
-    """The column names of everything that must be unique downstream, and of what tells rows apart; an empty tuple for a key that
-    isn't in the rows."""
+    """The column names of everything that must be unique downstream, and of what tells rows apart; an empty tuple for a
+    key that isn't in the rows.
+    """
     stored = {column.name for column in table.stored_columns}
     keys = [identity(table)]
     for index in table.indexes:

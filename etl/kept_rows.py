@@ -1,5 +1,6 @@
-"""Rows that stay though the partition that the downstream has them in is dropped, see `etl.late_changes`: a DDL step brings them along,
-to be written behind its statement in one transaction with the checkpoint."""
+"""Rows that stay though the partition that the downstream has them in is dropped, see `etl.late_changes`: a DDL step
+brings them along, to be written behind its statement in one transaction with the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ def with_kept_rows(ddl: Step, loads: Iterable[Step]) -> Step:
     loads = list(loads)
     if not loads:
         return ddl
-    heads = [{"schema": s.schema, "table": s.table, "detail": s.detail, "rows": s.rows, "commit_ts": s.commit_ts, "bytes": len(s.payload)} for s in loads]
+    heads = [
+        {
+            "schema": s.schema,
+            "table": s.table,
+            "detail": s.detail,
+            "rows": s.rows,
+            "commit_ts": s.commit_ts,
+            "bytes": len(s.payload),
+        }
+        for s in loads
+    ]
     return replace(ddl, detail={**ddl.detail, _KEY: heads}, payload=b"".join(bytes(s.payload) for s in loads))
 
 

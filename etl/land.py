@@ -1,8 +1,8 @@
 """The landing loop: window by window from the pumps into the relay log.
 
 Each window is planned, read and written by one Spark job, given the schemas and DDL it needs, and then committed by its
-record. Whoever commits continues at the end of the chain of records, so a second process, or a job that a killed one left
-behind, can at most leave parts that no record names.
+record. Whoever commits continues at the end of the chain of records, so a second process, or a job that a killed one
+left behind, can at most leave parts that no record names.
 """
 
 from __future__ import annotations
@@ -65,11 +65,27 @@ _UNKNOWN_RETRIES = 3
 _JOBS_AT_ONCE = 2
 _ABANDON_S = 20.0
 _CLEAN_BACK = 600_000 << 18  # ten minutes of TSO
-_TRANSIENT = (PumpUnavailableError, UpstreamBehindError, PumpReadError, PDError, TiKVError, EtcdError, RegistryError, OSError)
+_TRANSIENT = (
+    PumpUnavailableError,
+    UpstreamBehindError,
+    PumpReadError,
+    PDError,
+    TiKVError,
+    EtcdError,
+    RegistryError,
+    OSError,
+)
 _TRANSIENT_IN_WORKER = {
-    "PumpReadError", "OSError", "ConnectionError", "ConnectionResetError", "BrokenPipeError", "TimeoutError", "EOFError",
-    "FileExistsError", "FileNotFoundError",
-}  # fmt: skip
+    "PumpReadError",
+    "OSError",
+    "ConnectionError",
+    "ConnectionResetError",
+    "BrokenPipeError",
+    "TimeoutError",
+    "EOFError",
+    "FileExistsError",
+    "FileNotFoundError",
+}
 
 Stop = threading.Event | Callable[[], bool]
 
@@ -85,9 +101,10 @@ def run_land(
 ) -> LandSummary:
     """Land windows until `run_seconds` are over, `stop` says so, or everything through `until_ts` (TSO) is landed.
 
-    It continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's checkpoint, and
-    without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). While the relay log's control
-    says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried again.
+    It continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's checkpoint,
+    and without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). While the relay log's
+    control says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried
+    again.
 
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, CommitsPurgedError,
     WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
@@ -248,7 +265,9 @@ class _Loop:
         if now >= self._decisions_due:
             self._decisions_due = now + _CONTROL_INTERVAL_S
             decided = self._relay.decisions.list(self._lo or 0)
-            self._skipped = self._settings.ignored_ts | {decision.commit_ts for decision in decided if decision.action == SKIP}
+            self._skipped = self._settings.ignored_ts | {
+                decision.commit_ts for decision in decided if decision.action == SKIP
+            }
         return self._skipped
 
     def _abandon(self) -> None:
@@ -312,8 +331,9 @@ class _Loop:
         if last is not None:
             if last.cluster_id != self._pd.cluster_id:
                 raise WrongClusterError(
-                    f"the relay log {self._relay.url} is of cluster {last.cluster_id}, PD at {self._settings.upstream.pd_urls} "
-                    f"is of cluster {self._pd.cluster_id}; give each cluster a relay log of its own"
+                    f"the relay log {self._relay.url} is of cluster {last.cluster_id}, PD at"
+                    f" {self._settings.upstream.pd_urls} is of cluster {self._pd.cluster_id}; give each cluster a relay"
+                    " log of its own"
                 )
             self._lo, self._anchored = last.hi, True
             removed = self._relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_BACK))
@@ -342,7 +362,9 @@ class _Loop:
         return without_checkpoint(self._settings, self._pd.cluster_id, Registry(self._etcd).drainers, self._pd.tso)
 
     def _version_of(self, checkpoint: Checkpoint) -> int:
-        """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of then."""
+        """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of
+        then.
+        """
         try:
             return version_at(self._tikv, checkpoint.commit_ts)
         except TiKVError as error:
@@ -355,7 +377,9 @@ class _Loop:
             return checkpoint.schema_version
 
     def _downstream_checkpoint(self) -> Checkpoint | None:
-        """An unreachable downstream is an error here: a relay log must not begin after what the downstream still needs."""
+        """An unreachable downstream is an error here: a relay log must not begin after what the
+        downstream still needs.
+        """
         return read_checkpoint(self._settings, self._pd.cluster_id)
 
     def _load_schema(self) -> None:
@@ -366,7 +390,13 @@ class _Loop:
         else:
             version = self._start_version if self._start_version is not None else version_at(self._tikv, self._lo)
         began = time.perf_counter()
-        self._schema = LandingSchema.load(self._pd, self._tikv, version, last.relaxed if last is not None else None, self._settings.upstream.new_collations)
+        self._schema = LandingSchema.load(
+            self._pd,
+            self._tikv,
+            version,
+            last.relaxed if last is not None else None,
+            self._settings.upstream.new_collations,
+        )
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, _ms_since(began))
 
     def _connect(self) -> None:

@@ -1,14 +1,16 @@
 """Row changes around DDL that moves rows: partitions dropped, truncated or exchanged, tables (un)partitioned.
 
-TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes behind such a DDL, by their
-`schema_version`, were made by the definition before it:
+TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes behind such a DDL, by
+their `schema_version`, were made by the definition before it:
 
     DROP, TRUNCATE PARTITION   what such a change did to a partition that is gone went with it
-    EXCHANGE PARTITION         what it did to the partition, it did to the table that the partition is now, and the other way round
+    EXCHANGE PARTITION         what it did to the partition, it did to the table that the partition is now, and the
+                               other way round
     (un)partitioning           the table goes on under another id
 
-and some before it were made by the definition after it: a row that the dropped partition would have held went to the one beside it, and
-stays (`kept_changes`). Every image of a change is looked at by itself: an update may be an insert in one table, a delete in another.
+and some before it were made by the definition after it: a row that the dropped partition would have held went to the
+one beside it, and stays (`kept_changes`). Every image of a change is looked at by itself: an update may be an insert in
+one table, a delete in another.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ class Move:
     renumbered: Mapping[int, int] = field(default_factory=dict)
     """Table ids whose rows go on in another table, whole."""
     finished_ts: int = 0
-    """By this TSO every TiDB knew of the DDL. A statement that began before may have been planned by the definition before, though its
-    rows say otherwise: they name the version that was known when the first of them was written."""
+    """By this TSO every TiDB knew of the DDL. A statement that began before may have been planned by the definition
+    before, though its rows say otherwise: they name the version that was known when the first of them was written.
+    """
     present: Counter[str] = field(default_factory=Counter)
     """What is in truncated partitions since, counted on by `relocate`."""
 
@@ -67,7 +70,9 @@ class Move:
 def move_of(ddl: Mapping[str, Any], before: Mapping[int, Table]) -> Move | None:
     """What a DDL of a window record moves; `before`: the tables it changes, as they were. None for others."""
     kind = int(ddl.get("type") or 0)
-    after = {int(i): Table.from_json(t) if t else None for i, t in ((ddl.get("effect") or {}).get("tables") or {}).items()}
+    after = {
+        int(i): Table.from_json(t) if t else None for i, t in ((ddl.get("effect") or {}).get("tables") or {}).items()
+    }
     if kind not in MOVES_ROWS or not before:
         return None
     versions = [int(v) for v in ddl.get("versions") or (ddl["schema_version"],)]
@@ -75,19 +80,32 @@ def move_of(ddl: Mapping[str, Any], before: Mapping[int, Table]) -> Move | None:
     finished_ts = int(ddl.get("finished_ts") or 0) if len(versions) == 1 else 0
     partitioned = next((t for i, t in before.items() if t.is_partitioned and after.get(i) is not None), None)
     if kind in (Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING):
-        old, new = next((i for i in before if after.get(i) is None), None), next((i for i, t in after.items() if t is not None), None)
-        return Move(versions[-1], versions[-1], job_id, before[old], {}, {old: new}) if old is not None and new is not None else None
+        old, new = (
+            next((i for i in before if after.get(i) is None), None),
+            next((i for i, t in after.items() if t is not None), None),
+        )
+        return (
+            Move(versions[-1], versions[-1], job_id, before[old], {}, {old: new})
+            if old is not None and new is not None
+            else None
+        )
     if partitioned is None:
         return None
     gone = partition_ids(partitioned).keys() - partition_ids(after[partitioned.id]).keys()  # type: ignore[arg-type]
     if kind == Action.EXCHANGE_PARTITION:
         ordinary = next(i for i in before if i != partitioned.id)
         return Move(versions[-1], versions[-1], job_id, partitioned, {i: i for i in gone}, {ordinary: partitioned.id})
-    return Move(versions[0], versions[-1], job_id, partitioned, dict.fromkeys(gone), finished_ts=finished_ts) if gone else None
+    return (
+        Move(versions[0], versions[-1], job_id, partitioned, dict.fromkeys(gone), finished_ts=finished_ts)
+        if gone
+        else None
+    )
 
 
 def relocate(changes: pa.Table, moves: Iterable[Move]) -> pa.Table:
-    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean after it. Raises PartitionError."""
+    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean after it. Raises
+    PartitionError.
+    """
     for move in moves:
         if not changes.num_rows:
             break
@@ -103,8 +121,10 @@ def relocate(changes: pa.Table, moves: Iterable[Move]) -> pa.Table:
 
 
 def kept_changes(changes: Iterable[pa.Table], move: Move) -> pa.Table:
-    """Of `changes`, given in order, before the DDL of a move that drops partitions, those made by the new definition, as far as they are about rows
-    that the old one has in a partition that is dropped: after it they are what is left of these. Raises PartitionError."""
+    """Of `changes`, given in order, before the DDL of a move that drops partitions, those made by the new definition,
+    as far as they are about rows that the old one has in a partition that is dropped: after it they are what is left of
+    these. Raises PartitionError.
+    """
     rows: list[Row] = []
     for piece in changes:
         mask = (piece["table_id"].to_numpy() == move.table.id) & (piece["schema_version"].to_numpy() >= move.version)
@@ -129,10 +149,14 @@ def _moved(changes: pa.Table, places: np.ndarray, move: Move) -> pa.Table:
             targets = [_target(move, image) for image in images]
         except PartitionError as error:
             raise PartitionError(
-                f"commit_ts {row['commit_ts']}: a change by schema version {row['schema_version']}, near the last change of its partitions: "
-                f"{error}. Way out: `sluice txn skip {row['commit_ts']}` leaves the transaction out; see to its rows by hand"
+                f"commit_ts {row['commit_ts']}: a change by schema version {row['schema_version']}, near the last"
+                f" change of its partitions: {error}. Way out: `sluice txn skip {row['commit_ts']}` leaves the"
+                " transaction out; see to its rows by hand"
             ) from error
-        pieces += [changes.slice(done, place - done), pa.Table.from_pylist(_split(row, images, targets, move.table), changes.schema)]
+        pieces += [
+            changes.slice(done, place - done),
+            pa.Table.from_pylist(_split(row, images, targets, move.table), changes.schema),
+        ]
         done = place + 1
     return pa.concat_tables([*pieces, changes.slice(done)])
 
@@ -152,9 +176,13 @@ def _target(move: Move, image: Row | None) -> int | None:
 
 
 def _count(present: Counter[str], images: Images, inside: Sequence[bool]) -> bool:
-    """Count the images that lie in partitions which were empty when counting began; False, and nothing is counted, if the old one isn't
-    there: then the change is about a partition that is gone."""
-    old, new = (repr(sorted(image.items())) if image is not None and goes else "" for image, goes in zip(images, inside, strict=True))
+    """Count the images that lie in partitions which were empty when counting began; False, and nothing is counted, if
+    the old one isn't there: then the change is about a partition that is gone.
+    """
+    old, new = (
+        repr(sorted(image.items())) if image is not None and goes else ""
+        for image, goes in zip(images, inside, strict=True)
+    )
     if old and not present[old]:
         return False
     present.subtract([old] if old else [])
@@ -176,7 +204,9 @@ def _split(row: Row, images: Images, targets: Sequence[int | None], table: Table
     if all(target == there[0] for target in there):
         return [] if there[0] is None else [{**row, "table_id": there[0]}]
     found = []
-    for image, target, kind, encode in zip(images, targets, (DELETE, INSERT), (encode_delete, encode_insert), strict=True):
+    for image, target, kind, encode in zip(
+        images, targets, (DELETE, INSERT), (encode_delete, encode_insert), strict=True
+    ):
         if image is not None and target is not None:
             found.append({**row, "table_id": target, "kind": kind, "row": encode(table, image)})
     return found

@@ -1,13 +1,15 @@
-"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads; and that text as REPLACE statements, for servers that must not get it so.
+"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads; and that text as REPLACE statements, for servers that
+must not get it so.
 
-One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape character, ``\\N`` for NULL:
+One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape character, ``\\N`` for
+NULL:
 
     1 <TAB> caf\u00e9 <TAB> \\N <NEWLINE>
 
-Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more than text: BIT goes through
-a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns that hold anything but valid UTF-8 go as hex
-(``SET c = UNHEX(@v1)``). Columns that the upstream computes and stores are fields like any other: the server may hold them as plain
-columns. Where it computes them itself they are left out.
+Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more than text: BIT goes
+through a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns that hold anything but valid UTF-8 go as
+hex (``SET c = UNHEX(@v1)``). Columns that the upstream computes and stores are fields like any other: the server may
+hold them as plain columns. Where it computes them itself they are left out.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ class UnsupportedColumnError(ValueError):
 
 
 class Layout(TypedDict):
-    """What the fields of a line are, as JSON: all columns in order, and which of them are ``bits`` (a number) or ``hex`` (digits).
-    ``generated``: columns that the upstream computes and stores; of them ``unsure``: another server may compute something else.
-    ``left_out``: columns that aren't to be written, as the server computes them."""
+    """What the fields of a line are, as JSON: all columns in order, and which of them are ``bits`` (a number) or
+    ``hex`` (digits). ``generated``: columns that the upstream computes and stores; of them ``unsure``: another server
+    may compute something else. ``left_out``: columns that aren't to be written, as the server computes them.
+    """
 
     columns: list[str]
     bits: list[str]
@@ -54,9 +57,10 @@ class Layout(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class LoadChunk:
-    """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is its text, `layout` what its fields
-    are, `rows` how many are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
-    take them in a mode that isn't strict, with a warning for each."""
+    """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is its text, `layout`
+    what its fields are, `rows` how many are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
+    take them in a mode that isn't strict, with a warning for each.
+    """
 
     layout: Layout
     payload: pa.Buffer
@@ -64,9 +68,12 @@ class LoadChunk:
     warnings: int = 0
 
 
-def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LoadChunk]:
-    """The rows of `columns` (by column name, each `rows` long; types as `upstream.rows` decodes them) as LOAD DATA chunks of
-    at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError."""
+def format_load(
+    table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[LoadChunk]:
+    """The rows of `columns` (by column name, each `rows` long; types as `upstream.rows` decodes them) as LOAD DATA
+    chunks of at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError.
+    """
     for first in range(0, rows, _SLICE_ROWS):
         count = min(_SLICE_ROWS, rows - first)
         some = {name: array.slice(first, count) for name, array in columns.items()}
@@ -74,14 +81,19 @@ def format_load(table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_
         if broken is None:
             yield from _format_slice(table, some, chunk_bytes)
             continue
-        # Only their own rows are written as bytes: other text is converted to the character set that the column has there.
+        # Only their own rows are written as bytes: other text is converted to the character set that the column has
+        # there.
         for rows_of in (pc.invert(broken), broken):
             yield from _format_slice(table, {name: array.filter(rows_of) for name, array in some.items()}, chunk_bytes)
 
 
 def _broken_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.BooleanArray | None:
     """The rows with text that isn't utf-8; None if there are none."""
-    found = [broken for c in table.stored_columns if c.kind == "text" and (broken := broken_text(columns[c.name])) is not None]
+    found = [
+        broken
+        for c in table.stored_columns
+        if c.kind == "text" and (broken := broken_text(columns[c.name])) is not None
+    ]
     return functools.reduce(pc.or_, found) if found else None
 
 
@@ -124,7 +136,8 @@ def load_statement(target: str, layout: Layout) -> str:
             targets.append(quote_name(column))
             continue
         variable = f"@v{len(conversions)}"
-        conversions.append(f"{quote_name(column)}={f'CAST({variable} AS UNSIGNED)' if column in layout['bits'] else f'UNHEX({variable})'}")
+        value = f"CAST({variable} AS UNSIGNED)" if column in layout["bits"] else f"UNHEX({variable})"
+        conversions.append(f"{quote_name(column)}={value}")
         targets.append(variable)
     return (
         f"REPLACE INTO TABLE {target} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
@@ -132,10 +145,16 @@ def load_statement(target: str, layout: Layout) -> str:
     )
 
 
-def replace_statements(target: str, layout: Layout, payload: Any, statement_bytes: int = STATEMENT_BYTES) -> Iterator[bytes]:
-    """The same rows as REPLACE statements of about `statement_bytes`, or one row. For a session in which backslashes escape: what a
-    field has escaped is escaped alike in a string."""
-    forms = [(b"", b"") if c in layout["bits"] else (b"x'", b"'") if c in layout["hex"] else (b"'", b"'") for c in layout["columns"]]
+def replace_statements(
+    target: str, layout: Layout, payload: Any, statement_bytes: int = STATEMENT_BYTES
+) -> Iterator[bytes]:
+    """The same rows as REPLACE statements of about `statement_bytes`, or one row. For a session in which backslashes
+    escape: what a field has escaped is escaped alike in a string.
+    """
+    forms = [
+        (b"", b"") if c in layout["bits"] else (b"x'", b"'") if c in layout["hex"] else (b"'", b"'")
+        for c in layout["columns"]
+    ]
     kept = [column not in layout.get("left_out", ()) for column in layout["columns"]]
     names = ", ".join(map(quote_name, itertools.compress(layout["columns"], kept)))
     head = f"REPLACE INTO {target} ({names}) VALUES\n".encode()
@@ -143,7 +162,11 @@ def replace_statements(target: str, layout: Layout, payload: Any, statement_byte
     size = 0
     for line in bytes(payload).replace(b"'", b"\\'").split(b"\n")[:-1]:
         fields = itertools.compress(zip(forms, line.split(b"\t"), strict=True), kept)
-        row = b"(" + b",".join(b"NULL" if field == b"\\N" else before + field + after for (before, after), field in fields) + b")"
+        row = (
+            b"("
+            + b",".join(b"NULL" if field == b"\\N" else before + field + after for (before, after), field in fields)
+            + b")"
+        )
         if rows and size + len(row) > statement_bytes:
             yield head + b",\n".join(rows)
             rows, size = [], 0
@@ -178,7 +201,9 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Lit
         return array.cast(binary), ""
     if kind == "text" and broken_text(array) is not None:
         if column.charset.startswith("gb"):  # as bytes of that character set they would be other characters
-            raise UnsupportedColumnError(f"{table.full_name}.{column.name}: text in {column.charset} that isn't utf-8 in the binlog")
+            raise UnsupportedColumnError(
+                f"{table.full_name}.{column.name}: text in {column.charset} that isn't utf-8 in the binlog"
+            )
         return hex_column(array), "hex"
     if kind in _ESCAPED_TEXT:
         return escape_bytes(array, _ESCAPES), ""
@@ -188,12 +213,15 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Lit
         except pa.ArrowInvalid:
             return hex_column(array), "hex"
         return escape_bytes(array, _ESCAPES), ""
-    raise UnsupportedColumnError(f"{table.full_name}.{column.name}: columns of type number {column.tp} can't be written")
+    raise UnsupportedColumnError(
+        f"{table.full_name}.{column.name}: columns of type number {column.tp} can't be written"
+    )
 
 
 def _within(column: Column, array: pa.Array) -> pa.LargeStringArray:
-    """Numbers as text. The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored; servers take back
-    only what is below."""
+    """Numbers as text. The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored;
+    servers take back only what is below.
+    """
     text = number_text(array)
     whole = column.flen - column.decimal
     if column.flen <= 0 or column.decimal < 0 or whole > 300:
@@ -202,4 +230,8 @@ def _within(column: Column, array: pa.Array) -> pa.LargeStringArray:
     if not pc.any(over).as_py():
         return text
     most = f"{'9' * whole or '0'}.{'9' * column.decimal or '0'}"
-    return pc.if_else(over, pc.if_else(pc.less(array, 0.0), pa.scalar(f"-{most}", pa.large_string()), pa.scalar(most, pa.large_string())), text)
+    return pc.if_else(
+        over,
+        pc.if_else(pc.less(array, 0.0), pa.scalar(f"-{most}", pa.large_string()), pa.scalar(most, pa.large_string())),
+        text,
+    )

@@ -1,7 +1,7 @@
 """The one connection to a MySQL-protocol downstream: transactions, deletes, LOAD DATA from memory.
 
-LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the client answers only to the
-random name of the load in progress, from memory; any other name is refused and ends the connection.
+LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the client answers only
+to the random name of the load in progress, from memory; any other name is refused and ends the connection.
 """
 
 from __future__ import annotations
@@ -33,24 +33,75 @@ _LACKS_RIGHTS = 1227
 _NO_GRANTS = {1141, 1290}  # a server without grant tables
 _SSL_ERROR = 2026
 _UNKNOWN_SERVER = 2007  # the client library's "version mismatch"
-# Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for now.
+# Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for
+# now.
 _TRANSIENT = frozenset(
-    {0, 1020, 1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1290, 1317, 1412,
-     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3032, 4031, 8002, 8005, 8022, 8027, 8028, 8229, 9001, 9002, 9003, 9005, 9007}
-)  # fmt: skip
+    {
+        0,
+        1020,
+        1040,
+        1042,
+        1043,
+        1047,
+        1053,
+        1077,
+        1079,
+        1080,
+        1152,
+        1158,
+        1159,
+        1160,
+        1161,
+        1184,
+        1205,
+        1213,
+        1290,
+        1317,
+        1412,
+        1836,
+        1927,
+        2002,
+        2003,
+        2006,
+        2013,
+        2014,
+        2027,
+        2055,
+        3032,
+        4031,
+        8002,
+        8005,
+        8022,
+        8027,
+        8028,
+        8229,
+        9001,
+        9002,
+        9003,
+        9005,
+        9007,
+    }
+)
 _INCORRECT_VALUE = 1366
 _TOO_LARGE = 1153
 _ENGINE = (
-    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA = %s "
-    "AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
+    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE"
+    " t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
 )
 _ADVICE = {
-    8004: "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or lower [apply] max-bytes, or "
-    "use mode parallel, which commits every statement by itself",
-    8175: "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every statement by itself",
+    8004: (
+        "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or"
+        " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself"
+    ),
+    8175: (
+        "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every"
+        " statement by itself"
+    ),
     8025: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
-    _INCORRECT_VALUE: "the column's character set can't hold these bytes, which the upstream has not checked either: change the column here, to utf8mb4 if "
-    "they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes",
+    _INCORRECT_VALUE: (
+        "the column's character set can't hold these bytes, which the upstream has not checked either: change the"
+        " column here, to utf8mb4 if they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes"
+    ),
     _TOO_LARGE: "raise the server's max_allowed_packet",
 }
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
@@ -74,8 +125,9 @@ def is_transient(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings. `records` -1: `deleted` is the sum
-    of rows written and rows removed."""
+    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings. `records` -1:
+    `deleted` is the sum of rows written and rows removed.
+    """
 
     records: int
     deleted: int
@@ -103,7 +155,9 @@ class _Result(pymysql.connections.MySQLResult):
         packet = connection._read_packet()
         if refused:
             connection._force_close()
-            raise pymysql.err.OperationalError(0, "the server asked for a file that was not offered to it; connection closed")
+            raise pymysql.err.OperationalError(
+                0, "the server asked for a file that was not offered to it; connection closed"
+            )
         this: Any = self
         this._read_ok_packet(packet)
 
@@ -152,20 +206,32 @@ class MySQLSession:
         return self._connection is not None
 
     def connect(self) -> None:
-        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked, and all else
-        as `etl._session_setup` says. Raises DownstreamError, also if the server or the user's rights aren't what writing needs."""
+        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked,
+        and all else as `etl._session_setup` says. Raises DownstreamError, also if the server or the user's rights
+        aren't what writing needs.
+        """
         self.close()
         settings = self._settings
         try:
             connection = _Connection(
-                host=settings.host, port=settings.port, user=settings.user, password=settings.password().encode(),
-                unix_socket=self._unix_socket, charset="utf8mb4", autocommit=False, local_infile=True,
-                connect_timeout=settings.connect_timeout_s, read_timeout=settings.connect_timeout_s,  # for the handshake
-                write_timeout=settings.connect_timeout_s, ssl=settings.ssl_context(),
-            )  # fmt: skip
+                host=settings.host,
+                port=settings.port,
+                user=settings.user,
+                password=settings.password().encode(),
+                unix_socket=self._unix_socket,
+                charset="utf8mb4",
+                autocommit=False,
+                local_infile=True,
+                connect_timeout=settings.connect_timeout_s,
+                read_timeout=settings.connect_timeout_s,  # for the handshake
+                write_timeout=settings.connect_timeout_s,
+                ssl=settings.ssl_context(),
+            )
         except (pymysql.err.MySQLError, OSError) as error:
             if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
-                raise DownstreamError(_SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity") from error
+                raise DownstreamError(
+                    _SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity"
+                ) from error
             raise self._error(error) from error
         self._connection = connection
         self.known_tables = set()
@@ -210,7 +276,12 @@ class MySQLSession:
             grants = [str(line) for (line,) in self.query("SHOW GRANTS")]
             missing = missing_rights(grants, self._settings.checkpoint_schema, process)
             if missing and has_roles(grants):
-                grants += [str(line) for (line,) in self.query(f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}")]
+                grants += [
+                    str(line)
+                    for (line,) in self.query(
+                        f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}"
+                    )
+                ]
                 missing = missing_rights(grants, self._settings.checkpoint_schema, process)
         except DownstreamError as error:
             if error.code in _NO_GRANTS:
@@ -218,7 +289,9 @@ class MySQLSession:
             raise
         if missing:
             raise DownstreamError(
-                _LACKS_RIGHTS, f"{self.address} lacks rights: {', '.join(missing)}. All that is needed: {grant_statement('...', process)}"
+                _LACKS_RIGHTS,
+                f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
+                f" {grant_statement('...', process)}",
             )
 
     def close(self) -> None:
@@ -252,7 +325,9 @@ class MySQLSession:
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, message) of the last statement's warnings."""
-        return [(str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)]
+        return [
+            (str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)
+        ]
 
     def engine_without_transactions(self, schema: str, table: str) -> str:
         """The table's storage engine if it has no transactions, else "", also if there is no such table."""
@@ -260,8 +335,10 @@ class MySQLSession:
         return str(rows[0][0]) if rows else ""
 
     def load(self, target: str, layout: Layout, payload: Any, strict: bool = True) -> LoadOutcome:
-        """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as `etl.load_format` makes them. Rows
-        with the same keys are replaced. `strict` False: what doesn't fit is converted with a warning."""
+        """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
+        `etl.load_format` makes them. Rows with the same keys are replaced. `strict` False: what doesn't fit is
+        converted with a warning.
+        """
         if not strict:
             self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
             try:
@@ -290,7 +367,9 @@ class MySQLSession:
     def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
         """As statements; they don't tell rows written from rows removed, only both together."""
         if connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
-            raise DownstreamError(UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others")
+            raise DownstreamError(
+                UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others"
+            )
         affected = warnings = 0
         for statement in replace_statements(target, layout, payload):
             affected += self._run(statement, None)[0]
@@ -309,8 +388,13 @@ class MySQLSession:
             if args is not None and isinstance(statement, str):
                 statement = fill(statement, args)
             raw = statement.encode("utf-8", "surrogateescape") if isinstance(statement, str) else statement
-            if len(raw) >= connection.max_allowed_packet:  # the server would end the connection, as if trying again could help
-                raise pymysql.err.OperationalError(_TOO_LARGE, f"a statement of {len(raw)} bytes, max_allowed_packet is {connection.max_allowed_packet}")
+            if (
+                len(raw) >= connection.max_allowed_packet
+            ):  # the server would end the connection, as if trying again could help
+                raise pymysql.err.OperationalError(
+                    _TOO_LARGE,
+                    f"a statement of {len(raw)} bytes, max_allowed_packet is {connection.max_allowed_packet}",
+                )
             affected = connection.query(raw)
             result = connection._result
             return affected, list(result.rows or ()) if result is not None else []

@@ -1,12 +1,14 @@
-"""The patterns that filters and routes match names with: those of drainer.toml, and the wildcards people expect beside them.
+"""The patterns that filters and routes match names with: those of drainer.toml, and the wildcards people expect beside
+them.
 
     ~^log_\\d+     a regular expression that may match anywhere in the name
     shop          the whole name
     shop_*        * any run of characters, ? any one, [a-f] one of a class
     log_.*        what is a regular expression stays one, against the whole name
 
-Case never matters. TiDB Binlog takes every name without ``~`` for the regular expression ``^name$``. So is it here, but for ``*``
-and ``?`` behind a plain character: to the original ``shop*`` is sho, shop, shopp; nobody means that, here it is a wildcard.
+Case never matters. TiDB Binlog takes every name without ``~`` for the regular expression ``^name$``. So is it here, but
+for ``*`` and ``?`` behind a plain character: to the original ``shop*`` is sho, shop, shopp; nobody means that, here it
+is a wildcard.
 """
 
 from __future__ import annotations
@@ -16,9 +18,17 @@ import re
 import warnings
 
 _POSIX = {
-    "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "xdigit": "0-9a-fA-F", "word": r"\w",
-    "space": r"\s", "punct": r"!-/:-@\[-`{-~", "blank": " \\t",
-}  # fmt: skip
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "xdigit": "0-9a-fA-F",
+    "word": r"\w",
+    "space": r"\s",
+    "punct": r"!-/:-@\[-`{-~",
+    "blank": " \\t",
+}
 _PLAIN = re.compile(r"[\w$\- ]+\Z")
 _LIKE_WILDCARD = re.compile(r"(?<![.(\])}\\*?+])[*?]")
 

@@ -1,12 +1,12 @@
 """Many changes of one row become at most one delete and one write.
 
-A change has an **old image** (update, delete), a **new image** (insert, update) or both. Per row key, the images in order are
-REMOVE, PUT, REMOVE, PUT …: what a batch does to a key is told by its first and last image alone. It starts with REMOVE: the
-row existed before. It ends with PUT: the row exists afterwards.
+A change has an **old image** (update, delete), a **new image** (insert, update) or both. Per row key, the images in
+order are REMOVE, PUT, REMOVE, PUT …: what a batch does to a key is told by its first and last image alone. It starts
+with REMOVE: the row existed before. It ends with PUT: the row exists afterwards.
 
-Keys are compared as the exact bytes that TiDB stored, not under a collation, and that is right under every collation as long as
-deletes are executed before writes: an old image holds the stored bytes of the row it removes, so rows that are equal only under the
-collation ('a' deleted, 'A' inserted) are two keys here, one deleted first, one written after.
+Keys are compared as the exact bytes that TiDB stored, not under a collation, and that is right under every collation as
+long as deletes are executed before writes: an old image holds the stored bytes of the row it removes, so rows that are
+equal only under the collation ('a' deleted, 'A' inserted) are two keys here, one deleted first, one written after.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ INSERT, UPDATE, DELETE = 0, 1, 2
 
 
 class BrokenHistoryError(ValueError):
-    """Changes of one key that can't follow one another, such as two inserts with no delete between them. `change` is the
-    index of the second one."""
+    """Changes of one key that can't follow one another, such as two inserts with no delete between them. `change` is
+    the index of the second one.
+    """
 
     def __init__(self, change: int, kind: str) -> None:
         super().__init__(kind)
@@ -32,8 +33,9 @@ class BrokenHistoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NetEffect:
-    """Indexes, int64. `gone_old`: old images of rows to delete. `new_only`: new images of rows that did not exist before.
-    `kept_old`, `kept_new` (same length): old and new image of rows that existed and still exist."""
+    """Indexes, int64. `gone_old`: old images of rows to delete. `new_only`: new images of rows that did not exist
+    before. `kept_old`, `kept_new` (same length): old and new image of rows that existed and still exist.
+    """
 
     gone_old: np.ndarray
     new_only: np.ndarray
@@ -42,8 +44,10 @@ class NetEffect:
 
 
 def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit for bit. `old` and `new` hold
-    the same key columns in the same order. A single integer column is its own code, so sorting by code is sorting by key."""
+    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit for bit. `old` and
+    `new` hold the same key columns in the same order. A single integer column is its own code, so sorting by code is
+    sorting by key.
+    """
     split = len(old[0])
     both = [pa.chunked_array([a, b.cast(a.type)]).combine_chunks() for a, b in zip(old, new, strict=True)]
     codes: np.ndarray | None = None
@@ -67,8 +71,9 @@ def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndar
 def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, partial: bool = False) -> NetEffect:
     """The net effect of changes given in order.
 
-    `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with a new image, both in order of
-    the changes. `partial`: some changes were left out, so that the others needn't follow one another. Raises BrokenHistoryError.
+    `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with a new image, both
+    in order of the changes. `partial`: some changes were left out, so that the others needn't follow one another.
+    Raises BrokenHistoryError.
     """
     changes = len(kinds)
     has_old, has_new = kinds != INSERT, kinds != DELETE
@@ -101,8 +106,9 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
 
 
 def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
-    """The net effect where all of a row's values are its key: of each, as many are gone or new as old and new images differ in number.
-    The order plays no part, and nothing is kept: what goes and comes again is as it was."""
+    """The net effect where all of a row's values are its key: of each, as many are gone or new as old and new images
+    differ in number. The order plays no part, and nothing is kept: what goes and comes again is as it was.
+    """
     _, codes = np.unique(np.concatenate((old_codes, new_codes)), return_inverse=True)
     old, new = codes[: len(old_codes)], codes[len(old_codes) :]
     count = int(codes.max(initial=-1)) + 1
@@ -119,8 +125,12 @@ def _first_of_each(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.sort(order[number < wanted[codes[order]]]).astype(np.int64)
 
 
-def unchanged(old: Sequence[pa.Array], new: Sequence[pa.Array], kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-    """Which of the kept rows (bool mask) end exactly as they began; `old` and `new` are the same columns of both images."""
+def unchanged(
+    old: Sequence[pa.Array], new: Sequence[pa.Array], kept_old: np.ndarray, kept_new: np.ndarray
+) -> np.ndarray:
+    """Which of the kept rows (bool mask) end exactly as they began; `old` and `new` are the same columns of both
+    images.
+    """
     same = np.arange(len(kept_old))
     for before, after in zip(old, new, strict=True):
         if len(same) == 0:

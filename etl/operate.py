@@ -1,8 +1,9 @@
-"""What operators can do, as functions that the command line and the DAG `operate` share. Each returns what it did, as a line of text.
+"""What operators can do, as functions that the command line and the DAG `operate` share. Each returns what it did, as a
+line of text.
 
-Nothing here talks to running tasks: they read what operators asked for, and the decisions, several times a second and again before
-every commit. What comes too late for them is refused: an order is written down first, then the checkpoint row is read behind the lock of
-whoever commits (`_in_time`)
+Nothing here talks to running tasks: they read what operators asked for, and the decisions, several times a second and
+again before every commit. What comes too late for them is refused: an order is written down first, then the checkpoint
+row is read behind the lock of whoever commits (`_in_time`)
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class OperateError(ValueError):
 
 
 def parse_moment(text: str) -> int:
-    """A TSO from its digits, or from an ISO date-time (UTC unless it has a zone): then the last TSO of that millisecond, so that
-    everything committed until then is in. Raises ValueError."""
+    """A TSO from its digits, or from an ISO date-time (UTC unless it has a zone): then the last TSO of that
+    millisecond, so that everything committed until then is in. Raises ValueError.
+    """
     ts = parse_timestamp(text)
     return ts if text.strip().isdigit() else ts | _LOGICAL_MAX
 
@@ -60,7 +62,10 @@ def identity(settings: Settings) -> str:
         cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
     except (RelayError, OSError) as error:
         cluster = f"a cluster that the relay log doesn't tell ({error})"
-    return f"pipeline {pipeline_id(settings)}: {cluster} at {settings.upstream.pd_urls}, to {downstream_name(settings)}, relay log {settings.relay.url}"
+    return (
+        f"pipeline {pipeline_id(settings)}: {cluster} at {settings.upstream.pd_urls}, to {downstream_name(settings)},"
+        f" relay log {settings.relay.url}"
+    )
 
 
 AS_SET = "as in sluice.toml"
@@ -76,7 +81,20 @@ def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
     return replace(settings, apply=replace(settings.apply, mode=mode))
 
 
-ACTIONS = ("show", "status", "pause", "resume", "run-until", "skip-txn", "skip-ddl", "replace-ddl", "remove-decision", "accept", "takeover", "handover")
+ACTIONS = (
+    "show",
+    "status",
+    "pause",
+    "resume",
+    "run-until",
+    "skip-txn",
+    "skip-ddl",
+    "replace-ddl",
+    "remove-decision",
+    "accept",
+    "takeover",
+    "handover",
+)
 """What the DAG `operate` offers."""
 
 
@@ -117,7 +135,9 @@ def _change_hands(settings: Settings, action: str) -> str:
     if action == "takeover":
         return handover.take_over(settings, log.info)
     done = handover.hand_over(settings, log.info)
-    return "\n".join([f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}. Next:", *done.next_steps])
+    return "\n".join(
+        [f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}. Next:", *done.next_steps]
+    )
 
 
 def _number(value: str) -> int:
@@ -167,7 +187,9 @@ def _named(what: str) -> str:
 
 
 def run_until(settings: Settings, moment: str) -> str:
-    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait there. Raises ValueError."""
+    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait there. Raises
+    ValueError.
+    """
     ts = parse_moment(moment)
     relay = RelayLog.open(settings.relay.url)
     checkpoint = _checkpoint(settings, relay)
@@ -178,9 +200,11 @@ def run_until(settings: Settings, moment: str) -> str:
         _check_reachable(_checkpoint(settings, relay, settled=True), ts)
     except OperateError:
         relay.change_control(
-            lambda control: replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
-            if control.apply_until_ts == ts
-            else control
+            lambda control: (
+                replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
+                if control.apply_until_ts == ts
+                else control
+            )
         )
         raise
     return f"applying goes to {tso_text(ts)} and waits there; `sluice resume` lets it go on"
@@ -191,16 +215,19 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
     if not isinstance(checkpoint, Checkpoint):
         return
     if checkpoint.commit_ts > ts:
-        raise OperateError(f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back")
+        raise OperateError(
+            f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back"
+        )
     if checkpoint.flight is not None and checkpoint.flight.until > ts:
         raise OperateError(
-            f"several sessions are writing the changes after {tso_text(checkpoint.commit_ts)} through {tso_text(checkpoint.flight.until)}, and "
-            f"parts of them are downstream: applying can't stop at {tso_text(ts)} between; it can at {checkpoint.flight.until}"
+            f"several sessions are writing the changes after {tso_text(checkpoint.commit_ts)} through"
+            f" {tso_text(checkpoint.flight.until)}, and parts of them are downstream: applying can't stop at"
+            f" {tso_text(ts)} between; it can at {checkpoint.flight.until}"
         )
     if checkpoint.pending is not None and checkpoint.pending.commit_ts > ts:
         raise OperateError(
-            f"the DDL at {tso_text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso_text(ts)} before it; it can at "
-            f"{checkpoint.pending.commit_ts}"
+            f"the DDL at {tso_text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso_text(ts)}"
+            f" before it; it can at {checkpoint.pending.commit_ts}"
         )
 
 
@@ -208,7 +235,9 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
 
 
 def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str = "") -> str:
-    """Leave a transaction out of the downstream, and out of the relay log if it can't even be landed. Raises OperateError."""
+    """Leave a transaction out of the downstream, and out of the relay log if it can't even be landed. Raises
+    OperateError.
+    """
     relay = RelayLog.open(settings.relay.url)
     found = _at(settings, relay, commit_ts)
     if found == "ddl":
@@ -218,8 +247,9 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
 
 
 def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:
-    """Leave a DDL, given by commit_ts or job id, out of the downstream; later rows are read with the schema it made all the same.
-    Raises OperateError."""
+    """Leave a DDL, given by commit_ts or job id, out of the downstream; later rows are read with the schema it made all
+    the same. Raises OperateError.
+    """
     relay = RelayLog.open(settings.relay.url)
     commit_ts, found = _ddl(settings, relay, which)
     _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
@@ -235,15 +265,18 @@ def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = ""
 
 
 def accept(settings: Settings, refusal: str) -> str:
-    """Have a flight that was refused written all the same: its rows as they are upstream, whatever of them is downstream. `refusal` is the
-    id in the error. Raises OperateError."""
+    """Have a flight that was refused written all the same: its rows as they are upstream, whatever of them is
+    downstream. `refusal` is the id in the error. Raises OperateError.
+    """
     relay = RelayLog.open(settings.relay.url)
     checkpoint = _checkpoint(settings, relay)
     if isinstance(checkpoint, Exception):
         raise OperateError(f"whether something was refused can't be read: {checkpoint}")
     found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
     if found is None or found.token != refusal:
-        raise OperateError(f"{refusal!r} was not refused{f'; {found.token} was: {found.text}' if found else ', and nothing else is'}")
+        raise OperateError(
+            f"{refusal!r} was not refused{f'; {found.token} was: {found.text}' if found else ', and nothing else is'}"
+        )
     relay.change_control(lambda control: replace(control, accepted=refusal))
     return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
 
@@ -259,26 +292,35 @@ def _decide(settings: Settings, relay: RelayLog, decision: Decision) -> None:
 
 
 def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
-    """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there is through when
-    the row can be read behind its lock."""
+    """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there
+    is through when the row can be read behind its lock.
+    """
     checkpoint = _checkpoint(settings, relay, settled=True)
     if isinstance(checkpoint, DownstreamError) and checkpoint.code == _LOCK_WAIT_TIMEOUT:
-        raise OperateError(f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again")
+        raise OperateError(
+            f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
+        )
     if not isinstance(checkpoint, Checkpoint):
         return
     if checkpoint.commit_ts >= commit_ts:
-        raise OperateError(f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at {tso_text(checkpoint.commit_ts)}")
+        raise OperateError(
+            f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at"
+            f" {tso_text(checkpoint.commit_ts)}"
+        )
     if checkpoint.pending is None or checkpoint.pending.commit_ts != commit_ts:
         return
     last = relay.last()
     try:
         running = read_writer(settings, last.cluster_id) if last else None
     except (DownstreamError, OSError) as error:
-        raise OperateError(f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}") from None
+        raise OperateError(
+            f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}"
+        ) from None
     if running or (running is not None and not relay.control().apply_paused):
         raise OperateError(
-            f"too late: the DDL at {tso_text(commit_ts)} is being executed ({running[:300] or 'between two statements'}). When it fails, decide "
-            "again; or `sluice pause apply`, and decide when no statement of it runs"
+            f"too late: the DDL at {tso_text(commit_ts)} is being executed"
+            f" ({running[:300] or 'between two statements'}). When it fails, decide again; or `sluice pause apply`, and"
+            " decide when no statement of it runs"
         )
 
 
@@ -286,7 +328,9 @@ def remove_decision(settings: Settings, commit_ts: int) -> str:
     """Take a decision back. Raises OperateError if there is none."""
     relay = RelayLog.open(settings.relay.url)
     if not relay.decisions.remove(commit_ts):
-        raise OperateError(f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are")
+        raise OperateError(
+            f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
+        )
     return f"the decision about {tso_text(commit_ts)} is taken back"
 
 
@@ -301,7 +345,10 @@ def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
     """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
     checkpoint = _checkpoint(settings, relay)
     if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
-        raise OperateError(f"the downstream is at {tso_text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is applied")
+        raise OperateError(
+            f"the downstream is at {tso_text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
+            " applied"
+        )
     last = relay.last()
     if last is None or commit_ts > last.hi:
         return ""
@@ -310,7 +357,9 @@ def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
     except NotLandedError as error:
         raise OperateError(str(error)) from None
     if not exact:
-        raise OperateError(f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it")
+        raise OperateError(
+            f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it"
+        )
     return "ddl" if any(int(ddl["commit_ts"]) == commit_ts for ddl in window.ddls) else "rows"
 
 
@@ -339,7 +388,9 @@ def _not_landed(found: str) -> str:
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer is named in ``errors``."""
+    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer is named in
+    ``errors``.
+    """
     errors: dict[str, str] = {}
     relay = RelayLog.open(settings.relay.url)
     first, last = relay.first(), relay.last()
@@ -368,7 +419,13 @@ def status(settings: Settings) -> dict[str, Any]:
 def _written_by(settings: Settings, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
     """Who else wrote the checkpoint; None if nobody else did."""
     owned = relay.ownership()
-    if checkpoint is None or owned is None or not owned.begun or checkpoint.owner == owned.pipeline or settings.downstream.type != "mysql":
+    if (
+        checkpoint is None
+        or owned is None
+        or not owned.begun
+        or checkpoint.owner == owned.pipeline
+        or settings.downstream.type != "mysql"
+    ):
         return None
     return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
 
@@ -395,7 +452,10 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     except (EtcdError, RegistryError) as error:
         errors["upstream"] = str(error)
         return []
-    return [{"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts} for pump in pumps]
+    return [
+        {"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts}
+        for pump in pumps
+    ]
 
 
 def _checkpoint(settings: Settings, relay: RelayLog, settled: bool = False) -> Checkpoint | Exception | None:

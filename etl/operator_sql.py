@@ -6,7 +6,8 @@ import re
 
 # As a client's session reads it: backslashes escape. Names, strings, comments, white space, words, single characters.
 _TOKEN = re.compile(
-    r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\#[^\n]*|\s+|\w+|.""", re.DOTALL
+    r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\#[^\n]*|\s+|\w+|.""",
+    re.DOTALL,
 )
 _ROWS_ONLY = {"INSERT", "UPDATE", "DELETE", "REPLACE", "SELECT", "WITH", "SET", "DO", "VALUES"}
 
@@ -27,10 +28,16 @@ def split_statements(text: str) -> list[str]:
 
 
 def changes_rows_only(statement: str) -> bool:
-    """Whether a statement leaves the transaction open that it runs in; known for the usual ones, False when in doubt."""
+    """Whether a statement leaves the transaction open that it runs in; known for the usual ones, False
+    when in doubt.
+    """
     first = next((word for word in _TOKEN.findall(statement) if not _is_blank(word)), "")
     return first.upper() in _ROWS_ONLY
 
 
 def _is_blank(word: str) -> bool:
-    return word.isspace() or word.startswith(("--", "#")) or (word.startswith("/*") and not word.startswith(("/*!", "/*M!", "/*T!")))
+    return (
+        word.isspace()
+        or word.startswith(("--", "#"))
+        or (word.startswith("/*") and not word.startswith(("/*!", "/*M!", "/*T!")))
+    )

@@ -6,8 +6,8 @@
     HASH          |value mod n|, NULL counts as 0
     KEY           CRC-32 over the columns' texts, as their collation sorts them, mod n; NULL is a zero byte
 
-The definition is TiDB's PartitionInfo (`Table.partition`). Text compares under the column's collation as far as that is known here
-(binary collations, and the others for ASCII); everything that isn't certain is a PartitionError.
+The definition is TiDB's PartitionInfo (`Table.partition`). Text compares under the column's collation as far as that is
+known here (binary collations, and the others for ASCII); everything that isn't certain is a PartitionError.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def partition_ids(table: Table) -> dict[int, str]:
 
 
 def partition_of(table: Table, row: Mapping[str, Any]) -> int | None:
-    """The id of the partition that takes a row (values by column name, as `upstream.rows` decodes them); None if there is none for it.
-    Raises PartitionError, naming the table, if that can't be told."""
+    """The id of the partition that takes a row (values by column name, as `upstream.rows` decodes them); None if there
+    is none for it. Raises PartitionError, naming the table, if that can't be told.
+    """
     info = table.partition or {}
     definitions = info.get("definitions") or ()
     try:
@@ -42,7 +43,12 @@ def partition_of(table: Table, row: Mapping[str, Any]) -> int | None:
     return None if number is None else int(definitions[number]["id"])
 
 
-def _number(info: Mapping[str, Any], definitions: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], row: Mapping[str, Any]) -> int | None:
+def _number(
+    info: Mapping[str, Any],
+    definitions: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    row: Mapping[str, Any],
+) -> int | None:
     kind = int(info.get("type") or 0)
     names = [str(c["L"] if isinstance(c, Mapping) else c).lower() for c in info.get("columns") or ()]
     if kind == KEY:
@@ -50,7 +56,11 @@ def _number(info: Mapping[str, Any], definitions: Sequence[Mapping[str, Any]], c
     if names:
         keys = [_sort_key(columns[name], row[columns[name].name]) for name in names]
         bounds = [columns[name] for name in names]
-        return _by_range_columns(definitions, bounds, keys) if kind == RANGE else _by_list_columns(definitions, bounds, keys)
+        return (
+            _by_range_columns(definitions, bounds, keys)
+            if kind == RANGE
+            else _by_list_columns(definitions, bounds, keys)
+        )
     value = evaluate(str(info.get("expr") or ""), columns, row)
     if kind == HASH:
         return _by_hash(value, len(definitions))
@@ -83,7 +93,9 @@ def _by_hash(value: int | None, count: int) -> int:
     return abs(signed) % count
 
 
-def _by_range_columns(definitions: Sequence[Mapping[str, Any]], columns: Sequence[Column], keys: Sequence[Any]) -> int | None:
+def _by_range_columns(
+    definitions: Sequence[Mapping[str, Any]], columns: Sequence[Column], keys: Sequence[Any]
+) -> int | None:
     for number, definition in enumerate(definitions):
         for column, key, bound in zip(columns, keys, definition["less_than"], strict=True):
             limit = None if _is_maximum(str(bound)) else _bound_key(column, str(bound))
@@ -94,12 +106,16 @@ def _by_range_columns(definitions: Sequence[Mapping[str, Any]], columns: Sequenc
     return None
 
 
-def _by_list_columns(definitions: Sequence[Mapping[str, Any]], columns: Sequence[Column], keys: Sequence[Any]) -> int | None:
+def _by_list_columns(
+    definitions: Sequence[Mapping[str, Any]], columns: Sequence[Column], keys: Sequence[Any]
+) -> int | None:
     for number, definition in enumerate(definitions):
         for listed in definition.get("in_values") or ():
             if len(listed) != len(columns) or str(listed[0]).upper() == "DEFAULT":
                 continue
-            if all(_bound_key(column, str(text)) == key for column, text, key in zip(columns, listed, keys, strict=True)):
+            if all(
+                _bound_key(column, str(text)) == key for column, text, key in zip(columns, listed, keys, strict=True)
+            ):
                 return number
     return _default(definitions)
 

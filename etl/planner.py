@@ -1,14 +1,14 @@
 """Plans windows: how far the next one may reach without missing a commit.
 
-1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for its
-bounds. 4. hi = the smallest of the timestamp and every pump's hi.
+1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for
+its bounds. 4. hi = the smallest of the timestamp and every pump's hi.
 
-A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what has
-arrived (upstream.pulled_window).
+A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
+has arrived (upstream.pulled_window).
 
 The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
-the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed, and
-its Prewrite is there already.
+the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed,
+and its Prewrite is there already.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class UpstreamBehindError(Exception):
 
 
 class CommitsPurgedError(Exception):
-    """A pump has already removed commits that were not landed; names the pump and the timestamps. Waiting won't help."""
+    """A pump has already removed commits that were not landed; names the pump and the timestamps.
+    Waiting won't help.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class Planner:
     def plan(self, lo: int, *, empty_now: bool = False) -> Plan | None:
         """The next window after lo (TSO), None if there is nothing new.
 
-        Without traffic there is an empty window every idle interval, or at once with `empty_now`.
-        Raises PumpUnavailableError, UpstreamBehindError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
+        Without traffic there is an empty window every idle interval, or at once with `empty_now`. Raises
+        PumpUnavailableError, UpstreamBehindError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
         """
         with self._turn:
             return self._plan(lo, empty_now)
@@ -103,8 +105,8 @@ class Planner:
         fresh_ts = self._tso()
         if fresh_ts <= lo:
             raise UpstreamBehindError(
-                f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a restored "
-                "cluster? Waiting until it has caught up"
+                f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a"
+                " restored cluster? Waiting until it has caught up"
             )
         registered = self._pumps()
         counting = [pump for pump in registered if pump.state != "offline"]
@@ -125,7 +127,9 @@ class Planner:
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
         slack = _FAKES_EVERY if slowest.host in self._followers else 0
-        self.holding = f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
+        self.holding = (
+            f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
+        )
         if hi <= lo:
             return None
         transactions = sum(bound.transactions for bound in bounds)
@@ -172,12 +176,13 @@ class Planner:
         except PumpReadError as error:
             if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
                 raise CommitsPurgedError(
-                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}: copy the upstream's data to the "
-                    "downstream anew, then begin with an empty relay log and a checkpoint at the copy's timestamp"
+                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}: copy the upstream's data"
+                    " to the downstream anew, then begin with an empty relay log and a checkpoint at the copy's"
+                    " timestamp"
                 ) from error
             raise PumpUnavailableError(
-                f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits for "
-                "it: start it again, or, once all it holds has been landed, set it offline"
+                f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
+                " for it: start it again, or, once all it holds has been landed, set it offline"
             ) from error
 
     def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
@@ -186,7 +191,9 @@ class Planner:
 
         reader = self._readers.get(pump.host)
         if reader is None:
-            reader = self._readers[pump.host] = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
+            reader = self._readers[pump.host] = PumpReader(
+                pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S
+            )
         try:
             return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
         except PumpReadError:
@@ -195,8 +202,9 @@ class Planner:
             raise
 
     def _followed(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
-        """The bounds of an original pump that is being followed; None if it isn't, or not from `lo` on. Once its stream has
-        broken it is a pump like any other: perhaps Sluice's own comes back in its place."""
+        """The bounds of an original pump that is being followed; None if it isn't, or not from `lo` on. Once its stream
+        has broken it is a pump like any other: perhaps Sluice's own comes back in its place.
+        """
         from upstream import PumpReadError
 
         follower = self._followers.get(pump.host)
@@ -235,8 +243,9 @@ def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
         other = found.setdefault(pump.host, pump)
         if other is not pump:
             raise PumpUnavailableError(
-                f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both registered at {pump.host}, where only one can "
-                "be: start the other with its own data-dir at another address, or, once all it holds has been landed, set it offline"
+                f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both registered at"
+                f" {pump.host}, where only one can be: start the other with its own data-dir at another address, or,"
+                " once all it holds has been landed, set it offline"
             )
 
 

@@ -1,7 +1,8 @@
 """Finds the one transaction, and the row in it, for which a batch can't be applied.
 
-A batch holds the net effect of many transactions, so its error tells a range of commit timestamps. Here the batch is tried again
-with ever fewer row changes, each time in a downstream transaction that is rolled back, until the first change that fails is known.
+A batch holds the net effect of many transactions, so its error tells a range of commit timestamps. Here the batch is
+tried again with ever fewer row changes, each time in a downstream transaction that is rolled back, until the first
+change that fails is known.
 """
 
 from __future__ import annotations
@@ -45,11 +46,19 @@ class _GivenUp(Exception):
     """The search takes too long, or the downstream is away."""
 
 
-def name_poison(error: BaseException, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch | None) -> None:
-    """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of `batch` that can
-    be found; else just return. Writes nothing. The sink's own session must be closed, for its locks."""
+def name_poison(
+    error: BaseException, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch | None
+) -> None:
+    """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of
+    `batch` that can be found; else just return. Writes nothing. The sink's own session must be closed, for its
+    locks.
+    """
     refused = isinstance(error, ApplyError)
-    if batch is None or not isinstance(error, ApplyError | WorkerError | ValueError) or (refused and settings.downstream.type != "mysql"):
+    if (
+        batch is None
+        or not isinstance(error, ApplyError | WorkerError | ValueError)
+        or (refused and settings.downstream.type != "mysql")
+    ):
         return
     search = _Search(settings, relay, options, batch, refused)
     try:
@@ -70,12 +79,17 @@ def _text(change: RowChange, fault: BaseException, address: str) -> str:
         key += f" (unique too: {_values(change.others)})"
     reason = change.fault or getattr(fault, "found", "") or str(fault)
     where = f" {address} refuses it" if address else " it can't be decoded or reduced"
-    first = f"repair the rows on {address} and let the task go on" if address else "repair what is wrong and let the task go on"
+    first = (
+        f"repair the rows on {address} and let the task go on"
+        if address
+        else "repair what is wrong and let the task go on"
+    )
     return (
-        f"table {change.table}, key {key}, {change.kind} at commit_ts {change.commit_ts} "
-        f"({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts {change.start_ts}):{where}: {reason[:2000]}. "
-        f"Nothing of this transaction is downstream, all before it can be applied. Way out: {first}; or leave the whole transaction "
-        f"out: `sluice txn skip {change.commit_ts}` (what is in it: `sluice relay show {change.commit_ts} --rows`)"
+        f"table {change.table}, key {key}, {change.kind} at commit_ts {change.commit_ts}"
+        f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts {change.start_ts}):{where}:"
+        f" {reason[:2000]}. Nothing of this transaction is downstream, all before it can be applied. Way out: {first};"
+        f" or leave the whole transaction out: `sluice txn skip {change.commit_ts}` (what is in it: `sluice relay show"
+        f" {change.commit_ts} --rows`)"
     )
 
 
@@ -84,7 +98,9 @@ def _values(key: Mapping[str, Any]) -> str:
 
 
 class _Search:
-    def __init__(self, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch, downstream: bool) -> None:
+    def __init__(
+        self, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch, downstream: bool
+    ) -> None:
         self._relay = relay
         self._options = replace(options, shape="net", workers=1)
         self._batch = batch
@@ -133,7 +149,10 @@ class _Search:
             self._session.connect()
             downstream = self._settings.downstream
             table = CheckpointTable(
-                self._session, self._batch.windows[0].cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table
+                self._session,
+                self._batch.windows[0].cluster_id,
+                downstream.checkpoint_schema,
+                downstream.checkpoint_table,
             )
             if not table.writer_lock().try_seize(self._session):
                 raise _GivenUp("another process writes there by now")
@@ -176,7 +195,10 @@ class _Search:
         """What goes wrong when everything up to a place is applied; it is undone again."""
         if time.monotonic() > self._until:
             raise _GivenUp(f"it takes longer than {_PATIENCE_S:.0f} s")
-        windows = [describe_window(window, self._after, self._batch.hi, self._safe, self._flight) for window in self._windows[: place.window + 1]]
+        windows = [
+            describe_window(window, self._after, self._batch.hi, self._safe, self._flight)
+            for window in self._windows[: place.window + 1]
+        ]
         put_into(windows, self._decisions)
         windows[-1]["rows"] = place.rows
         try:
@@ -203,5 +225,9 @@ class _Search:
         for step in prepare_steps(self._relay.url, windows, self._options):
             if step.kind == "ddl":  # what comes after it can't be tried without it, and was not what failed
                 return
-            if step.kind not in ("commit", "bytes", "relax"):  # those two commit, and have been executed if what follows was
+            if step.kind not in (
+                "commit",
+                "bytes",
+                "relax",
+            ):  # those two commit, and have been executed if what follows was
                 writer.write(step, self._safe)

@@ -1,6 +1,7 @@
 """Landed windows become steps for the downstream: decoded, reduced to net effects, ready to be sent.
 
-`prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no downstream and no credentials.
+`prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no downstream and no
+credentials.
 """
 
 from __future__ import annotations
@@ -53,17 +54,23 @@ class PrepareOptions:
     filters: Filter = field(default_factory=Filter)
     routes: Routes = field(default_factory=Routes)
     ignored_ts: frozenset[int] = frozenset()
-    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same."""
+    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same.
+    """
 
 
 def describe_window(
-    window: Window, after_ts: int | None = None, until_ts: int | None = None, safe: bool = False, flight: Flight | None = None,
+    window: Window,
+    after_ts: int | None = None,
+    until_ts: int | None = None,
+    safe: bool = False,
+    flight: Flight | None = None,
     behind: Mapping[int, Sequence[Window]] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a window
-    that a checkpoint lies in); `until_ts`: leave out what was committed after it. `safe`: safe mode, for this window and those
-    prepared with it. `flight`: which may have written some of it already. `behind`: for DDL inside that drops partitions, by commit_ts, the
-    windows before this one since it began, see `began_before`."""
+) -> dict[str, Any]:
+    """What `prepare` needs of a window, as JSON values. `after_ts`: leave out what was committed through it (for a
+    window that a checkpoint lies in); `until_ts`: leave out what was committed after it. `safe`: safe mode, for this
+    window and those prepared with it. `flight`: which may have written some of it already. `behind`: for DDL inside
+    that drops partitions, by commit_ts, the windows before this one since it began, see `began_before`.
+    """
     hi = window.hi if until_ts is None else min(window.hi, until_ts)
     later = [int(ddl["schema_version"]) for ddl in window.ddls if int(ddl["commit_ts"]) > hi]
     return {
@@ -78,38 +85,48 @@ def describe_window(
         "truncated_tables": list(window.truncated_tables),
         "moved": [dict(move) for move in window.moved],
         "relaxed": dict(window.relaxed),
-        "behind": {str(ts): [[part.to_dict() for part in before.parts] for before in windows] for ts, windows in (behind or {}).items()},
+        "behind": {
+            str(ts): [[part.to_dict() for part in before.parts] for before in windows]
+            for ts, windows in (behind or {}).items()
+        },
         "flight": {"until": flight.until, "left_out": list(flight.left_out)} if flight else None,
     }
 
 
 def began_before(window: Window, after_ts: int) -> dict[int, int]:
-    """DDL inside and behind `after_ts` whose first rows may lie in windows before, by commit_ts: the timestamps (TSO) behind which these lie."""
+    """DDL inside and behind `after_ts` whose first rows may lie in windows before, by commit_ts: the timestamps (TSO)
+    behind which these lie.
+    """
     return {
         int(ddl["commit_ts"]): int(ddl["began_ts"])
         for ddl in window.ddls
-        if len(ddl.get("versions") or ()) > 1 and int(ddl["commit_ts"]) > after_ts and int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION)
+        if len(ddl.get("versions") or ()) > 1
+        and int(ddl["commit_ts"]) > after_ts
+        and int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION)
         and int(ddl["began_ts"]) < window.lo
-    }  # fmt: skip
+    }
 
 
 def counting_from(window: Window, after_ts: int) -> dict[int, int]:
-    """DDL before the window of which changes behind it depend on what came between, by job: the timestamps (TSO) behind which they lie."""
+    """DDL before the window of which changes behind it depend on what came between, by job: the timestamps (TSO) behind
+    which they lie.
+    """
     return {
         int(ddl["job_id"]): int(ddl["began_ts"])
         for ddl in window.moved
-        if int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION) and int(ddl.get("finished_ts") or 0) + LONGEST_STATEMENT > after_ts
+        if int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION)
+        and int(ddl.get("finished_ts") or 0) + LONGEST_STATEMENT > after_ts
     }
 
 
 def prepare(relay_url: str, windows: Sequence[Mapping[str, Any]], options: PrepareOptions) -> Iterator[pa.RecordBatch]:
     """The steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in STEP_SCHEMA.
 
-    `windows` come from `describe_window` and follow one another. Raises ChangeError, relay and row codec errors; all name
-    what they are about.
+    `windows` come from `describe_window` and follow one another. Raises ChangeError, relay and row codec errors; all
+    name what they are about.
 
-    A window may have three keys more: `ignored_ts`, see PrepareOptions; `rows`, how many of its changes count, from the first on;
-    and in a DDL what `etl.decided` puts there.
+    A window may have three keys more: `ignored_ts`, see PrepareOptions; `rows`, how many of its changes count, from the
+    first on; and in a DDL what `etl.decided` puts there.
     """
     yield from to_batches(prepare_steps(relay_url, windows, options))
 
@@ -122,23 +139,38 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
     timings = Timings()
     safe = any(window.get("safe") for window in windows)
     replayed = bool(windows and windows[0].get("flight"))
-    segment = _Collector(state, options, timings, int(windows[0]["after_ts"]) if windows else 0, safe, replayed, _written_of(ignored, windows))
+    segment = _Collector(
+        state,
+        options,
+        timings,
+        int(windows[0]["after_ts"]) if windows else 0,
+        safe,
+        replayed,
+        _written_of(ignored, windows),
+    )
     for window in windows:
         started = time.perf_counter()
         changes = read_parts(relay_url, window["parts"]).slice(0, window.get("rows"))
         timings.read += time.perf_counter() - started
         done = int(window["after_ts"])
-        if window.get("relaxed") and segment.loads_rows:  # what came before is told apart by the keys that hold there still
+        if (
+            window.get("relaxed") and segment.loads_rows
+        ):  # what came before is told apart by the keys that hold there still
             yield from segment.flush(done, int(window["schema_version"]), last=False, barrier=0)
         state.enter(window)
         for counted in window.get("counted_before", ()):
-            state.count(int(counted["job_id"]), _between(read_parts(relay_url, counted["parts"]), int(counted["after_ts"]), done))
+            state.count(
+                int(counted["job_id"]),
+                _between(read_parts(relay_url, counted["parts"]), int(counted["after_ts"]), done),
+            )
         if segment.loads_rows:
             yield from state.relaxed_steps(done)
         for ddl in window["ddls"]:
             commit_ts = int(ddl["commit_ts"])
             try:
-                scoped = state.scope(ddl, ignored=commit_ts in options.ignored_ts or commit_ts <= int(window["after_ts"]))
+                scoped = state.scope(
+                    ddl, ignored=commit_ts in options.ignored_ts or commit_ts <= int(window["after_ts"])
+                )
             except ScopeError:
                 segment.add(state.relocated(_between(changes, done, commit_ts)))
                 yield from segment.flush(commit_ts - 1, int(window["schema_version"]), last=False)
@@ -159,11 +191,17 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
                 elif scoped.ddl is not None:
                     step = Step("ddl", commit_ts, detail=scoped.ddl)
                     if move is not None and move.drops and move.version < move.last_version and REPLACED_BY not in ddl:
-                        before = (read_parts(relay_url, parts) for parts in window.get("behind", {}).get(str(commit_ts), ()))
-                        step = segment.bring_along(step, move, itertools.chain(before, (_between(changes, 0, commit_ts),)))
+                        before = (
+                            read_parts(relay_url, parts) for parts in window.get("behind", {}).get(str(commit_ts), ())
+                        )
+                        step = segment.bring_along(
+                            step, move, itertools.chain(before, (_between(changes, 0, commit_ts),))
+                        )
                     yield step
                     if segment.loads_rows:
-                        yield from state.relaxed_steps(commit_ts, ((ddl.get("effect") or {}).get("tables") or {}).keys())
+                        yield from state.relaxed_steps(
+                            commit_ts, ((ddl.get("effect") or {}).get("tables") or {}).keys()
+                        )
                 for warning in scoped.warnings:
                     segment.warn(warning)
             done = max(done, commit_ts)
@@ -176,7 +214,11 @@ def prepare_steps(relay_url: str, windows: Sequence[Mapping[str, Any]], options:
 def _written_of(ignored: frozenset[int], windows: Sequence[Mapping[str, Any]]) -> frozenset[int]:
     """Which of these transactions a flight that was broken off may have written, as they weren't ignored then."""
     flight = windows[0].get("flight") if windows else None
-    return frozenset(ts for ts in ignored if ts <= flight["until"]) - frozenset(flight["left_out"]) if flight else frozenset()
+    return (
+        frozenset(ts for ts in ignored if ts <= flight["until"]) - frozenset(flight["left_out"])
+        if flight
+        else frozenset()
+    )
 
 
 def _between(changes: pa.Table, after: int, through: int) -> pa.Table:
@@ -217,7 +259,9 @@ class _Schemas:
         self.dropping = {int(key) for key, indexes in window.get("relaxed", {}).items() if not indexes}
         for key, indexes in window.get("relaxed", {}).items():
             table_id = int(key)
-            self._relaxed[table_id] = self._relaxed.get(table_id, frozenset()).union(indexes)  # ids are never used again
+            self._relaxed[table_id] = self._relaxed.get(table_id, frozenset()).union(
+                indexes
+            )  # ids are never used again
             self._routed.pop(table_id, None)
 
     def _note(self, move: Move | None) -> Move | None:
@@ -230,7 +274,9 @@ class _Schemas:
         relocate(changes, [move for move in self._moves.values() if move.job_id == job_id])
 
     def relocated(self, changes: pa.Table) -> pa.Table:
-        """Changes that follow the DDL so far, as what they mean by now: some may have been made by a definition before. Raises ChangeError."""
+        """Changes that follow the DDL so far, as what they mean by now: some may have been made by a definition before.
+        Raises ChangeError.
+        """
         if not self._moves:
             return changes
         moves = [self._moves[version] for version in sorted(self._moves)]
@@ -249,8 +295,9 @@ class _Schemas:
                     yield Step("relax", commit_ts, found[0].schema_name, found[0].name, {"indexes": indexes})
 
     def scope(self, ddl: Mapping[str, Any], ignored: bool) -> Scoped | None:
-        """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no barrier.
-        `ignored`: it won't be executed, so nothing about it can be wrong. Raises ScopeError."""
+        """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no
+        barrier. `ignored`: it won't be executed, so nothing about it can be wrong. Raises ScopeError.
+        """
         if ignored:
             return Scoped(None, True)
         if REPLACED_BY in ddl:  # the operator knows better than filters and routes
@@ -272,8 +319,9 @@ class _Schemas:
         return move
 
     def find(self, table_id: int, commit_ts: int) -> tuple[Table, str] | None:
-        """The table a change belongs to, under the name it has downstream, and, if its rows are merged with those of others there,
-        its own name; None if the change is to be dropped. Raises ChangeError."""
+        """The table a change belongs to, under the name it has downstream, and, if its rows are merged with those of
+        others there, its own name; None if the change is to be dropped. Raises ChangeError.
+        """
         if is_internal_table(table_id) or table_id in self._unwanted:
             return None
         found = self._routed.get(table_id)
@@ -284,8 +332,8 @@ class _Schemas:
             if table_id in self._truncated:
                 return None
             raise ChangeError(
-                f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the window "
-                f"again, or leave the transaction out: `sluice txn skip {commit_ts}`"
+                f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the"
+                f" window again, or leave the transaction out: `sluice txn skip {commit_ts}`"
             )
         try:
             target = self._routes.target(table.schema_name, table.name)
@@ -313,9 +361,18 @@ class _Collector:
     """Gathers the changes between two barriers, from one or more windows."""
 
     def __init__(
-        self, schemas: _Schemas, options: PrepareOptions, timings: Timings, after_ts: int, safe: bool, replayed: bool, written: frozenset[int],
-    ) -> None:  # fmt: skip
-        """`replayed`: a flight that was broken off. `written`: those of the ignored transactions that may be downstream in part, to be taken back."""
+        self,
+        schemas: _Schemas,
+        options: PrepareOptions,
+        timings: Timings,
+        after_ts: int,
+        safe: bool,
+        replayed: bool,
+        written: frozenset[int],
+    ) -> None:
+        """`replayed`: a flight that was broken off. `written`: those of the ignored transactions that may be downstream
+        in part, to be taken back.
+        """
         self._schemas = schemas
         # In safe mode, and for a flight that is written again, one session does it all, whatever the sink has.
         self._shape = find_shape("net" if safe or replayed else options.shape)
@@ -361,30 +418,41 @@ class _Collector:
         return self._shape in (find_shape("net"), find_shape("groups"))
 
     def bring_along(self, ddl: Step, move: Move, changes: Iterable[pa.Table]) -> Step:
-        """The step of a DDL that drops partitions, with the rows that stay; `changes`: what came before it, in order."""
+        """The step of a DDL that drops partitions, with the rows that stay; `changes`: what came before
+        it, in order.
+        """
         try:
             kept = kept_changes(changes, move).combine_chunks()
         except PartitionError as error:
-            raise ChangeError(f"DDL at commit_ts {ddl.commit_ts}: {error}. Way out: `sluice ddl replace {ddl.commit_ts}`") from error
+            raise ChangeError(
+                f"DDL at commit_ts {ddl.commit_ts}: {error}. Way out: `sluice ddl replace {ddl.commit_ts}`"
+            ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
         kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))
         if not kept.num_rows or found is None:
             return ddl
         if not self.loads_rows:
             self.warn(
-                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts {ddl.commit_ts} are about rows that its upstream kept, "
-                "in another partition; who executes its statement drops them"
+                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts {ddl.commit_ts} are about"
+                " rows that its upstream kept, in another partition; who executes its statement drops them"
             )
             return ddl
         kinds = kept["kind"].to_numpy()
         changes_kept = TableChanges(
-            found[0], kinds, kept["row"].combine_chunks(), kept["commit_ts"].to_numpy(), self._timings, partial=True, source=found[1]
+            found[0],
+            kinds,
+            kept["row"].combine_chunks(),
+            kept["commit_ts"].to_numpy(),
+            self._timings,
+            partial=True,
+            source=found[1],
         )
         return with_kept_rows(ddl, changes_kept.loads())
 
     def flush(self, commit_ts: int, schema_version: int, last: bool, barrier: int = 1) -> Iterator[Step]:
-        """The shape's steps of what was added, then a commit; without changes a commit only at the end. `barrier`: how far behind it
-        the next segment begins."""
+        """The shape's steps of what was added, then a commit; without changes a commit only at the end. `barrier`: how
+        far behind it the next segment begins.
+        """
         after_ts, self._after_ts = self._after_ts, commit_ts + barrier
         if not self._pieces and not self._taken_back and not last:
             return
@@ -395,7 +463,10 @@ class _Collector:
             for step in self._shape(segment, self._timings, self._workers):
                 rows += step.rows
                 yield step
-        detail: dict[str, Any] = {"schema_version": schema_version if last else None, "timings_ms": self._timings.to_ms()}
+        detail: dict[str, Any] = {
+            "schema_version": schema_version if last else None,
+            "timings_ms": self._timings.to_ms(),
+        }
         if self._warnings:
             detail["warnings"], self._warnings = self._warnings, []
         yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
@@ -434,12 +505,23 @@ class _Collector:
         left_out, self._left_out = tuple(self._left_out), []
         self._timings.decode += time.perf_counter() - started
         return Segment(
-            table, tuple(tables), after, through, self._safe, self._time_zone, frozenset(partial), sources, left_out, self._replayed, taken_back
+            table,
+            tuple(tables),
+            after,
+            through,
+            self._safe,
+            self._time_zone,
+            frozenset(partial),
+            sources,
+            left_out,
+            self._replayed,
+            taken_back,
         )
 
     def _by_table_taken_back(self) -> dict[int, pa.Table]:
-        """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see `etl.shapes.groups`, so it was
-        never written."""
+        """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see
+        `etl.shapes.groups`, so it was never written.
+        """
         pieces, self._taken_back = self._taken_back, []
         if not pieces:
             return {}
@@ -449,6 +531,11 @@ class _Collector:
         for table_id in np.unique(ids).tolist():
             own = changes.filter(pa.array(ids == table_id))
             table = self._schemas.find(table_id, int(own["commit_ts"][0].as_py()))
-            if table is not None and not table[1] and locating_columns(table[0]) and not self._schemas.ignored_kinds(table_id):
+            if (
+                table is not None
+                and not table[1]
+                and locating_columns(table[0])
+                and not self._schemas.ignored_kinds(table_id)
+            ):
                 found[table_id] = own
         return found

@@ -20,9 +20,10 @@ def check_refusal(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
         log.warning("going on as operators decided, after: %s", flight.refused.text)
         return
     raise ApplyError(
-        f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before, when others of them were written already, "
-        f"and nobody has decided since: {flight.refused.text} Way out: leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row "
-        f"of these changes written as it is upstream, whatever is there: `sluice accept {flight.refused.token}`"
+        f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before, when others of them"
+        f" were written already, and nobody has decided since: {flight.refused.text} Way out: leave a transaction out"
+        " (`sluice txn skip COMMIT_TS`), or have every row of these changes written as it is upstream, whatever is"
+        f" there: `sluice accept {flight.refused.token}`"
     )
 
 

@@ -1,13 +1,15 @@
 """The pipeline's entry among the drainers in the registry: how far it has landed, for pumps and operators to see.
 
-Pumps remove nothing silently that a drainer still needs to know of, and one that goes offline for good waits until every
-drainer is past what it holds: to them this is a drainer at the commit timestamp that the relay log is complete through.
+Pumps remove nothing silently that a drainer still needs to know of, and one that goes offline for good waits until
+every drainer is past what it holds: to them this is a drainer at the commit timestamp that the relay log is complete
+through.
 
-While landing works the state is ``online``, for people and scripts that look. A pump that starts calls every online drainer
-(`binlog.Cistern/Notify`), at the address that the entry names, and an original pump ends itself if one doesn't answer; the landing task
-comes and goes, on changing machines, and a killed one would keep pumps from starting. It needs no such call, because windows are planned
-from a timestamp taken before the pumps are listed. So the entry names a pump of Sluice's, which answers in its place and outlives it;
-where none answers, the state is ``paused``: such entries are not called, and count in everything else.
+While landing works the state is ``online``, for people and scripts that look. A pump that starts calls every online
+drainer (`binlog.Cistern/Notify`), at the address that the entry names, and an original pump ends itself if one doesn't
+answer; the landing task comes and goes, on changing machines, and a killed one would keep pumps from starting. It needs
+no such call, because windows are planned from a timestamp taken before the pumps are listed. So the entry names a pump
+of Sluice's, which answers in its place and outlives it; where none answers, the state is ``paused``: such entries are
+not called, and count in everything else.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def downstream_name(settings: Settings) -> str:
         case "kafka":
             return f"Kafka {settings.kafka.brokers}, topic {settings.kafka.topic or '<cluster id>_obinlog'}"
     downstream = settings.downstream
-    return f"{downstream.host}:{downstream.port}, checkpoint {downstream.checkpoint_schema}.{downstream.checkpoint_table}"
+    return (
+        f"{downstream.host}:{downstream.port}, checkpoint {downstream.checkpoint_schema}.{downstream.checkpoint_table}"
+    )
 
 
 class DrainerEntry:
@@ -132,7 +136,9 @@ class _Answering:
         try:
             with open_channel(host, self._tls) as channel:
                 call = channel.unary_unary(
-                    "/binlog.Cistern/Notify", request_serializer=pb.pump.NotifyReq.SerializeToString, response_deserializer=pb.pump.NotifyResp.FromString
+                    "/binlog.Cistern/Notify",
+                    request_serializer=pb.pump.NotifyReq.SerializeToString,
+                    response_deserializer=pb.pump.NotifyResp.FromString,
                 )
                 call(pb.pump.NotifyReq(), timeout=_ANSWER_S)
             return True

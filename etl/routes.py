@@ -1,8 +1,8 @@
 """Under which names tables and databases arrive downstream.
 
-A rule with a `table-pattern` is about tables, one without about whole databases; rules about tables go first, within each kind the
-first that matches decides. What no rule matches keeps its name. A target that several sources can have is **merged**: no statement
-of one source may take away the rows of the others.
+A rule with a `table-pattern` is about tables, one without about whole databases; rules about tables go first, within
+each kind the first that matches decides. What no rule matches keeps its name. A target that several sources can have is
+**merged**: no statement of one source may take away the rows of the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from etl.name_pattern import matches, plain_name
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One rule. `table` "" is a rule about databases; `target_table` "" leaves tables their names. `text` is for messages."""
+    """One rule. `table` "" is a rule about databases; `target_table` "" leaves tables their names. `text` is for
+    messages.
+    """
 
     schema: str
     table: str
@@ -43,7 +45,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a table arrives. `route` None: under its own name. `sources` tells what a merged target is fed by, "" if it isn't."""
+    """Where a table arrives. `route` None: under its own name. `sources` tells what a merged target is fed by, "" if it
+    isn't.
+    """
 
     schema: str
     table: str
@@ -56,7 +60,9 @@ class Target:
 
 
 class RouteError(ValueError):
-    """A table whose rows would be mixed with those of another one without a rule that says so; names both and the ways out."""
+    """A table whose rows would be mixed with those of another one without a rule that says so; names both and the ways
+    out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,9 @@ class Routes:
     rules: tuple[Route, ...] = ()
 
     def target(self, schema: str, table: str) -> Target:
-        """Where a table arrives. Raises RouteError for one that keeps its name, and meets another there that a rule gives that name."""
+        """Where a table arrives. Raises RouteError for one that keeps its name, and meets another there that a rule
+        gives that name.
+        """
         rule = self._rule(schema, table)
         target = (rule.target_schema, rule.target_table or table) if rule else (schema, table)
         naming = [other for other in self.rules if other.names(*target)]
@@ -74,9 +82,10 @@ class Routes:
         taken = naming if rule else naming + bringing
         if taken and not (rule and rule.target_table):
             raise RouteError(
-                f"{schema}.{table} keeps its name and goes to {'.'.join(target)}, which is also where {taken[0].text} takes other tables. To merge "
-                f"them give it a rule of its own ([[route]] schema-pattern = '{schema}', table-pattern = '{table}', target-schema = '{target[0]}', "
-                f"target-table = '{target[1]}'), to keep them apart another target, to leave it out [filter] ignore-table"
+                f"{schema}.{table} keeps its name and goes to {'.'.join(target)}, which is also where {taken[0].text}"
+                f" takes other tables. To merge them give it a rule of its own ([[route]] schema-pattern = '{schema}',"
+                f" table-pattern = '{table}', target-schema = '{target[0]}', target-table = '{target[1]}'), to keep"
+                " them apart another target, to leave it out [filter] ignore-table"
             )
         if rule is None:
             return Target(schema, table)
@@ -95,4 +104,6 @@ class Routes:
 
     def _rule(self, schema: str, table: str) -> Route | None:
         about_tables = (rule for rule in self.rules if rule.table and rule.matches(schema, table))
-        return next(about_tables, None) or next((rule for rule in self.rules if not rule.table and matches(rule.schema, schema)), None)
+        return next(about_tables, None) or next(
+            (rule for rule in self.rules if not rule.table and matches(rule.schema, schema)), None
+        )

@@ -35,9 +35,16 @@ from etl.routes import Route, Routes
 from upstream.history import SYSTEM_SCHEMAS
 
 FILTER_KEYS = (
-    "replicate-do-db", "replicate-do-table", "ignore-db", "ignore-schemas", "ignore-table", "ignore-txn-commit-ts", "binlog-filter-rule",
-    "table-migrate-rule", "case-sensitive",
-)  # fmt: skip
+    "replicate-do-db",
+    "replicate-do-table",
+    "ignore-db",
+    "ignore-schemas",
+    "ignore-table",
+    "ignore-txn-commit-ts",
+    "binlog-filter-rule",
+    "table-migrate-rule",
+    "case-sensitive",
+)
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _LONGEST_NAME = 64
@@ -47,8 +54,12 @@ class RuleError(ValueError):
     """A rule that can't be understood; names section, key, the rule's number and its text."""
 
 
-def parse_filter(raw: Mapping[str, Any], own_schemas: Sequence[str] = (), section: str = "filter") -> tuple[Filter, frozenset[int]]:
-    """The filter and the commit timestamps to be ignored. `own_schemas`: what else is never replicated. Raises RuleError."""
+def parse_filter(
+    raw: Mapping[str, Any], own_schemas: Sequence[str] = (), section: str = "filter"
+) -> tuple[Filter, frozenset[int]]:
+    """The filter and the commit timestamps to be ignored. `own_schemas`: what else is never replicated. Raises
+    RuleError.
+    """
     for key in raw:
         if key not in FILTER_KEYS:
             raise RuleError(f"unknown key [{section}] {key}; known are {', '.join(FILTER_KEYS)}")
@@ -81,7 +92,10 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
             if key not in rule:
                 raise RuleError(f"{where}: {key} is missing")
         if "target-table" in rule and "table-pattern" not in rule:
-            raise RuleError(f"{where} target-table = {rule['target-table']!r}: without table-pattern it would take every table of a database there")
+            raise RuleError(
+                f"{where} target-table = {rule['target-table']!r}: without table-pattern it would take every table of a"
+                " database there"
+            )
         for key in ("schema-pattern", "table-pattern"):
             if key in rule:
                 _pattern(f"{where} {key}", rule[key])
@@ -124,7 +138,10 @@ def _pattern(where: str, text: object) -> str:
 
 
 def _patterns(section: str, raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(_pattern(f"[{section}] {key}[{n}]", text) for n, text in enumerate(_list(section, raw, key, str, "a name or pattern"), 1))
+    return tuple(
+        _pattern(f"[{section}] {key}[{n}]", text)
+        for n, text in enumerate(_list(section, raw, key, str, "a name or pattern"), 1)
+    )
 
 
 def _name_rules(section: str, raw: Mapping[str, Any], key: str) -> tuple[NameRule, ...]:
@@ -171,9 +188,13 @@ def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
         names = _name_rule(f"{where} source", rule["source"], "schema", "table")
         for name in _checked(where, rule, "binlog-filter-rule", lambda _, text: text):
             if name not in kinds:
-                raise RuleError(f"{where}: there is no binlog-filter-rule {name!r}; there are {', '.join(kinds) or 'none'}")
+                raise RuleError(
+                    f"{where}: there is no binlog-filter-rule {name!r}; there are {', '.join(kinds) or 'none'}"
+                )
             events, statements = kinds[name]
-            label = NameRule(names.schema, names.table, f"[{section}.binlog-filter-rule.{name}] for {names.schema}.{names.table}")
+            label = NameRule(
+                names.schema, names.table, f"[{section}.binlog-filter-rule.{name}] for {names.schema}.{names.table}"
+            )
             rules.append(EventRule(label, frozenset(events), tuple(statements)))
     return tuple(rules)
 
@@ -193,7 +214,9 @@ def is_event(text: str) -> bool:
 def _event(where: str, text: str) -> str:
     event = " ".join(text.lower().split())
     if not is_event(text):
-        raise RuleError(f"{where} = {text!r}: no such event; there are {', '.join(_EVENTS)}. For anything finer use ignore-sql")
+        raise RuleError(
+            f"{where} = {text!r}: no such event; there are {', '.join(_EVENTS)}. For anything finer use ignore-sql"
+        )
     return event
 
 

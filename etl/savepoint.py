@@ -9,8 +9,9 @@
     place = "binlog-0000000000000003-20261121092320"
     offset = 1048576
 
-A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a Drainer's file. What is under
-[sluice] says up to where the downstream is known to be durable: a file and a byte in it, or a Kafka topic and an offset.
+A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a Drainer's file. What is
+under [sluice] says up to where the downstream is known to be durable: a file and a byte in it, or a Kafka topic and an
+offset.
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ class SavepointFile:
             )
             cluster = int(ours.get("cluster") or self._cluster_id)
         except (ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"savepoint file {self.path} can't be read ({error}): it should be lines as `commitTS = 1`") from error
+            raise CheckpointError(
+                f"savepoint file {self.path} can't be read ({error}): it should be lines as `commitTS = 1`"
+            ) from error
         if cluster != self._cluster_id:
             raise CheckpointError(
-                f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is {self._cluster_id}: give every cluster a place "
-                "of its own"
+                f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is {self._cluster_id}: give"
+                " every cluster a place of its own"
             )
         return found if found.checkpoint.commit_ts or found.place is not None else None
 

@@ -1,9 +1,9 @@
 """The pipeline's settings: one TOML file, typed, with errors that name the key.
 
 The file is named by the environment variable ``SLUICE_CONFIG``. Keys are written with hyphens, as in TiDB Binlog's own
-files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs (``[downstream] host``,
-``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default. Passwords are never written in it: they come from the
-environment, a file or an Airflow connection.
+files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs (``[downstream]
+host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default. Passwords are never written in it: they
+come from the environment, a file or an Airflow connection.
 """
 
 from __future__ import annotations
@@ -49,27 +49,36 @@ class Upstream:
     pd_urls: str
     """PD's client URLs, comma separated; etcd is served there too."""
     initial_commit_ts: int = -1
-    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now."""
+    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now.
+    """
     ssl_ca: str = ""
-    """File with the certificates of the authorities behind PD's, TiKV's and the pumps' certificates; without it nothing uses TLS."""
+    """File with the certificates of the authorities behind PD's, TiKV's and the pumps' certificates; without it nothing
+    uses TLS.
+    """
     ssl_cert: str = ""
     """File with the certificate that this client shows, if they want one."""
     ssl_key: str = ""
     node_id: str = ""
     """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
     new_collations: str = "auto"
-    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new collations, so all text compares byte for
-    byte; ``auto``: as `mysql.tidb` says."""
+    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new collations, so all
+    text compares byte for byte; ``auto``: as `mysql.tidb` says.
+    """
     unrelated_drainers: list[str] = field(default_factory=list)
-    """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this pipeline."""
+    """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this
+    pipeline.
+    """
 
     def __post_init__(self) -> None:
         if self.new_collations not in ("auto", "true", "false"):
-            raise SettingsError(f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false" are possible')
+            raise SettingsError(
+                f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false" are possible'
+            )
 
     def tls(self) -> TLS | None:
-        """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on Spark's workers
-        too they must be under these paths. Raises SettingsError."""
+        """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on
+        Spark's workers too they must be under these paths. Raises SettingsError.
+        """
         from upstream import TLS
 
         try:
@@ -83,9 +92,13 @@ class Relay:
     """The relay log."""
 
     url: str
-    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``, without credentials."""
+    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``,
+    without credentials.
+    """
     keep: str = ""
-    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for ever."""
+    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
+    ever.
+    """
 
     @property
     def keep_ms(self) -> int:
@@ -120,7 +133,9 @@ class Apply:
     """How landed windows go downstream."""
 
     mode: str = "atomic"
-    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``: several sessions side by side."""
+    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``: several sessions side by
+    side.
+    """
     worker_count: int = 4
     """How many sessions write in mode ``parallel``."""
     max_rows: int = 25_000
@@ -144,7 +159,8 @@ class Downstream:
     password_drainer_config: str = ""
     """drainer.toml whose password is used."""
     ssl_ca: str = ""
-    """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS."""
+    """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS.
+    """
     ssl_cert: str = ""
     """File with this client's certificate, for a server that wants one."""
     ssl_key: str = ""
@@ -155,10 +171,13 @@ class Downstream:
     connect_timeout_s: int = 10
     read_timeout_s: int = 300
     type: str = "mysql"
-    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka`` (see ``[kafka]``)."""
+    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka`` (see ``[kafka]``).
+    """
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't certificates."""
+        """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't
+        certificates.
+        """
         if not (self.ssl_ca or self.ssl_cert or self.ssl_key):
             return None
         if not self.ssl_ca or bool(self.ssl_cert) != bool(self.ssl_key):
@@ -168,12 +187,16 @@ class Downstream:
             if self.ssl_cert:
                 context.load_cert_chain(self.ssl_cert, self.ssl_key)
         except (OSError, ssl.SSLError) as error:
-            raise SettingsError(f"[downstream] ssl-ca {self.ssl_ca}, ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}") from None
+            raise SettingsError(
+                f"[downstream] ssl-ca {self.ssl_ca}, ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}"
+            ) from None
         context.check_hostname = self.ssl_verify_identity
         return context
 
     def password(self) -> str:
-        """The password from where the settings say it is, or the empty string. Raises SettingsError if it isn't there."""
+        """The password from where the settings say it is, or the empty string. Raises SettingsError if
+        it isn't there.
+        """
         if self.password_env:
             try:
                 return os.environ[self.password_env]
@@ -185,7 +208,13 @@ class Downstream:
             try:
                 return Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
             except (OSError, IndexError, UnicodeDecodeError) as error:
-                said = error.strerror if isinstance(error, OSError) else "it holds no line" if isinstance(error, IndexError) else "it is not UTF-8"
+                said = (
+                    error.strerror
+                    if isinstance(error, OSError)
+                    else "it holds no line"
+                    if isinstance(error, IndexError)
+                    else "it is not UTF-8"
+                )
                 raise SettingsError(f"[downstream] password-file {self.password_file}: {said}") from None
         if self.password_connection:
             from airflow.sdk import Connection
@@ -193,7 +222,9 @@ class Downstream:
             try:
                 return Connection.get(self.password_connection).password or ""
             except Exception as error:  # Airflow's own: not found, or no way to ask for it
-                raise SettingsError(f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}") from None
+                raise SettingsError(
+                    f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}"
+                ) from None
         if self.password_drainer_config:
             try:
                 return drainer_password(self.password_drainer_config)
@@ -228,9 +259,18 @@ class Settings:
 
 
 _POSITIVE = {
-    "max_transactions", "max_bytes", "idle_interval_ms", "poll_interval_ms", "max_rows", "worker_count", "connect_timeout_s", "read_timeout_s",
-    "max_file_bytes", "max_message_bytes", "timeout_s",
-}  # fmt: skip
+    "max_transactions",
+    "max_bytes",
+    "idle_interval_ms",
+    "poll_interval_ms",
+    "max_rows",
+    "worker_count",
+    "connect_timeout_s",
+    "read_timeout_s",
+    "max_file_bytes",
+    "max_message_bytes",
+    "timeout_s",
+}
 _RULES = {"filter", "route"}
 _DERIVED = ("filters", "routes", "ignored_ts")
 
@@ -333,8 +373,9 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
         attribute = key.replace("-", "_")
         if attribute not in hints and _SECRET.search(key):
             raise SettingsError(
-                f"{name}: [{section}] {key}: passwords are not written into this file; say where it is with password-env (an environment "
-                "variable), password-file (a file's first line) or password-connection (an Airflow connection) in [downstream]"
+                f"{name}: [{section}] {key}: passwords are not written into this file; say where it is with"
+                " password-env (an environment variable), password-file (a file's first line) or password-connection"
+                " (an Airflow connection) in [downstream]"
             )
         if attribute not in hints or "_" in key:
             known = ", ".join(hint.replace("_", "-") for hint in hints)
@@ -346,7 +387,9 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
         for option, scalar in value.items() if isinstance(value, dict) else ():
             if not isinstance(scalar, str | int | bool):
-                raise SettingsError(f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected")
+                raise SettingsError(
+                    f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected"
+                )
         if attribute in _POSITIVE and typing.cast(int, value) <= 0:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
         values[attribute] = value

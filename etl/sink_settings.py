@@ -11,9 +11,17 @@ from etl.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
 _OURS = {
-    "bootstrap.servers", "client.id", "transactional.id", "enable.idempotence", "acks", "request.required.acks", "isolation.level",
-    "message.max.bytes", "group.id", "enable.auto.commit",
-}  # fmt: skip
+    "bootstrap.servers",
+    "client.id",
+    "transactional.id",
+    "enable.idempotence",
+    "acks",
+    "request.required.acks",
+    "isolation.level",
+    "message.max.bytes",
+    "group.id",
+    "enable.auto.commit",
+}
 _MAX_MESSAGE_BYTES = 1_000_000_000
 
 
@@ -54,7 +62,9 @@ class Kafka:
     topic: str = ""
     """``<cluster id>_obinlog`` by default; everything goes to partition 0."""
     savepoint: str = ""
-    """The file with the checkpoint. What is in the topic counts; the file remembers how far an idle upstream was followed."""
+    """The file with the checkpoint. What is in the topic counts; the file remembers how far an idle upstream was
+    followed.
+    """
     client_id: str = "tidb_binlog"
     max_message_bytes: int = _MAX_MESSAGE_BYTES
     """The largest transaction that is sent; topic and brokers must allow it (max.message.bytes)."""
@@ -75,20 +85,27 @@ class Kafka:
             if not getattr(self, key):
                 raise ValueError(f"[kafka] {key} is missing")
         if self.max_message_bytes > _MAX_MESSAGE_BYTES:
-            raise ValueError(f"[kafka] max-message-bytes = {self.max_message_bytes}: the client takes {_MAX_MESSAGE_BYTES} at most")
+            raise ValueError(
+                f"[kafka] max-message-bytes = {self.max_message_bytes}: the client takes {_MAX_MESSAGE_BYTES} at most"
+            )
         for section in ("client", "client-env", "client-file"):
             for key in getattr(self, section.replace("-", "_")):
                 if key in _OURS:
-                    raise ValueError(f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or [kafka] has a key for it')
+                    raise ValueError(
+                        f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or [kafka] has a key'
+                        " for it"
+                    )
                 if section == "client" and _SECRET.search(key):
                     raise ValueError(
-                        f'[kafka.client] "{key}" looks like a secret: name the environment variable that holds it in [kafka.client-env], or '
-                        "the file in [kafka.client-file]"
+                        f'[kafka.client] "{key}" looks like a secret: name the environment variable that holds it in'
+                        " [kafka.client-env], or the file in [kafka.client-file]"
                     )
         _check_zone("kafka", self.time_zone)
 
     def options(self) -> dict[str, str | int | bool]:
-        """All further options of librdkafka, secrets too. Raises ValueError when a secret isn't where the settings say."""
+        """All further options of librdkafka, secrets too. Raises ValueError when a secret isn't where
+        the settings say.
+        """
         found = dict(self.client)
         for key, variable in self.client_env.items():
             try:

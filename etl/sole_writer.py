@@ -1,9 +1,10 @@
 """Sees to it that this pipeline is the only one that writes to its downstream.
 
-Two that write to the same tables end with different rows, and none of them notices: what one replaces, the other has replaced
-already. Two things tell of another writer. The checkpoint row: every row of ours names its pipeline, so one that doesn't was written
-by somebody else. And the registry: a Drainer is `online` there before it writes its first row. The registry doesn't say where a
-Drainer writes to, so every one counts, unless the settings name it among the unrelated ones; other pipelines say where.
+Two that write to the same tables end with different rows, and none of them notices: what one replaces, the other has
+replaced already. Two things tell of another writer. The checkpoint row: every row of ours names its pipeline, so one
+that doesn't was written by somebody else. And the registry: a Drainer is `online` there before it writes its first row.
+The registry doesn't say where a Drainer writes to, so every one counts, unless the settings name it among the unrelated
+ones; other pipelines say where.
 
 What was seen while this pipeline was at work is kept beside the relay log, and only `sluice takeover` lets it go on.
 """
@@ -58,7 +59,10 @@ def other_writers(settings: Settings, drainers: Iterable[NodeStatus]) -> list[No
 
 def seen_text(drainer: NodeStatus) -> str:
     """A drainer as the registry shows it, in words."""
-    return f"drainer {drainer.node_id} at {drainer.host} is {drainer.state} in the registry (last heartbeat {to_datetime(drainer.update_ts):%Y-%m-%d %H:%M:%S} UTC)"
+    return (
+        f"drainer {drainer.node_id} at {drainer.host} is {drainer.state} in the registry (last heartbeat"
+        f" {to_datetime(drainer.update_ts):%Y-%m-%d %H:%M:%S} UTC)"
+    )
 
 
 class SoleWriter:
@@ -77,7 +81,9 @@ class SoleWriter:
         self._begun = owned is not None and owned.begun
         self.pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"
         """What this pipeline's checkpoints name as their owner."""
-        self._etcd = EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_TIMEOUT_S, retries=False)
+        self._etcd = EtcdClient(
+            settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_TIMEOUT_S, retries=False
+        )
         self._over = threading.Event()
         self._look()
         self._thread = threading.Thread(target=self._run, name="sole-writer", daemon=True)
@@ -90,18 +96,26 @@ class SoleWriter:
         self._thread.join(_TIMEOUT_S)
 
     def check(self) -> None:
-        """Raises NotSoleWriterError if somebody else may be writing, or was, and no operator has said yet what to do."""
+        """Raises NotSoleWriterError if somebody else may be writing, or was, and no operator has said
+        yet what to do.
+        """
         if self._stop is not None:
             raise NotSoleWriterError(self._stop.why)
         if self._others:
             other = self._others[0]
             why = (
-                f"{seen_text(other)}, and may write to {self._where} as this pipeline does: two writers make rows differ. If it replicates to another "
-                f'downstream, name it in sluice.toml: [upstream] unrelated-drainers = ["{other.node_id}"]. If it is gone: `binlogctl -cmd '
-                f"update-drainer -node-id {other.node_id} -state offline`. Else stop it with `binlogctl -cmd pause-drainer -node-id {other.node_id}`"
+                f"{seen_text(other)}, and may write to {self._where} as this pipeline does: two writers make rows"
+                " differ. If it replicates to another "
+                f'downstream, name it in sluice.toml: [upstream] unrelated-drainers = ["{other.node_id}"]. If it is'
+                " gone: `binlogctl -cmd "
+                f"update-drainer -node-id {other.node_id} -state offline`. Else stop it with `binlogctl -cmd"
+                f" pause-drainer -node-id {other.node_id}`"
             )
             if self._begun and other.update_ts > self._checkpoint:
-                why = f"applying was stopped: {why}; then `sluice takeover` goes on. To leave the downstream to the Drainer: `sluice handover --to-drainer`"
+                why = (
+                    f"applying was stopped: {why}; then `sluice takeover` goes on. To leave the downstream to the"
+                    " Drainer: `sluice handover --to-drainer`"
+                )
                 self._relay.stop(Stop(why, _now_ms()))
             raise NotSoleWriterError(why)
 
@@ -114,36 +128,44 @@ class SoleWriter:
             self._begun = True
 
     def admit(self, found: Checkpoint | None) -> None:
-        """Whether to go on from a checkpoint as it was found, None if there is no row. One that nobody of ours wrote is taken over when
-        this pipeline has written nothing yet. Raises NotSoleWriterError and RegistryUnknownError."""
+        """Whether to go on from a checkpoint as it was found, None if there is no row. One that nobody of ours wrote is
+        taken over when this pipeline has written nothing yet. Raises NotSoleWriterError and RegistryUnknownError.
+        """
         self.check()
         owned = self._relay.ownership()
         place = "there is no checkpoint" if found is None else f"the checkpoint is at {found.commit_ts}"
         if owned is None:
             if found is not None and found.owner:
                 raise NotSoleWriterError(
-                    f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is another one than {self._relay.url}. Stop that "
-                    "pipeline; if it is this one, with a new relay log, or its place is to be taken: `sluice takeover`"
+                    f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is another one than"
+                    f" {self._relay.url}. Stop that pipeline; if it is this one, with a new relay log, or its place is"
+                    " to be taken: `sluice takeover`"
                 )
             if found is not None and found.needs_safe_mode and not found.safe_until and self._unknown:
-                raise RegistryUnknownError(f"{self._where}: {place}, left there by a Drainer, and whether it still runs can't be asked: {self._unknown}")
+                raise RegistryUnknownError(
+                    f"{self._where}: {place}, left there by a Drainer, and whether it still runs can't be asked:"
+                    f" {self._unknown}"
+                )
             adopted = found.to_text() if found else None
             self.pipeline = self._relay.own(Ownership(self.pipeline, self._where, adopted)).pipeline
         elif owned.downstream != self._where:
             raise NotSoleWriterError(
-                f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and sluice.toml now names {self._where}, where {place}. "
-                "If that is a mistake, correct [downstream] or [relay] url; if it is meant: `sluice takeover`"
+                f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and sluice.toml now names"
+                f" {self._where}, where {place}. If that is a mistake, correct [downstream] or [relay] url; if it is"
+                " meant: `sluice takeover`"
             )
         elif found is None and owned.begun:
             raise NotSoleWriterError(
-                f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was applied: all since the relay log's beginning would be "
-                "applied again. Bring the row back; or, if the downstream is to begin where the relay log begins: `sluice takeover`"
+                f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was applied: all since the"
+                " relay log's beginning would be applied again. Bring the row back; or, if the downstream is to begin"
+                " where the relay log begins: `sluice takeover`"
             )
         elif found is not None and found.owner != owned.pipeline and (found.owner or found.to_text() != owned.adopted):
             by = f"pipeline {found.owner}" if found.owner else "a Drainer"
             raise NotSoleWriterError(
-                f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two that write to the same downstream make rows "
-                "differ. Applying has not gone on. Stop the other one, then `sluice takeover` goes on from there"
+                f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two that write to the same"
+                " downstream make rows differ. Applying has not gone on. Stop the other one, then `sluice takeover`"
+                " goes on from there"
             )
 
     def _run(self) -> None:
@@ -160,7 +182,11 @@ class SoleWriter:
             self._unknown = str(error)
             if not self._over.is_set() and time.monotonic() - self._reported >= _REPORT_S:
                 self._reported = time.monotonic()
-                log.warning("whether a Drainer runs can't be asked of the registry; only the checkpoint tells of another writer: %s", error)
+                log.warning(
+                    "whether a Drainer runs can't be asked of the registry; only the checkpoint tells of another"
+                    " writer: %s",
+                    error,
+                )
 
 
 def _now_ms() -> int:

@@ -32,8 +32,9 @@ class PumpRange:
 def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None) -> Iterator[pa.RecordBatch]:
     """The commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
 
-    A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time, because one
-    may have taken the other's place. Raises upstream.PumpReadError, also if the pump sends a commit outside of the range.
+    A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time,
+    because one may have taken the other's place. Raises upstream.PumpReadError, also if the pump sends a commit outside
+    of the range.
     """
     from upstream import PumpReader, PumpReadError
 
@@ -51,7 +52,9 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = N
             commits = batch["commit_ts"]
             first, final = commits[0].as_py(), commits[batch.num_rows - 1].as_py()
             if first <= last or final > hi:
-                raise PumpReadError(f"pump {host}: asked for ({lo}, {hi}], it sent commits {first} to {final} after {last}")
+                raise PumpReadError(
+                    f"pump {host}: asked for ({lo}, {hi}], it sent commits {first} to {final} after {last}"
+                )
             last = final
             yield batch
     except PumpReadError:

@@ -2,8 +2,8 @@
 
 A session id is derived from a name, so that every run of the same role on the same relay log comes back to the session
 of the run before, whose Python workers are warm (a new session costs 3 s, this 0.5 s). Whatever a killed predecessor
-left running in it is interrupted first. Sessions are never stopped from here: the server drops them when nobody has used
-them for a while.
+left running in it is interrupted first. Sessions are never stopped from here: the server drops them when nobody has
+used them for a while.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def attach(remote: str, session_name: str, timeout_s: float = 60.0) -> SparkSess
                 continue
             if time.monotonic() + wait_s > deadline:
                 raise SparkUnavailableError(
-                    f"Spark Connect at {remote} doesn't answer after {timeout_s:.0f} s ({_first_line(error)}); is it running?"
+                    f"Spark Connect at {remote} doesn't answer after {timeout_s:.0f} s ({_first_line(error)}); is it"
+                    " running?"
                 ) from error
         time.sleep(wait_s)
         wait_s = min(wait_s * 2, 2.0)
@@ -86,7 +87,9 @@ def close(spark: SparkSession) -> None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a new session may succeed where this error came up: the server or the session is gone, or was interrupted."""
+    """Whether a new session may succeed where this error came up: the server or the session is gone, or was
+    interrupted.
+    """
     if isinstance(error, SparkUnavailableError | grpc.RpcError):
         return True
     if isinstance(error, AssertionError):  # pyspark: "Received incorrect server side session identifier"
@@ -139,7 +142,10 @@ def _attach(remote: str, identifier: str) -> SparkSession:
 
 
 def _is_closed_session(error: BaseException) -> bool:
-    return "SESSION_CLOSED" in str(error) or getattr(error, "getCondition", lambda: "")() == "INVALID_HANDLE.SESSION_CLOSED"
+    return (
+        "SESSION_CLOSED" in str(error)
+        or getattr(error, "getCondition", lambda: "")() == "INVALID_HANDLE.SESSION_CLOSED"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,9 +1,9 @@
 """Going on from a checkpoint that a Drainer left when it broke off: how far it had come, as far as DDL tells.
 
-A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that it has run says that all
-before it is downstream, and one that it hasn't run that nothing after it is. Only what lies between has to be written in safe mode. That
-a table looks as after a DDL doesn't say who made it so: a DBA may have built the same index beforehand. So what lies before such a DDL
-is passed over only if its rows are there.
+A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that it has run
+says that all before it is downstream, and one that it hasn't run that nothing after it is. Only what lies between has
+to be written in safe mode. That a table looks as after a DDL doesn't say who made it so: a DBA may have built the same
+index beforehand. So what lies before such a DDL is passed over only if its rows are there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from upstream.schema import Table
 log = logging.getLogger("sluice.apply")
 
 
-def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], settings: Settings) -> Checkpoint:
+def look_ahead(
+    sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], settings: Settings
+) -> Checkpoint:
     """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
 
-    Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says whether to
-    go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and StoppedError.
+    Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says
+    whether to go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and
+    StoppedError.
     """
     ddls = list(_ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings))
 
@@ -40,15 +43,22 @@ def look_ahead(sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: C
     return sink.look_ahead(ddls, missing)
 
 
-def _ddls(relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings) -> Iterator[dict[str, Any]]:
-    """The DDL committed in (after, through] that goes downstream, as it goes there, each with `before`: its tables as they were."""
+def _ddls(
+    relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings
+) -> Iterator[dict[str, Any]]:
+    """The DDL committed in (after, through] that goes downstream, as it goes there, each with `before`: its tables as
+    they were.
+    """
     tables: dict[str, Any] = {}
     position, said = after, False
     while position < through:
         window = relay.find(position)
         if window is None:
             if not said:
-                log.info("waiting until everything through commit_ts %s is landed, to see which DDL has run downstream", through)
+                log.info(
+                    "waiting until everything through commit_ts %s is landed, to see which DDL has run downstream",
+                    through,
+                )
                 said = True
             if not wait():
                 raise StoppedError  # what is still to come may have undone what is there

@@ -25,8 +25,9 @@ class NotLandedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row change. `key`, `old` and `new` hold values by column name, None where the kind has none; `others`: the values of further
-    unique keys; `fault` says why the row can't be decoded."""
+    """One row change. `key`, `old` and `new` hold values by column name, None where the kind has none; `others`: the
+    values of further unique keys; `fault` says why the row can't be decoded.
+    """
 
     commit_ts: int
     start_ts: int
@@ -64,8 +65,9 @@ class TablesAt:
 
 
 def find_window(relay: RelayLog, ts: int) -> tuple[Window, bool]:
-    """The window that holds the transaction committed at `ts`, and True; else the one that begins at, or reaches over, `ts`, and
-    False. Raises NotLandedError."""
+    """The window that holds the transaction committed at `ts`, and True; else the one that begins at, or reaches over,
+    `ts`, and False. Raises NotLandedError.
+    """
     window = relay.find(ts - 1)
     if window is not None and window.lo < ts and ts in commits(relay, window):
         return window, True
@@ -95,9 +97,13 @@ def newest(relay: RelayLog, count: int) -> list[Window]:
 
 
 def commits(relay: RelayLog, window: Window) -> set[int]:
-    """The commit timestamps of all transactions of a window: those with changes, DDL, and those that landing left out."""
+    """The commit timestamps of all transactions of a window: those with changes, DDL, and those that
+    landing left out.
+    """
     found = set(np.unique(relay.read([window])["commit_ts"].to_numpy()).tolist())
-    return found | {int(ddl["commit_ts"]) for ddl in window.ddls} | {int(entry["commit_ts"]) for entry in window.skipped}
+    return (
+        found | {int(ddl["commit_ts"]) for ddl in window.ddls} | {int(entry["commit_ts"]) for entry in window.skipped}
+    )
 
 
 def describe(relay: RelayLog, window: Window) -> dict[str, Any]:
@@ -114,7 +120,10 @@ def describe(relay: RelayLog, window: Window) -> dict[str, Any]:
         "record": window.path,
         "parts": [part.to_dict() for part in window.parts],
         "ddls": [
-            {name: ddl.get(name) for name in ("commit_ts", "job_id", "type", "schema_version", "schema_name", "table_name", "query")}
+            {
+                name: ddl.get(name)
+                for name in ("commit_ts", "job_id", "type", "schema_version", "schema_name", "table_name", "query")
+            }
             for ddl in window.ddls
         ],
         "skipped": [dict(entry) for entry in window.skipped],
@@ -141,8 +150,9 @@ def _count_tables(relay: RelayLog, window: Window) -> list[dict[str, Any]]:
 def row_changes(
     relay: RelayLog, window: Window, table: str | None = None, commit_ts: int | None = None
 ) -> Iterator[RowChange]:
-    """The row changes of a window in order; only those of `table` (``schema.table``), or of the transaction at `commit_ts`.
-    A row that can't be decoded comes with its fault."""
+    """The row changes of a window in order; only those of `table` (``schema.table``), or of the transaction at
+    `commit_ts`. A row that can't be decoded comes with its fault.
+    """
     tables = TablesAt(window)
     changes = relay.read([window])
     if commit_ts is not None:

@@ -1,4 +1,6 @@
-"""Which connections are taken: counted from accept to close, by the descriptors they hold, in all and from one address."""
+"""Which connections are taken: counted from accept to close, by the descriptors they hold, in all and
+from one address.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,10 @@ class Admission:
         if now - self._reported >= _REPORT_S:
             self._reported = now
             _log.warning(
-                "connection of %s refused: %d descriptors are taken by connections, %d by this address; %d are allowed, half "
-                "of them for one address (limit of open files)", host, self.used, self._by_host[host], self.limit
-            )  # fmt: skip
+                "connection of %s refused: %d descriptors are taken by connections, %d by this address; %d are allowed,"
+                " half of them for one address (limit of open files)",
+                host,
+                self.used,
+                self._by_host[host],
+                self.limit,
+            )

@@ -1,9 +1,9 @@
-"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs itself, any other by making it again at the grpcio
-server behind the port.
+"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs itself, any other by making it again at the
+grpcio server behind the port.
 
 A client's first call decides what its connection is for, so the latter only happens to a client that writes or pulls
-binlogs and then makes other calls on the same connection. Requests are one message; answers may be streams, sent as the client's
-flow-control windows allow.
+binlogs and then makes other calls on the same connection. Requests are one message; answers may be streams, sent as the
+client's flow-control windows allow.
 """
 
 from __future__ import annotations

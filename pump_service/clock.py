@@ -1,7 +1,7 @@
 """PD's clock as the pump knows it, and which timestamps can't have come from PD yet.
 
-A timestamp from the future lies for good: max_commit_ts follows it, and whatever commits below it later on is never read by
-anybody who is past it. So nothing is taken that is further ahead of PD's clock than two machines may differ.
+A timestamp from the future lies for good: max_commit_ts follows it, and whatever commits below it later on is never
+read by anybody who is past it. So nothing is taken that is further ahead of PD's clock than two machines may differ.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Clock:
 
 
 class TimeLimit:
-    """Says which timestamps lie in the future. Keeps `clock` up to date in a thread of its own, between `start` and `stop`."""
+    """Says which timestamps lie in the future. Keeps `clock` up to date in a thread of its own, between `start` and
+    `stop`.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -82,9 +84,11 @@ class TimeLimit:
         self._ask.set()
 
     def exceeded(self, ts: int) -> bool:
-        """Whether `ts` is too far ahead. Called where nothing may wait, so PD, which may have jumped or have gone on while this
-        machine paused, is given _PATIENCE_S for its answer and no more; the next try has it. While PD doesn't answer,
-        this machine's own clock may vouch for a timestamp too: nobody shall be refused because of PD."""
+        """Whether `ts` is too far ahead. Called where nothing may wait, so PD, which may have jumped or have gone on
+        while this machine paused, is given _PATIENCE_S for its answer and no more; the next try has it. While PD
+        doesn't answer, this machine's own clock may vouch for a timestamp too: nobody shall be refused because of
+        PD.
+        """
         if self._known(ts):
             return False
         self._refresh()
@@ -97,8 +101,9 @@ class TimeLimit:
         return True
 
     def mark_exceeded(self, ts: int) -> bool:
-        """As `exceeded` for a timestamp that a reader claims to have from PD, exactly: PD is asked whether it has come that far. May
-        take as long as PD's time-out; only if PD doesn't answer are clocks all there is."""
+        """As `exceeded` for a timestamp that a reader claims to have from PD, exactly: PD is asked whether it has come
+        that far. May take as long as PD's time-out; only if PD doesn't answer are clocks all there is.
+        """
         if ts <= self._clock.seen:
             return False
         if self._clock.pd_answers:
@@ -112,8 +117,8 @@ class TimeLimit:
         """The words about a timestamp that is refused."""
         ahead = ((ts >> 18) - (self._clock.about_now() >> 18)) / 1000
         return (
-            f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and taking it would hide "
-            f"commits below it; do the client and this pump ask the same PD?"
+            f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and taking it would"
+            " hide commits below it; do the client and this pump ask the same PD?"
         )
 
     def _known(self, ts: int) -> bool:

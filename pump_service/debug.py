@@ -40,8 +40,10 @@ def stacks() -> str:
 
 
 def _frames() -> dict[int, FrameType]:
-    """What each thread does. In CPython 3.11 before 3.11.9 a garbage collection inside the call could stop the whole process for good: it lets
-    other threads run, one of which may begin or end a thread, and that waits for a lock that the call holds (gh-106883)."""
+    """What each thread does. In CPython 3.11 before 3.11.9 a garbage collection inside the call could stop the whole
+    process for good: it lets other threads run, one of which may begin or end a thread, and that waits for a lock that
+    the call holds (gh-106883).
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -61,7 +63,9 @@ def memory() -> str:
 
 
 def profile(seconds: float, stop: threading.Event) -> str:
-    """Samples all other threads for so long (at most 120 s, or until `stop`): `thread;outer;inner <samples>`, the most frequent first."""
+    """Samples all other threads for so long (at most 120 s, or until `stop`): `thread;outer;inner <samples>`, the most
+    frequent first.
+    """
     seen: Counter[str] = Counter()
     me = threading.get_ident()
     end = time.monotonic() + min(seconds, _MAX_SECONDS)

@@ -32,7 +32,11 @@ class Front:
     """Accepts connections. `grpc_path` is the Unix socket of the grpcio server, `http1` makes a protocol for HTTP/1."""
 
     def __init__(
-        self, grpc_path: str, http1: Callable[[], asyncio.Protocol], security: Security, descriptors: int = MAX_CONNECTIONS
+        self,
+        grpc_path: str,
+        http1: Callable[[], asyncio.Protocol],
+        security: Security,
+        descriptors: int = MAX_CONNECTIONS,
     ) -> None:
         """`descriptors`: how many connections may hold."""
         self.security = security

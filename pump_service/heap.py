@@ -1,7 +1,7 @@
 """The C library's heap: few arenas, and what is free goes back to the system.
 
-glibc gives threads heaps of their own, eight a core, and keeps in each what was freed there: with dozens of readers that is most of a
-pump's memory. Behind one interpreter lock two are enough. With another C library nothing happens.
+glibc gives threads heaps of their own, eight a core, and keeps in each what was freed there: with dozens of readers
+that is most of a pump's memory. Behind one interpreter lock two are enough. With another C library nothing happens.
 """
 
 from __future__ import annotations

@@ -215,7 +215,9 @@ def _nothing() -> Response:
     raise AssertionError("this page is made elsewhere")
 
 
-def _take_profile(seconds: float, stop: threading.Event, loop: asyncio.AbstractEventLoop, done: asyncio.Future[str]) -> None:
+def _take_profile(
+    seconds: float, stop: threading.Event, loop: asyncio.AbstractEventLoop, done: asyncio.Future[str]
+) -> None:
     text = debug.profile(seconds, stop)
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(done.set_result, text)

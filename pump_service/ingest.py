@@ -1,4 +1,6 @@
-"""WriteBinlog's meaning, the same behind the lane and behind grpcio: who may write what, and what is no binlog at all."""
+"""WriteBinlog's meaning, the same behind the lane and behind grpcio: who may write what, and what is no
+binlog at all.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Ingest:
         self._reported = 0.0
 
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
-        """The record in the WriteBinlogReq at data[begin:end]; None for a probe (it succeeds, nothing is written). Raises Refused."""
+        """The record in the WriteBinlogReq at data[begin:end]; None for a probe (it succeeds, nothing is written).
+        Raises Refused.
+        """
         payload = self._payload(data, begin, len(data) if end is None else end)
         if len(payload) > _ODD_FROM:
             tp, start, commit = _walk(payload)
@@ -168,13 +172,17 @@ class Ingest:
 
 
 def _walk(payload: bytes) -> tuple[int, int, int]:
-    """tp, start_ts and commit_ts of a large message, which protobuf's objects would copy. Refused if one isn't there once at most."""
+    """tp, start_ts and commit_ts of a large message, which protobuf's objects would copy. Refused if one isn't there
+    once at most.
+    """
     seen: dict[int, int] = {}
     try:
         for field in fields(payload):
             if field.number in (1, 2, 3):
                 if field.wire != 0 or field.number in seen:
-                    raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once, or no numbers"))
+                    raise Refused(
+                        _not_a_binlog(payload, "its type or timestamps are there more than once, or no numbers")
+                    )
                 seen[field.number] = field.varint if field.varint <= _MAX_TS else field.varint - 2**64
     except ValueError as error:
         raise Refused(_not_a_binlog(payload, str(error))) from None

@@ -20,7 +20,9 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _PIPELINE = "sluice"
-"""The label of Sluice's pipelines among the drainers: they list the pumps before each window, and needn't be told of a new one."""
+"""The label of Sluice's pipelines among the drainers: they list the pumps before each window, and needn't be told of a
+new one.
+"""
 ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "closing", "offline"
 
 _TRIES = 3
@@ -115,9 +117,9 @@ class Node:
     def join(self, begin: Callable[[], object] | None = None) -> None:
         """Register online, tell the drainers if this pump is new to them, and start the heartbeat.
 
-        `begin` is given if this pump holds no record: it is to write the first one, which is on the disk before anybody hears of
-        this pump. Raises NodeError if another process runs under this id, if a drainer can't be told, or if the data of a pump
-        that isn't offline is gone: readers would take the windows it held for empty.
+        `begin` is given if this pump holds no record: it is to write the first one, which is on the disk before anybody
+        hears of this pump. Raises NodeError if another process runs under this id, if a drainer can't be told, or if
+        the data of a pump that isn't offline is gone: readers would take the windows it held for empty.
         """
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
         if former is not None:
@@ -127,9 +129,10 @@ class Node:
         if begin is not None:
             if former is not None and former.state != OFFLINE and former.max_commit_ts:
                 raise NodeError(
-                    f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts}, but there is none "
-                    "in its data directory: is a disk not mounted? Bring the directory back; or, if what it held was replicated or is "
-                    f"lost, set this pump offline (binlogctl -cmd update-pump -node-id {self.id} -state offline) and start it again"
+                    f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts},"
+                    " but there is none in its data directory: is a disk not mounted? Bring the directory back; or, if"
+                    " what it held was replicated or is lost, set this pump offline (binlogctl -cmd update-pump"
+                    f" -node-id {self.id} -state offline) and start it again"
                 )
             try:
                 begin()
@@ -139,7 +142,10 @@ class Node:
         self._retry("register", self._publish)
         if former is None or former.state == OFFLINE:
             try:
-                notify_drainers([d for d in self._registry.drainers() if d.state == ONLINE and _PIPELINE not in (d.label or {})], tls=self._tls)
+                notify_drainers(
+                    [d for d in self._registry.drainers() if d.state == ONLINE and _PIPELINE not in (d.label or {})],
+                    tls=self._tls,
+                )
             except Exception as error:
                 # A drainer that doesn't know of this pump would miss what it holds.
                 self.state = OFFLINE
@@ -157,7 +163,9 @@ class Node:
             _log.error("the registry doesn't know that this pump is %s: %s", self.state, error)
 
     def leave(self, state: str) -> None:
-        """End the heartbeat and leave the last word in the registry. Takes as long as three time-outs of etcd at most."""
+        """End the heartbeat and leave the last word in the registry. Takes as long as three time-outs of
+        etcd at most.
+        """
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)

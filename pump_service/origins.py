@@ -1,10 +1,10 @@
 """Which connection each unfinished Prewrite came from, and whether the TiDB behind it is gone.
 
-A pump can't tell which TiDB is at the other end of a connection, only its IP address. So it notes which TiDB servers etcd has
-at that address while a connection sends Prewrites. They are gone once the connection is closed and etcd has none of them any
-more, nor any other at that address that isn't a new process in the place of one of them. In doubt (an address that etcd doesn't
-know: a proxy, a name that doesn't resolve; another TiDB at the same address; a pump that was started again; etcd away) nobody is
-gone.
+A pump can't tell which TiDB is at the other end of a connection, only its IP address. So it notes which TiDB servers
+etcd has at that address while a connection sends Prewrites. They are gone once the connection is closed and etcd has
+none of them any more, nor any other at that address that isn't a new process in the place of one of them. In doubt (an
+address that etcd doesn't know: a proxy, a name that doesn't resolve; another TiDB at the same address; a pump that was
+started again; etcd away) nobody is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from upstream.topology import TiDBServer
 _log = logging.getLogger(__name__)
 
 GRACE_S = 3.0
-"""A connection must have been closed for so long: TiDB's next one, or its own end of the transaction, may be on the way."""
+"""A connection must have been closed for so long: TiDB's next one, or its own end of the transaction, may be on the
+way.
+"""
 _POLL_S = 10.0
 _HURRY_S = 0.5
 _RECENT_S = 0.5
@@ -47,8 +49,10 @@ class Origin:
 
 
 class Origins:
-    """`servers()` reads etcd and may raise; `is_open(start_ts)` says whether a Prewrite waits for its verdict. `connect`, `sent`
-    and `Origin.close` are quick and may be called from the event loop; a thread of its own, from `start` to `stop`, asks etcd."""
+    """`servers()` reads etcd and may raise; `is_open(start_ts)` says whether a Prewrite waits for its verdict.
+    `connect`, `sent` and `Origin.close` are quick and may be called from the event loop; a thread of its own, from
+    `start` to `stop`, asks etcd.
+    """
 
     def __init__(self, servers: Callable[[], Iterable[TiDBServer]], is_open: Callable[[int], bool]) -> None:
         self._servers, self._is_open = servers, is_open
@@ -87,7 +91,9 @@ class Origins:
                 self._hurry.set()
 
     def is_gone(self, start_ts: int) -> bool:
-        """Whether the TiDB that sent this Prewrite is dead, for all that is known. Asks etcd, and so may take its time-out."""
+        """Whether the TiDB that sent this Prewrite is dead, for all that is known. Asks etcd, and so may take its
+        time-out.
+        """
         origin = self._of.get(start_ts)
         if origin is None or not origin.closed_at or not origin.servers:
             return False
@@ -102,7 +108,9 @@ class Origins:
         gone = all(server not in origin.servers and server.address in places and server.started for server in now)
         if gone:
             names = ", ".join(sorted(places))
-            _log.warning("the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides now", names, start_ts)
+            _log.warning(
+                "the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides now", names, start_ts
+            )
         return gone
 
     def _recent(self) -> list[TiDBServer]:

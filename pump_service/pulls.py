@@ -1,7 +1,8 @@
 """PullBinlogs on a lane connection: what the store yields goes out in batches, not message by message.
 
-grpcio hands every message of a stream from thread to thread, which costs more than reading it, and slows down the writers
-in the same process. Here a thread reads ahead, and the loop sends all that has gathered as the reader's windows allow.
+grpcio hands every message of a stream from thread to thread, which costs more than reading it, and slows down the
+writers in the same process. Here a thread reads ahead, and the loop sends all that has gathered as the reader's windows
+allow.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class Pulls:
         host = lane.host
         if not self._may_begin(host):
             self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
-            text = f"too many readers: {self._readers[host]} from this address, {self._readers.total()} in all, or begun too fast"
+            text = (
+                f"too many readers: {self._readers[host]} from this address, {self._readers.total()} in all, or begun"
+                " too fast"
+            )
             sender.out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
             return
         after = request.startFrom.offset
@@ -126,9 +130,7 @@ class Pulls:
 class _ReadAhead:
     """A thread that reads the store's stream, at most `_READ_AHEAD` bytes (or one message) ahead of the loop."""
 
-    def __init__(
-        self, store: Store, after: int, loop: asyncio.AbstractEventLoop, gone: Callable[[], None]
-    ) -> None:
+    def __init__(self, store: Store, after: int, loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
         """`gone` is called in the loop's thread when the thread has ended."""
         self.failure: Exception | None = None
         self._store = store

@@ -1,14 +1,15 @@
 """Asks TiKV what became of a transaction whose Commit or Rollback never reached the pump.
 
 The order matters. MvccGetByKey on the primary key only reads, so it is asked first and, for young transactions, alone:
-nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every transaction,
-or once the TiDB that sent it is gone, is KvCheckTxnStatus asked, which rolls back what it finds without a lock or with an expired
-one. Should that TiDB live after all, TiKV refuses its prewrite, and its client is told: the outcome is the same everywhere. The
-call is given the transaction's own start_ts as the caller's, which pushes nothing, and a TSO of PD's as the current one, because
-TiKV's clock follows it.
+nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every
+transaction, or once the TiDB that sent it is gone, is KvCheckTxnStatus asked, which rolls back what it finds without a
+lock or with an expired one. Should that TiDB live after all, TiKV refuses its prewrite, and its client is told: the
+outcome is the same everywhere. The call is given the transaction's own start_ts as the caller's, which pushes nothing,
+and a TSO of PD's as the current one, because TiKV's clock follows it.
 
-TiKV's garbage collection drops the record of a commit with the old version of the row. So of a transaction that began before its safe
-point nothing found means nothing: CheckTxnStatus would call a committed one rolled back. It isn't asked then, an operator is.
+TiKV's garbage collection drops the record of a commit with the old version of the row. So of a transaction that began
+before its safe point nothing found means nothing: CheckTxnStatus would call a committed one rolled back. It isn't asked
+then, an operator is.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ class TiKVResolver:
         self._max_txn_ms = max_txn_time_s * 1000
 
     def __call__(self, start_ts: int, prewrite_key: bytes) -> Verdict:
-        """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may still
-        commit. TiKVError or PDError if nobody answers, UndecidableError if nobody can: the verdict is never guessed."""
+        """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may
+        still commit. TiKVError or PDError if nobody answers, UndecidableError if nobody can: the verdict is never
+        guessed.
+        """
         failure: TiKVError | None = None
         locked = False
         try:
@@ -82,9 +85,10 @@ class TiKVResolver:
             return _PENDING
         if not locked and start_ts < self._pd.get_gc_safe_point():  # what commits later than that is kept
             raise UndecidableError(
-                f"TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which is later than its "
-                f"start: whether it committed can't be known. Compare its rows (GET /debug/binlog/{start_ts}) with upstream, then say "
-                f"PUT /verdict/{start_ts}/rollback, or PUT /verdict/{start_ts}/<commit_ts>, to this pump"
+                "TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which"
+                " is later than its start: whether it committed can't be known. Compare its rows (GET"
+                f" /debug/binlog/{start_ts}) with upstream, then say PUT /verdict/{start_ts}/rollback, or PUT"
+                f" /verdict/{start_ts}/<commit_ts>, to this pump"
             ) from failure
         status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, True)
         return _verdict(status, start_ts) or _PENDING

@@ -72,7 +72,8 @@ class PumpRPC:
         }
         handlers = [grpc.method_handlers_generic_handler("binlog.Pump", pump)]
         if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
-            # Asked in the place of Sluice's pipeline, which serves no port: it plans no window without listing the pumps first.
+            # Asked in the place of Sluice's pipeline, which serves no port: it plans no window without listing the
+            # pumps first.
             notify = {"Notify": grpc.unary_unary_rpc_method_handler(lambda request, context: b"")}
             handlers.append(grpc.method_handlers_generic_handler("binlog.Cistern", notify))
             service = WindowService(cluster_id, store, time_limit, self._stopping)

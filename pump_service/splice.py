@@ -18,7 +18,9 @@ _CONNECT_S = 5.0
 
 
 class Splices:
-    """The spliced connections; `grpc_path` is the Unix socket of the grpcio server. `admission` counts what they take."""
+    """The spliced connections; `grpc_path` is the Unix socket of the grpcio server. `admission` counts
+    what they take.
+    """
 
     def __init__(self, grpc_path: str, admission: Admission) -> None:
         self._grpc_path = grpc_path
@@ -99,8 +101,9 @@ class AckFilter:
 
 
 class Pipe(asyncio.Protocol):
-    """One end of a spliced connection; what it receives goes to `other`. The server's end is made with the client's as its
-    `other`, and makes itself known to it when it is connected."""
+    """One end of a spliced connection; what it receives goes to `other`. The server's end is made with the client's as
+    its `other`, and makes itself known to it when it is connected.
+    """
 
     def __init__(self, acks: AckFilter, other: Pipe | None) -> None:
         self._acks = acks

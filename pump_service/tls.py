@@ -11,7 +11,9 @@ from upstream.rpc import TLS
 
 
 def server_context(security: Security) -> ssl.SSLContext | None:
-    """A context that asks clients for certificates if a CA is set; None if TLS is off. OSError names what can't be read."""
+    """A context that asks clients for certificates if a CA is set; None if TLS is off. OSError names what can't be
+    read.
+    """
     if not security.on:
         return None
     reloader = _Reloader(security)
@@ -25,7 +27,9 @@ def server_context(security: Security) -> ssl.SSLContext | None:
 
 
 def client_tls(security: Security) -> TLS | None:
-    """What the pump's own connections to PD, etcd, TiKV and drainers use; None without a CA. OSError names what can't be read."""
+    """What the pump's own connections to PD, etcd, TiKV and drainers use; None without a CA. OSError names what can't
+    be read.
+    """
     if not security.ssl_ca:
         return None
     return TLS.from_settings(security.ssl_ca, security.ssl_cert, security.ssl_key)

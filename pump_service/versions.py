@@ -1,9 +1,10 @@
 """Keeps in TiKV what tells the end of this pump's unfinished transactions.
 
-Of a transaction whose Commit never came TiKV has the record, until its garbage collection drops it together with the row's old
-version: ten minutes later, as a rule, if the row was written again. A pump that was down for longer would then find nothing, as if
-the transaction had never happened. So the pump registers a service safe point at PD, as backups do: through there it needs nothing
-any more. It moves on every half minute; when the pump dies it stays for `ttl_s`.
+Of a transaction whose Commit never came TiKV has the record, until its garbage collection drops it together with the
+row's old version: ten minutes later, as a rule, if the row was written again. A pump that was down for longer would
+then find nothing, as if the transaction had never happened. So the pump registers a service safe point at PD, as
+backups do: through there it needs nothing any more. It moves on every half minute; when the pump dies it stays for
+`ttl_s`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class PD(Protocol):
 
 
 class KeptVersions:
-    """`settled_through(ts)`: through where every transaction that was acknowledged has its verdict, at most `ts`; None if that isn't
-    known now. A thread of its own between `start` and `stop`; with `ttl_s` 0 nothing is registered."""
+    """`settled_through(ts)`: through where every transaction that was acknowledged has its verdict, at most `ts`; None
+    if that isn't known now. A thread of its own between `start` and `stop`; with `ttl_s` 0 nothing is registered.
+    """
 
     def __init__(self, pd: PD, node_id: str, settled_through: Callable[[int], int | None], ttl_s: int) -> None:
         self._pd, self._settled_through, self._ttl_s = pd, settled_through, ttl_s
@@ -50,7 +52,9 @@ class KeptVersions:
             self._thread.join()
 
     def move_on(self) -> None:
-        """Registers how far this pump is. Without PD, or with one that doesn't know service safe points, it is only logged."""
+        """Registers how far this pump is. Without PD, or with one that doesn't know service safe points, it is only
+        logged.
+        """
         if not self._ttl_s:
             return
         try:
@@ -71,7 +75,9 @@ class KeptVersions:
     def _register(self, ts: int) -> None:
         least = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, ts)
         if least > ts:
-            self._report("TiKV has given up versions through %d already, a transaction that began at %d is unfinished", least, ts)
+            self._report(
+                "TiKV has given up versions through %d already, a transaction that began at %d is unfinished", least, ts
+            )
 
     def _report(self, text: str, *values: object) -> None:
         if time.monotonic() - self._reported >= _REPORT_S:

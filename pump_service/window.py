@@ -44,7 +44,9 @@ class WindowService:
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
     def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
-        """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the limits (0: none)."""
+        """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the
+        limits (0: none).
+        """
         self._check(request.cluster_id, context)
         if request.lo < 0 or request.fresh_ts < 0:
             context.abort(
@@ -55,7 +57,9 @@ class WindowService:
         try:
             reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
             with self._counting:
-                found = self._store.bounds(request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX)
+                found = self._store.bounds(
+                    request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX
+                )
         except StoreError as error:
             _abort(context, error)
         return pb.window.BoundsResponse(
@@ -89,7 +93,11 @@ class WindowService:
         now = time.monotonic()
         for context, since in list(self._progress.items()):
             if now - since > _STALLED_S:
-                _log.warning("the reader of a window (%s) took nothing for %.0f s: ended, as others wait", context.peer(), _STALLED_S)
+                _log.warning(
+                    "the reader of a window (%s) took nothing for %.0f s: ended, as others wait",
+                    context.peer(),
+                    _STALLED_S,
+                )
                 context.cancel()
 
     def _reach(self, ts: int, wait_s: float) -> int:
@@ -100,7 +108,9 @@ class WindowService:
             if may_wait:
                 self._waiting.release()
 
-    def _chunks(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
+    def _chunks(
+        self, request: pb.window.ReadRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.window.ReadResponse]:
         sink = _Chunks()
         try:
             with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:

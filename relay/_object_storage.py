@@ -1,7 +1,8 @@
 """The relay log's files in an object store: S3, Google Cloud Storage, Azure. See `relay.storage` for what is promised.
 
-A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it), so an upload that was given
-up and arrives late never takes the place of what was created meanwhile. A store that ignores the condition is refused.
+A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it), so an upload that
+was given up and arrives late never takes the place of what was created meanwhile. A store that ignores the condition is
+refused.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class ObjectStorage:
         with contextlib.suppress(FileNotFoundError):
             self._call(f"looking for {path}", obstore.head, path)
             raise FileExistsError(path)
-        return _ObjectSink(self, path, self._call(f"opening {path}", obstore.open_writer, path, buffer_size=_BUFFER_BYTES))
+        return _ObjectSink(
+            self, path, self._call(f"opening {path}", obstore.open_writer, path, buffer_size=_BUFFER_BYTES)
+        )
 
     def create(self, path: str, data: bytes) -> None:
         self._prove_condition()
@@ -98,7 +101,8 @@ class ObjectStorage:
 
     def entries(self, path: str) -> list[Entry]:
         found = [
-            Entry(_base(item["path"]), item["size"], item["last_modified"].timestamp()) for item in self._list(path)["objects"]
+            Entry(_base(item["path"]), item["size"], item["last_modified"].timestamp())
+            for item in self._list(path)["objects"]
         ]
         return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
@@ -126,8 +130,9 @@ class ObjectStorage:
                 self._proved = True
                 return
         raise RelayError(
-            f"{self.url}: the store replaced a file that was to be created only if it isn't there (If-None-Match), so a late upload "
-            "could replace a landed window; use a store or a version of it that honours the condition, or a file system"
+            f"{self.url}: the store replaced a file that was to be created only if it isn't there (If-None-Match), so a"
+            " late upload could replace a landed window; use a store or a version of it that honours the condition, or"
+            " a file system"
         )
 
     def _list(self, path: str) -> Any:

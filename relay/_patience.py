@@ -18,8 +18,9 @@ class Patience:
         self._seconds = seconds
 
     def call(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        """The function's result, or what it raises. Raises TimeoutError when it takes too long; it is left to itself then, so its
-        effect may still come."""
+        """The function's result, or what it raises. Raises TimeoutError when it takes too long; it is left to itself
+        then, so its effect may still come.
+        """
         answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
         def run() -> None:

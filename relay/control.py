@@ -1,12 +1,13 @@
-"""What operators ask of the running tasks: one small JSON object in the newest of ``control/<number>.json``, next to the windows.
+"""What operators ask of the running tasks: one small JSON object in the newest of ``control/<number>.json``, next to
+the windows.
 
     {"land_paused": false, "apply_paused": false, "apply_until_ts": null, "accepted": null}
 
-`apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window if need be, and waits
-there. `accepted`: the id of a refusal that applying goes on from all the same. Every key may be left out.
+`apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window if need be, and
+waits there. `accepted`: the id of a refusal that applying goes on from all the same. Every key may be left out.
 
-A change is a new file with the next number, created exclusively: of two who change at a time one begins anew, from what the other
-asked for. A file ``control.json`` of an earlier version counts as long as there is none.
+A change is a new file with the next number, created exclusively: of two who change at a time one begins anew, from what
+the other asked for. A file ``control.json`` of an earlier version counts as long as there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _FOLDER = "control"
 _NAME = re.compile(r"(\d{12})\.json\Z")
 _FORMER = "control.json"
 _KEPT = 64
-"""So many files are kept. Who changes what has become older than that is told so by the file before its own, which is gone."""
+"""So many files are kept. Who changes what has become older than that is told so by the file before its own, which is
+gone.
+"""
 _ATTEMPTS = 100
 
 
@@ -76,7 +79,9 @@ class ControlFile:
         return self._load()[1]
 
     def change(self, change: Callable[[Control], Control]) -> Control:
-        """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several times."""
+        """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several
+        times.
+        """
         for _ in range(_ATTEMPTS):
             number, before = self._load()
             after = change(before)
@@ -87,7 +92,9 @@ class ControlFile:
             except FileExistsError:
                 continue
             numbers = self._numbers()
-            if number not in numbers if number else numbers[-1] > _KEPT:  # changed often since it was read: the name was free again
+            if (
+                number not in numbers if number else numbers[-1] > _KEPT
+            ):  # changed often since it was read: the name was free again
                 self._storage.remove(_path(number + 1))
                 continue
             for old in numbers[:-_KEPT]:
@@ -107,7 +114,9 @@ class ControlFile:
                 if not number and not self._numbers():
                     return 0, Control()
             except ValueError as error:
-                raise RelayCorruptError(f"{self._storage.url}/{path}: {error}; correct the file, or remove it for what was asked for before") from None
+                raise RelayCorruptError(
+                    f"{self._storage.url}/{path}: {error}; correct the file, or remove it for what was asked for before"
+                ) from None
         raise RelayError(f"{self._storage.url}/{_FOLDER}: changed by others all the time; try again")
 
     def _numbers(self) -> list[int]:

@@ -3,7 +3,8 @@
     <url>/decisions/<commit_ts>.json        the decision; created exclusively, never changed, removed to take it back
     <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
 
-`<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore comes to the same result.
+`<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore comes to the same
+result.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class DecisionExistsError(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream. `replace`: in place of the DDL statement
-    there, `sql` is executed, statement by statement; may be empty."""
+    """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream. `replace`: in place of the DDL
+    statement there, `sql` is executed, statement by statement; may be empty.
+    """
 
     commit_ts: int
     action: str
@@ -99,7 +101,9 @@ class Decisions:
         return True
 
     def list(self, after_ts: int = -1, through_ts: int | None = None) -> list[Decision]:
-        """Decisions with after_ts < commit_ts <= through_ts, ascending. Raises RelayCorruptError, which names the file."""
+        """Decisions with after_ts < commit_ts <= through_ts, ascending. Raises RelayCorruptError, which
+        names the file.
+        """
         found = []
         for name in self._names():
             match = _NAME.match(name)
@@ -143,7 +147,8 @@ class Decisions:
             return None
         except (ValueError, TypeError) as error:
             raise RelayCorruptError(
-                f"decision {self._storage.url}/{path}: {error}; remove it with `sluice decisions remove {commit_ts}` and decide again"
+                f"decision {self._storage.url}/{path}: {error}; remove it with `sluice decisions remove {commit_ts}`"
+                " and decide again"
             ) from None
 
 

@@ -8,9 +8,9 @@
     <url>/control/<number>.json                        what operators ask for, the newest counts
     <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
 
-`<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its record
-exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers apart;
-a part without a record is waste, never data.
+`<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its
+record exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers
+apart; a part without a record is waste, never data.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _LOOKS = 3
 
 class _GoneError(RelayCorruptError):
     """A window record was listed and isn't there."""
+
+
 T = TypeVar("T")
 
 
@@ -72,7 +74,8 @@ class RelayLog:
     def write_part(self, lo: int, hi: int, token: str, n: int, batches: Iterable[pa.RecordBatch]) -> Part | None:
         """Write a part of the window (lo, hi], durable on return; None if there are no rows.
 
-        `token` and `n` make the name unique: no two attempts may share both. Raises RelayError, FileExistsError, OSError.
+        `token` and `n` make the name unique: no two attempts may share both. Raises RelayError, FileExistsError,
+        OSError.
         """
         if not _TOKEN.match(token):
             raise RelayError(f"token {token!r}: only letters, digits, '.' and '_' can be in a part's name")
@@ -165,8 +168,8 @@ class RelayLog:
                 # It may just have been landed, between the two looks.
                 if beyond is not None and beyond.lo != window.hi:
                     raise RelayGapError(
-                        f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {beyond.path} exists; "
-                        f"restore {window_path(window.hi)} from a copy"
+                        f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {beyond.path}"
+                        f" exists; restore {window_path(window.hi)} from a copy"
                     )
                 following = beyond
             window = following
@@ -198,8 +201,9 @@ class RelayLog:
         return ControlFile(self._storage).load()
 
     def change_control(self, change: Callable[[Control], Control]) -> Control:
-        """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times. What is asked for
-        now."""
+        """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times.
+        What is asked for now.
+        """
         return ControlFile(self._storage).change(change)
 
     def set_control(self, control: Control) -> None:
@@ -316,8 +320,8 @@ class RelayLog:
                 raise ValueError(f"the record is of the window that begins at {window.lo}")
         except ValueError as error:
             raise RelayCorruptError(
-                f"window record {self.url}/{path}: {error}; restore the file from a copy, or, while the pumps still hold "
-                "these commits, remove it and all later records and land again"
+                f"window record {self.url}/{path}: {error}; restore the file from a copy, or, while the pumps still"
+                " hold these commits, remove it and all later records and land again"
             ) from None
         return window
 
@@ -337,7 +341,9 @@ class Claim:
             owner: Any = json.loads(self._storage.read(self.path))
             token = owner["token"]
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-            raise ClaimLostError(f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved; start again") from None
+            raise ClaimLostError(
+                f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved; start again"
+            ) from None
         if token != self.token:
             raise ClaimLostError(
                 f"{self.role} was taken over by process {owner.get('pid')} on {owner.get('host')} "

@@ -1,10 +1,12 @@
 """Whose downstream it is: two small JSON objects next to the windows.
 
-    downstream.json   {"pipeline": "sluice-1a2b3c4d/5e6f", "downstream": "db:3306 tidb_binlog.checkpoint", "adopted": null, "begun": true}
+    downstream.json   {"pipeline": "sluice-1a2b/5e6f", "downstream": "db:3306 …", "adopted": null,
+                       "begun": true}
     stop.json         {"why": "…", "made_ms": 1}
 
-A relay log's changes go to one downstream. `pipeline` is what its checkpoint row says of who wrote it; `adopted` is the row as it
-was when this pipeline took it over from whoever wrote it before. A stop is there until an operator takes it away.
+A relay log's changes go to one downstream. `pipeline` is what its checkpoint row says of who wrote it; `adopted` is the
+row as it was when this pipeline took it over from whoever wrote it before. A stop is there until an operator takes it
+away.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Ownership:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """Read the file's content. Raises ValueError."""
-        return cls(**_fields(data, {"pipeline": (str,), "downstream": (str,), "adopted": (str, type(None)), "begun": (bool,)}))
+        return cls(
+            **_fields(data, {"pipeline": (str,), "downstream": (str,), "adopted": (str, type(None)), "begun": (bool,)})
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,8 @@ def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tup
 
 
 def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
-    """The record batches of a part, one after another: however large it is, one of them (about 8 MiB) is in memory at a time.
+    """The record batches of a part, one after another: however large it is, one of them (about 8 MiB) is in memory at a
+    time.
 
     Length and CRC-32C of the whole file are checked before the first. Raises RelayCorruptError.
     """
@@ -157,7 +158,9 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         while data := file.read(_READ_BYTES):
             crc = google_crc32c.extend(crc, data)
         if crc != part.crc32c:
-            raise RelayCorruptError(f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}; {way_out}")
+            raise RelayCorruptError(
+                f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}; {way_out}"
+            )
         file.seek(0)
         rows = 0
         try:
@@ -179,9 +182,9 @@ def iter_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) ->
 
     `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has them, of one window
     or of several. When two parts hold the same commit_ts the first one's rows count (TiDB repeated a write on another
-    pump: both are the same transaction). Works anywhere the URL can be reached, so also in a Spark executor. A part whose
-    commits lie apart from those of all others, such as that of a single large transaction, is never in memory as a whole.
-    Raises RelayCorruptError.
+    pump: both are the same transaction). Works anywhere the URL can be reached, so also in a Spark executor. A part
+    whose commits lie apart from those of all others, such as that of a single large transaction, is never in memory as
+    a whole. Raises RelayCorruptError.
     """
     storage = open_storage(url) if isinstance(url, str) else url
     described = [part if isinstance(part, Part) else Part.from_dict(part) for part in parts]
@@ -189,7 +192,9 @@ def iter_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) ->
         if len(group) == 1:
             yield from part_batches(storage, group[0])
         else:
-            yield from merge([pa.Table.from_batches(part_batches(storage, part), PART_SCHEMA) for part in group]).to_batches()
+            yield from merge(
+                [pa.Table.from_batches(part_batches(storage, part), PART_SCHEMA) for part in group]
+            ).to_batches()
 
 
 def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> pa.Table:

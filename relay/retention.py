@@ -2,8 +2,9 @@
 
     <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
 
-A consumer that applies windows notes from time to time how far it is. One that is given up keeps windows until its file is removed.
-The time to keep is counted back from the consumers' positions in the upstream's time, not by this machine's clock.
+A consumer that applies windows notes from time to time how far it is. One that is given up keeps windows until its file
+is removed. The time to keep is counted back from the consumers' positions in the upstream's time, not by this machine's
+clock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from relay.log import RelayLog
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"(\d+)([mhd])\Z")
 MIN_KEEP_MS = 3_600_000
-"""An upload that was given up may arrive late; a store refuses one that is older than 15 minutes. Until then its place is kept."""
+"""An upload that was given up may arrive late; a store refuses one that is older than 15 minutes. Until then its place
+is kept.
+"""
 
 
 def keep_ms(text: str) -> int:
@@ -58,7 +61,8 @@ class Consumers:
                 found[name.removesuffix(".json")] = int(entry["checkpoint_ts"])
             except (ValueError, KeyError, TypeError) as error:
                 raise RelayCorruptError(
-                    f"{self._relay.url}/{path}: {error!r}: nothing is removed while it can't be read; remove it if that consumer is gone"
+                    f"{self._relay.url}/{path}: {error!r}: nothing is removed while it can't be read; remove it if that"
+                    " consumer is gone"
                 ) from None
         return found
 

@@ -90,7 +90,9 @@ class Storage(Protocol):
 
 
 def open_storage(url: str) -> Storage:
-    """The store at a URL; a plain absolute path is a local directory. Raises RelayError for a URL nobody understands."""
+    """The store at a URL; a plain absolute path is a local directory. Raises RelayError for a URL nobody
+    understands.
+    """
     place = parse_url(url)
     if place.directory is not None:
         return LocalStorage(place.directory, url)

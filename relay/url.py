@@ -1,6 +1,7 @@
 """The relay log's URL: what is understood, and that no secret is in it.
 
-A URL is written to logs, `sluice status` and Spark jobs, so credentials in it are refused, and never repeated in the refusal.
+A URL is written to logs, `sluice status` and Spark jobs, so credentials in it are refused, and never repeated in the
+refusal.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from relay.errors import RelayError
 _S3_OPTIONS = ("region", "endpoint_override", "scheme")
 _OBJECT_STORES = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "abfs": "Azure", "abfss": "Azure"}
 CREDENTIALS = (
-    "take credentials out of the URL; they come from the environment of every process that opens the relay log, Spark's workers among "
-    "them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; GOOGLE_SERVICE_ACCOUNT; AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY), or "
-    "from the machine's role"
+    "take credentials out of the URL; they come from the environment of every process that opens the relay log, Spark's"
+    " workers among them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; GOOGLE_SERVICE_ACCOUNT; AZURE_STORAGE_ACCOUNT_NAME,"
+    " AZURE_STORAGE_ACCOUNT_KEY), or from the machine's role"
 )
 
 
@@ -40,17 +41,20 @@ def parse_url(url: str) -> Place:
     refuse_credentials(url)
     if parts.scheme not in _OBJECT_STORES:
         raise RelayError(
-            f"relay URL {url}: use file:///dir (a file system that all machines mount, for HDFS its NFS gateway), or s3://, gs://, "
-            "az://, abfss://, which can create a file only if it isn't there"
+            f"relay URL {url}: use file:///dir (a file system that all machines mount, for HDFS its NFS gateway), or"
+            " s3://, gs://, az://, abfss://, which can create a file only if it isn't there"
         )
     if not parts.netloc:
-        raise RelayError(f"relay URL {url}: the bucket is missing, as in {parts.scheme}://bucket{parts.path or '/relay'}")
+        raise RelayError(
+            f"relay URL {url}: the bucket is missing, as in {parts.scheme}://bucket{parts.path or '/relay'}"
+        )
     return Place(None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query)))
 
 
 def refuse_credentials(url: str) -> None:
-    """Raises RelayError for a URL that holds user information, or an option that may be a secret. A secret key may hold '/' or
-    '#', so it is looked for in what an unescaped one leaves behind, too."""
+    """Raises RelayError for a URL that holds user information, or an option that may be a secret. A secret key may hold
+    '/' or '#', so it is looked for in what an unescaped one leaves behind, too.
+    """
     parts = urlsplit(url)
     if parts.scheme == "":
         return

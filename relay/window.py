@@ -1,7 +1,7 @@
 """The window record: what the manifest keeps of a landed window.
 
-A record is one JSON object. Its last member, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so that
-a damaged record is never taken for a good one. Schemas and DDL effects are opaque here.
+A record is one JSON object. Its last member, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so
+that a damaged record is never taken for a good one. Schemas and DDL effects are opaque here.
 """
 
 from __future__ import annotations
@@ -48,11 +48,14 @@ class Window:
     """Transactions that operators had landing leave out: {commit_ts, start_ts, why}. Written only if there are any."""
 
     moved: tuple[Mapping[str, Any], ...] = ()
-    """DDL before lo that moved rows away (partitions dropped, truncated, exchanged) and by which some of the rows inside are still
-    written as if it had not happened. Written only if there are any."""
+    """DDL before lo that moved rows away (partitions dropped, truncated, exchanged) and by which some of the rows
+    inside are still written as if it had not happened. Written only if there are any.
+    """
     relaxed: Mapping[str, Any] = field(default_factory=dict)
-    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are in `tables`, doesn't hold to any more;
-    none, if they hold but for rows of partitions that are about to be dropped. Written only if there are any."""
+    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are in `tables`,
+    doesn't hold to any more; none, if they hold but for rows of partitions that are about to be dropped. Written only
+    if there are any.
+    """
 
     @property
     def path(self) -> str:
@@ -109,7 +112,13 @@ class Window:
         _expect(raw, "token", str)
         for name in ("tables", "timings_ms", "relaxed"):
             _expect(raw, name, dict)
-        for name, kind in (("parts", dict), ("ddls", dict), ("truncated_tables", int), ("skipped", dict), ("moved", dict)):
+        for name, kind in (
+            ("parts", dict),
+            ("ddls", dict),
+            ("truncated_tables", int),
+            ("skipped", dict),
+            ("moved", dict),
+        ):
             _expect(raw, name, list)
             for item in raw[name]:
                 if type(item) is not kind:

@@ -134,7 +134,8 @@ def test_pump(hole: BlackHole) -> None:
 
 def test_spark(hole: BlackHole) -> None:
     assert str(hole.port) in ends(
-        lambda: spark_session.attach(f"sc://127.0.0.1:{hole.port}", "test", timeout_s=1), spark_session.SparkUnavailableError
+        lambda: spark_session.attach(f"sc://127.0.0.1:{hole.port}", "test", timeout_s=1),
+        spark_session.SparkUnavailableError,
     )
     assert hole.accepted
 
@@ -170,9 +171,15 @@ def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.Monke
     url = f"s3://bucket/relay?region=r&endpoint_override=127.0.0.1:{hole.port}&scheme=http"
     storage = open_storage(url)
     calls: list[Callable[[], Any]] = [
-        lambda: storage.read("a"), lambda: storage.names("a"), lambda: storage.create("a", b""), lambda: storage.replace("a", b""),
-        lambda: storage.new_file("a"), lambda: storage.open("a"), lambda: storage.remove("a"), lambda: RelayLog(storage).last(),
-    ]  # fmt: skip
+        lambda: storage.read("a"),
+        lambda: storage.names("a"),
+        lambda: storage.create("a", b""),
+        lambda: storage.replace("a", b""),
+        lambda: storage.new_file("a"),
+        lambda: storage.open("a"),
+        lambda: storage.remove("a"),
+        lambda: RelayLog(storage).last(),
+    ]
     for call in calls:
         assert url in ends(call, TimeoutError)
     assert hole.accepted
@@ -180,7 +187,9 @@ def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.Monke
 
 def test_status_of_a_pipeline_none_of_whose_parts_answers(hole: BlackHole, tmp_path: Path) -> None:
     settings = Settings(
-        Upstream(f"http://127.0.0.1:{hole.port}"), Relay(f"file://{tmp_path}"), Downstream("127.0.0.1", hole.port, connect_timeout_s=1)
+        Upstream(f"http://127.0.0.1:{hole.port}"),
+        Relay(f"file://{tmp_path}"),
+        Downstream("127.0.0.1", hole.port, connect_timeout_s=1),
     )
     found: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: found.append(status(settings)), daemon=True)

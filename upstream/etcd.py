@@ -64,13 +64,15 @@ _RETRIED = {
 
 
 class EtcdClient:
-    """Thread-safe. `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them. Without `retries` every
-    URL is tried once: for those who ask again by themselves.
+    """Thread-safe. `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them. Without
+    `retries` every URL is tried once: for those who ask again by themselves.
 
     All calls raise EtcdError.
     """
 
-    def __init__(self, urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0, retries: bool = True) -> None:
+    def __init__(
+        self, urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0, retries: bool = True
+    ) -> None:
         self._urls = split_urls(urls)
         self._timeout_s = timeout_s
         self._retries = retries

@@ -50,7 +50,13 @@ IGNORED_ACTIONS = frozenset({27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59,
 resource groups."""
 
 MOVES_ROWS = frozenset(
-    {Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING}
+    {
+        Action.DROP_PARTITION,
+        Action.TRUNCATE_PARTITION,
+        Action.EXCHANGE_PARTITION,
+        Action.PARTITION_TABLE,
+        Action.REMOVE_PARTITIONING,
+    }
 )
 """Job types after which rows that were written by the definition before lie elsewhere, or nowhere."""
 
@@ -96,9 +102,10 @@ class Job:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], schema_state: int | None = None) -> "Job":
-        """From a job's JSON as the DDL job history holds it. `schema_state`: the binlog's ddl_schema_state, where the job
-        was found through a binlog: the history only knows the last state, the extra binlog of DROP COLUMN has an
-        earlier one."""
+        """From a job's JSON as the DDL job history holds it. `schema_state`: the binlog's ddl_schema_state, where the
+        job was found through a binlog: the history only knows the last state, the extra binlog of DROP COLUMN has an
+        earlier one.
+        """
         try:
             binlog, reorg = document.get("binlog") or {}, document.get("reorg_meta") or {}
             state = document.get("schema_state") if schema_state is None else schema_state
@@ -165,7 +172,9 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A job of MOVES_ROWS that is over, with the tables it changed as they were. `since`: the schema version of the job before it."""
+    """A job of MOVES_ROWS that is over, with the tables it changed as they were. `since`: the schema version of the job
+    before it.
+    """
 
     job: Job
     before: dict[int, Table]
@@ -233,8 +242,9 @@ class SchemaHistory:
         return table_id in self.truncated
 
     def apply(self, job: Job) -> Effect:
-        """Move on by one job and tell what it changed. Jobs that failed, jobs at or below the current schema version and
-        ignored types change nothing. Raises HistoryError when the job lacks what its type needs."""
+        """Move on by one job and tell what it changed. Jobs that failed, jobs at or below the current schema version
+        and ignored types change nothing. Raises HistoryError when the job lacks what its type needs.
+        """
         if not job.finished:
             return Effect()
         if job.starts_dropping_column:
@@ -374,7 +384,10 @@ class SchemaHistory:
 
 
 def _binary(effect: Effect) -> Effect:
-    return Effect({i: s and binary_schema(s) for i, s in effect.schemas.items()}, {i: t and binary_table(t) for i, t in effect.tables.items()})
+    return Effect(
+        {i: s and binary_schema(s) for i, s in effect.schemas.items()},
+        {i: t and binary_table(t) for i, t in effect.tables.items()},
+    )
 
 
 def _time_zone(location: Mapping[str, Any]) -> str:
@@ -384,7 +397,9 @@ def _time_zone(location: Mapping[str, Any]) -> str:
     if offset:
         return f"{'-' if offset < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
     name = str(location.get("name") or "")
-    return "Local" if name.lower() in ("local", "system") else name  # of TiDB's machine: no server knows it by this name
+    return (
+        "Local" if name.lower() in ("local", "system") else name
+    )  # of TiDB's machine: no server knows it by this name
 
 
 def _about(job: Job) -> str:
@@ -407,12 +422,15 @@ def _recovered_tables(args: Any) -> list[Mapping[str, Any]]:
     return [t["TableInfo"] for t in found or () if isinstance(t, Mapping) and t.get("TableInfo")]
 
 
-_TOKEN = re.compile(r"""`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|/\*.*?\*/|--[^\n]*|\#[^\n]*|\s+|([\w$\x80-\U0010ffff]+)|(.)""", re.DOTALL)
+_TOKEN = re.compile(
+    r"""`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|/\*.*?\*/|--[^\n]*|\#[^\n]*|\s+|([\w$\x80-\U0010ffff]+)|(.)""", re.DOTALL
+)
 
 
 def _renames(query: str) -> list[tuple[str | None, str | None]]:
-    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none. There are no strings in it, so
-    double quotes are around names, whatever the session's mode was."""
+    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none. There are no
+    strings in it, so double quotes are around names, whatever the session's mode was.
+    """
     words: list[tuple[str, bool]] = []  # a word, and whether it is a name for certain
     for tick, quoted, word, sign in _TOKEN.findall(query):
         if tick or quoted:

@@ -77,13 +77,17 @@ def read_schema_version(tikv: TiKVClient, ts: int) -> int:
 
 
 def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] | None:
-    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id" ...}; None without such a version."""
+    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id" ...}; None without such
+    a version.
+    """
     value = tikv.get(string_key(f"Diff:{version}"), ts)
     return None if not value else _object(value, f"schema version {version}'s diff")
 
 
 def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) -> dict[str, Any] | None:
-    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without such a table."""
+    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without
+    such a table.
+    """
     value = tikv.get(hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode()), ts)
     return None if not value else _object(value, f"table {table_id}")
 

@@ -232,7 +232,8 @@ class PDClient:
                     self.forget_leader(leader)
             if not backoff.wait("pd", 50, 3000):
                 raise PDError(
-                    f"PD did not answer {method} within {self._timeout_s:g} s (leader {leader}); last failure: {failure}"
+                    f"PD did not answer {method} within {self._timeout_s:g} s (leader {leader}); last failure:"
+                    f" {failure}"
                 )
 
     def _find_leader(self, backoff: Backoff) -> str:

@@ -40,8 +40,8 @@ class CommitsGoneError(PumpReadError):
 def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
     """The transactions with lo < commit_ts <= hi (TSO), as PumpReader.read gives them, by PullBinlogs.
 
-    The window is over when the pump has sent a timestamp at or beyond `hi`, be it a fake binlog's; nothing else ends it. Raises
-    PumpReadError, also when the pump stays silent for the reader's time-out, and CommitsGoneError.
+    The window is over when the pump has sent a timestamp at or beyond `hi`, be it a fake binlog's; nothing else ends
+    it. Raises PumpReadError, also when the pump stays silent for the reader's time-out, and CommitsGoneError.
     """
     import pyarrow
 
@@ -79,8 +79,9 @@ def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.Reco
 
 
 def as_prewrite(payload: bytes, host: str = "", commit_ts: int = 0) -> bytes:
-    """A merged binlog (type Commit, with the Prewrite's content) as the Prewrite it came from. PumpReadError if it is none;
-    `host` and `commit_ts` are for its words."""
+    """A merged binlog (type Commit, with the Prewrite's content) as the Prewrite it came from. PumpReadError if it is
+    none; `host` and `commit_ts` are for its words.
+    """
     if payload.startswith(_COMMIT_HEAD):  # as every Go or Python writer begins
         return _PREWRITE_HEAD + payload[len(_COMMIT_HEAD) :]
     try:
@@ -96,15 +97,16 @@ def as_prewrite(payload: bytes, host: str = "", commit_ts: int = 0) -> bytes:
 def check_not_purged(reader: PumpReader, lo: int) -> None:
     """Raise CommitsGoneError if the pump has given up commits after `lo` (TSO; 0: whatever there is will do).
 
-    Its own word for that is the metric ``binlog_pump_storage_gc_ts``, in ms, on the same port. PumpReadError if it can't be
-    had: going on without it might leave out transactions.
+    Its own word for that is the metric ``binlog_pump_storage_gc_ts``, in ms, on the same port. PumpReadError if it
+    can't be had: going on without it might leave out transactions.
     """
     if lo == 0:
         return
     purged_ms = _purged_ms(reader.host, reader.tls)
     if purged_ms > lo >> 18:
         raise CommitsGoneError(
-            f"pump {reader.host} has purged everything through {purged_ms << 18} (its gc), commits after {lo} were asked for"
+            f"pump {reader.host} has purged everything through {purged_ms << 18} (its gc), commits after {lo} were"
+            " asked for"
         )
 
 
@@ -155,8 +157,9 @@ class Follower:
         return lo >= self._base
 
     def bounds(self, lo: int) -> WindowBounds:
-        """The largest window after `lo` within the limits, at least one transaction. Raises PumpReadError once the stream
-        has broken, CommitsGoneError."""
+        """The largest window after `lo` within the limits, at least one transaction. Raises PumpReadError once the
+        stream has broken, CommitsGoneError.
+        """
         if time.monotonic() - self._checked > _CHECK_INTERVAL_S:
             check_not_purged(self._reader, lo)
             self._checked = time.monotonic()
@@ -197,7 +200,9 @@ class Follower:
         except PumpReadError as error:
             self._failure = error
         except Exception as error:  # else nobody would hear of it, and wait for ever
-            self._failure = PumpReadError(f"pump {self._reader.host}: following it failed after {self._seen}: {error!r}")
+            self._failure = PumpReadError(
+                f"pump {self._reader.host}: following it failed after {self._seen}: {error!r}"
+            )
 
     def _is_far(self) -> bool:
         return len(self._ahead) > 2 * self._max_transactions or self._ahead_bytes > 2 * self._max_bytes

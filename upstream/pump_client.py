@@ -1,7 +1,7 @@
 """Writes binlogs to pumps as TiDB does: a Prewrite to any pump, its Commit or Rollback to the same one.
 
-The rules are those of TiDB's own client, with two differences in favour of not losing anything: while no pump is available
-a Prewrite goes on trying until its time is over, and a Commit that can't be delivered is reported.
+The rules are those of TiDB's own client, with two differences in favour of not losing anything: while no pump is
+available a Prewrite goes on trying until its time is over, and a Commit that can't be delivered is reported.
 """
 
 from __future__ import annotations
@@ -99,13 +99,16 @@ class PumpClient:
             raise PumpWriteError("no pump is registered in PD; start a pump before writing binlogs")
 
     def prewrite(self, start_ts: int, payload: bytes) -> str:
-        """Writes a Prewrite binlog (a serialised binlog.Binlog); returns when it is durable, with the pump's node id."""
+        """Writes a Prewrite binlog (a serialised binlog.Binlog); returns when it is durable, with the
+        pump's node id.
+        """
         return self.prewrite_async(start_ts, payload).result()
 
     def finish(self, start_ts: int, payload: bytes) -> str:
         """Writes the Commit or Rollback binlog of a transaction to the pump that acknowledged its Prewrite.
 
-        PumpWriteError at once if no Prewrite with that start_ts was acknowledged to this client, or was finished already.
+        PumpWriteError at once if no Prewrite with that start_ts was acknowledged to this client, or was finished
+        already.
         """
         return self.finish_async(start_ts, payload).result()
 

@@ -83,7 +83,8 @@ class HashSelector:
 
 
 class ScoreSelector:
-    """In proportion to the registry's scores, evenly interleaved. Without any score, and on repeats: one after the other.
+    """In proportion to the registry's scores, evenly interleaved. Without any score, and on repeats: one after the
+    other.
 
     A pump with score 0 gets nothing while another has a score.
     """

@@ -99,8 +99,8 @@ class PumpReader:
         return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes)
 
     def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
-        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts int64,
-        payload large_binary. Decodes while it receives; close the iterator to stop early.
+        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts
+        int64, payload large_binary. Decodes while it receives; close the iterator to stop early.
         """
         import pyarrow
 
@@ -125,7 +125,8 @@ class PumpReader:
         """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by the original's
         PullBinlogs. Follows the pump until the iterator or the reader is closed.
 
-        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a fake binlog every 3 s.
+        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a fake binlog every 3
+        s.
         """
         request = pb.pump.PullBinlogReq(clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts))
         what = f"binlogs after {after_ts}"
@@ -223,7 +224,9 @@ class _Chunks(io.RawIOBase):
         return size
 
     def finish(self) -> None:
-        """Waits for the end of the call. Raises its error; ValueError if the Arrow stream had no end or goes on after it."""
+        """Waits for the end of the call. Raises its error; ValueError if the Arrow stream had no end or goes on after
+        it.
+        """
         while (chunk := self._next()) is not None:
             if chunk:
                 raise ValueError("data after the end of the Arrow stream")
@@ -252,7 +255,9 @@ class _Chunks(io.RawIOBase):
 
 
 class _SilenceGuard:
-    """Calls `cancel` when a `with` block over it lasts longer than `seconds`: grpc's next() has no time-out of its own."""
+    """Calls `cancel` when a `with` block over it lasts longer than `seconds`: grpc's next() has no
+    time-out of its own.
+    """
 
     def __init__(self, cancel: Callable[[], object], seconds: float) -> None:
         self.seconds = seconds

@@ -27,8 +27,8 @@ class RegistryError(Exception):
 class NodeStatus:
     """A pump or drainer as the registry shows it.
 
-    `host` is "ip:port". `state` is one of STATES. `max_commit_ts`: of a pump the greatest commit TSO it has sorted, of a
-    drainer the commit TSO through which it is done. `update_ts`: a TSO of about the last heartbeat.
+    `host` is "ip:port". `state` is one of STATES. `max_commit_ts`: of a pump the greatest commit TSO it has sorted, of
+    a drainer the commit TSO through which it is done. `update_ts`: a TSO of about the last heartbeat.
     """
 
     node_id: str

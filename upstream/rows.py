@@ -4,9 +4,9 @@
 `upstream.codec.row`) and give a RecordBatch: one column for each of `table.stored_columns`, named alike, then
 `_tidb_rowid` (int64) in tables without a clustered key. Column types and texts: `upstream.codec.column_value`.
 
-How: all rows move in lock step through the columns in the order in which TiDB writes them; a row that lacks a column stays
-where it is. Rows that aren't at their end then are tried again in the order of the first of them. What is left after
-that, and batches too small to be worth it, goes row by row through `upstream.codec.row`, counted in DecodeStats.
+How: all rows move in lock step through the columns in the order in which TiDB writes them; a row that lacks a column
+stays where it is. Rows that aren't at their end then are tried again in the order of the first of them. What is left
+after that, and batches too small to be worth it, goes row by row through `upstream.codec.row`, counted in DecodeStats.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,9 @@ _Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]  # column ids in order, wi
 
 
 class RowDecodeError(ValueError):
-    """A row that isn't what its table says. `row` counts from 0 in the batch, `offset` in the row's bytes (None when the
-    fault has no place)."""
+    """A row that isn't what its table says. `row` counts from 0 in the batch, `offset` in the row's bytes (None when
+    the fault has no place).
+    """
 
     def __init__(self, table: Table, row: int, offset: int | None, found: str) -> None:
         where = "" if offset is None else f", byte {offset}"
@@ -64,8 +65,10 @@ class RowDecodeError(ValueError):
 
 @dataclass(slots=True)
 class DecodeStats:
-    """How rows were decoded, summed over calls. `rows`: all (an update counts once). `small`: row by row because the batch
-    was small. `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded singly."""
+    """How rows were decoded, summed over calls. `rows`: all (an update counts once). `small`: row by row because the
+    batch was small. `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded
+    singly.
+    """
 
     rows: int = 0
     small: int = 0
@@ -142,7 +145,9 @@ class _Decoder:
         return result
 
     def _check_collations(self, row: bytes) -> None:
-        """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for texts, or keys that compare otherwise."""
+        """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for texts, or keys that
+        compare otherwise.
+        """
         try:
             new = shown_by_row(self.table, row)
         except CodecError:  # decoding says where
@@ -150,10 +155,14 @@ class _Decoder:
         if new is not None and new is is_binary(self.table):
             held, taken = ("beside its handle", "without") if new else ("in its handle only", "with")
             raise RowDecodeError(
-                self.table, 0, None,
-                f"it holds the text of its clustered key {held}, so the upstream has {'' if new else 'no '}new collations, and was landed as one {taken} them: "
-                f'set [upstream] new-collations = "{str(new).lower()}" and land again from the checkpoint, into an empty relay log',
-            )  # fmt: skip
+                self.table,
+                0,
+                None,
+                f"it holds the text of its clustered key {held}, so the upstream has {'' if new else 'no '}new"
+                f" collations, and was landed as one {taken} them: "
+                f'set [upstream] new-collations = "{str(new).lower()}" and land again from the checkpoint, into an'
+                " empty relay log",
+            )
 
     def _vectorised(self, rows: pa.Array) -> list[pa.RecordBatch]:
         buffer = Buffer(rows)
@@ -189,11 +198,11 @@ class _Decoder:
         ]
 
     def _table_shape(self) -> _Shape:
-        """The order in which TiDB writes columns: as in the table, those in change last, the hidden row id at the end."""
+        """The order in which TiDB writes columns: as in the table, those in change last, the hidden row
+        id at the end.
+        """
         key = self.table.handle_column if self.what == "insert" else None
-        shape = [
-            (c.id, FLAGS.get(c.kind, _ANY) if c.public else _ANY) for c in self.table.columns if c is not key
-        ]
+        shape = [(c.id, FLAGS.get(c.kind, _ANY) if c.public else _ANY) for c in self.table.columns if c is not key]
         if self.what != "insert" and self.table.handle_kind == "heap":
             shape.append((HANDLE_ID, (VARINT,)))
         return shape

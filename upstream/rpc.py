@@ -62,7 +62,9 @@ class TLS:
         return cls(Path(ssl_ca), Path(ssl_cert) if ssl_cert else None, Path(ssl_key) if ssl_key else None)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files. OSError names the one that can't be read; ValueError if only one of cert and key is given."""
+        """Reads the files. OSError names the one that can't be read; ValueError if only one of cert and
+        key is given.
+        """
         if (self.cert is None) != (self.key is None):
             raise ValueError("TLS needs both a client certificate and its key, or neither")
         return grpc.ssl_channel_credentials(

@@ -1,8 +1,8 @@
 """Schemas, tables, columns and indexes as TiDB's DDL jobs describe them.
 
 Built from the JSON of DBInfo and TableInfo, and written back as a small JSON document of our own that is part of every
-window record, so that rows can be decoded long after the upstream has changed. Column ids, not names or offsets, are what
-rows carry.
+window record, so that rows can be decoded long after the upstream has changed. Column ids, not names or offsets, are
+what rows carry.
 """
 
 import base64
@@ -221,14 +221,18 @@ class Index:
                 comment=info.get("comment") or "",
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise SchemaError(f"index {_name(info.get('idx_name'))!r}: its document lacks or garbles {error}") from error
+            raise SchemaError(
+                f"index {_name(info.get('idx_name'))!r}: its document lacks or garbles {error}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table, view or sequence (TableInfo) with the name of its schema. `columns` are in offset order and hold every
-    column, also those that are being added, dropped or changed. `partition`, `view`, `sequence` and `foreign_keys` are TiDB's
-    PartitionInfo, ViewInfo, SequenceInfo and FKInfos as they came; `auto_increment` is the AUTO_INCREMENT a statement set, 0 for none."""
+    column, also those that are being added, dropped or changed. `partition`, `view`, `sequence` and `foreign_keys` are
+    TiDB's PartitionInfo, ViewInfo, SequenceInfo and FKInfos as they came; `auto_increment` is the AUTO_INCREMENT a
+    statement set, 0 for none.
+    """
 
     id: int
     schema_id: int
@@ -284,8 +288,11 @@ class Table:
             )
         except (KeyError, TypeError, ValueError) as error:
             where = f"table {schema_name}.{_name(info.get('name'))}"
-            raise SchemaError(f"{where}: {error}" if isinstance(error, SchemaError) else
-                              f"{where}: its document lacks or garbles {error}") from error
+            raise SchemaError(
+                f"{where}: {error}"
+                if isinstance(error, SchemaError)
+                else f"{where}: its document lacks or garbles {error}"
+            ) from error
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object without what equals the default; `from_json` gives back an equal Table."""
@@ -323,7 +330,9 @@ class Table:
 
     @property
     def handle_kind(self) -> str:
-        """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or `"heap"` (hidden row id)."""
+        """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or `"heap"` (hidden row
+        id).
+        """
         return "int" if self.pk_is_handle else "common" if self.is_common_handle else "heap"
 
     @property

@@ -122,7 +122,9 @@ class TiKVClient:
     def get(self, key: bytes, ts: int) -> bytes | None:
         """The value of a key as of a TSO, None if it has none.
 
-        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a key that isn't there."""
+        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a key that isn't
+        there.
+        """
         backoff = self._backoff()
         while True:
             request = pb.tikv.GetRequest(key=key, version=ts)
@@ -178,7 +180,9 @@ class TiKVClient:
             for pair in response.pairs:
                 last = pair.key
                 yield pair.key, pair.value
-            backoff = self._backoff()  # all attempts at one step share one; what the caller does meanwhile doesn't count
+            backoff = (
+                self._backoff()
+            )  # all attempts at one step share one; what the caller does meanwhile doesn't count
             if len(response.pairs) >= limit:
                 key = last + b"\x00"
             elif not region.end_key:

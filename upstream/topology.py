@@ -19,8 +19,9 @@ PREFIX = "/topology/tidb/"
 
 
 class TiDBServer(NamedTuple):
-    """A server that lives, as far as etcd knows. `address` is host:port; together with `started` (Unix seconds, 0 if unknown)
-    it tells one process from the next at the same address."""
+    """A server that lives, as far as etcd knows. `address` is host:port; together with `started` (Unix seconds, 0 if
+    unknown) it tells one process from the next at the same address.
+    """
 
     address: str
     started: int

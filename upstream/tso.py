@@ -53,7 +53,8 @@ def parse_timestamp(text: str) -> int:
         ts = int(text)
         if ts > _MAX or (ts and physical_ms(ts) < 315_532_800_000):
             raise ValueError(
-                f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time like 2026-11-21T09:30:00"
+                f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time like"
+                " 2026-11-21T09:30:00"
             )
         return ts
     try:

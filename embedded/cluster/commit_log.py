@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 
 class CommitTime(NamedTuple):
-    """`wall_ms`: Unix ms at which the transaction with `commit_ts` committed; `transaction`: its number in a workload."""
+    """`wall_ms`: Unix ms at which the transaction with `commit_ts` committed; `transaction`: its number
+    in a workload.
+    """
 
     commit_ts: int
     wall_ms: float

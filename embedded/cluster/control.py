@@ -6,7 +6,8 @@
     GET  /commits?after=ts&limit=n  [[commit_ts, wall ms, transaction number or null], …] ascending, at most n
     POST /workload                  see embedded.workload.WorkloadOptions
     GET  /workload                  its state
-    POST /tidb                      {"address": host:port, "do": "start" | "begin" | "prewrite" | "commit" | "reconnect" | "isolate" | "kill", …}
+    POST /tidb                      {"address": host:port, "do": …}, one of start, begin, prewrite, commit, reconnect,
+                                    isolate, kill
 
 Errors are {"error": text} with status 400 (a wrong request) or 409 (not now).
 """

@@ -134,5 +134,6 @@ def _parse_job(value: bytes, recording: Recording) -> _Job:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError(
-            f"{recording.directory / 'tikv-meta.jsonl.gz'}: a DDL job that is no job ({error}); copy the recording again"
+            f"{recording.directory / 'tikv-meta.jsonl.gz'}: a DDL job that is no job ({error}); copy the recording"
+            " again"
         ) from error

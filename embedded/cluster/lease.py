@@ -25,7 +25,9 @@ class Lease:
     async def put(self, keys: Mapping[str, bytes], *, leased: bool) -> None:
         """Writes keys, under the lease or for good."""
         if not self._id:
-            answer = await self._channel.unary_unary("/etcdserverpb.Lease/LeaseGrant")(b"\x08" + encode_uvarint(self._ttl_s))
+            answer = await self._channel.unary_unary("/etcdserverpb.Lease/LeaseGrant")(
+                b"\x08" + encode_uvarint(self._ttl_s)
+            )
             self._id = _varint(answer, 2)
             self._keeper = asyncio.create_task(self._keep())
         call = self._channel.unary_unary("/etcdserverpb.KV/Put")

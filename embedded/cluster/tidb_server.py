@@ -53,7 +53,14 @@ class TiDBServer:
         host, _, port = self.address.rpartition(":")
         started = int(time.time())
         version = {"version": "8.0.11-TiDB-stand-in", "git_hash": "None"}
-        topology = {**version, "ip": host, "start_timestamp": started, "deploy_path": "/", "status_port": 10080, "labels": {}}
+        topology = {
+            **version,
+            "ip": host,
+            "start_timestamp": started,
+            "deploy_path": "/",
+            "status_port": 10080,
+            "labels": {},
+        }
         ident = str(uuid.uuid4())
         server = {
             **version,

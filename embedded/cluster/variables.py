@@ -1,7 +1,7 @@
 """The rows of `mysql.tidb` in the stand-in TiKV: what a cluster was bootstrapped with. Recordings don't hold them.
 
-A row's value: 0x80, a flag byte (0: small), u16 number of values, u16 number of NULLs, a byte for each column id, u16 where each value
-ends, the values; all little-endian (pingcap/tidb, util/rowcodec).
+A row's value: 0x80, a flag byte (0: small), u16 number of values, u16 number of NULLs, a byte for each column id, u16
+where each value ends, the values; all little-endian (pingcap/tidb, util/rowcodec).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _ROWS = (
 
 
 def put_variables(store: Store, new_collations: Callable[[], bool]) -> None:
-    """Put them there, from the beginning on, if there is such a table. `store` has TiDB's meta keys; `new_collations` may take a while."""
+    """Put them there, from the beginning on, if there is such a table. `store` has TiDB's meta keys; `new_collations`
+    may take a while.
+    """
     keys: Any = _Keys(store)
     info = find_table_info(keys, "mysql", "tidb", _NEWEST)
     if info is None:
@@ -33,7 +35,11 @@ def put_variables(store: Store, new_collations: Callable[[], bool]) -> None:
     for number, (name, value, comment) in enumerate(_ROWS, 1):
         handle = _BYTES_FLAG + encode_bytes(name.encode()) if table.is_common_handle else encode_int(number)
         texts = [text.encode() for text in (name, value or str(new_collations()), comment)]
-        store.put(b"t" + encode_int(table.id) + b"_r" + handle, _row([column.id for column in table.columns], texts), _BEGINNING)
+        store.put(
+            b"t" + encode_int(table.id) + b"_r" + handle,
+            _row([column.id for column in table.columns], texts),
+            _BEGINNING,
+        )
 
 
 class _Keys:

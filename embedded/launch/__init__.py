@@ -53,6 +53,22 @@ def build_parts(site: Site, dags: Path = REPOSITORY / "dags") -> dict[str, Part]
 
 
 __all__ = [
-    "LIVE", "LOOPBACK", "PART_NAMES", "PORT_NAMES", "PUMP_NAMES", "REPOSITORY", "MissingProgram", "NotReady", "Part", "Site",
-    "airflow_url", "base_environment", "build_parts", "connect", "drop_everything", "get_json", "password_file", "reset_runs",
-]  # fmt: skip
+    "LIVE",
+    "LOOPBACK",
+    "PART_NAMES",
+    "PORT_NAMES",
+    "PUMP_NAMES",
+    "REPOSITORY",
+    "MissingProgram",
+    "NotReady",
+    "Part",
+    "Site",
+    "airflow_url",
+    "base_environment",
+    "build_parts",
+    "connect",
+    "drop_everything",
+    "get_json",
+    "password_file",
+    "reset_runs",
+]

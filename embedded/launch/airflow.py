@@ -31,7 +31,11 @@ _COMPONENTS = {
     "airflow-dag-processor": ("dag-processor",),
     "airflow-triggerer": ("triggerer", "--skip-serve-logs"),
 }
-_HEALTH_KEY = {"airflow-scheduler": "scheduler", "airflow-dag-processor": "dag_processor", "airflow-triggerer": "triggerer"}
+_HEALTH_KEY = {
+    "airflow-scheduler": "scheduler",
+    "airflow-dag-processor": "dag_processor",
+    "airflow-triggerer": "triggerer",
+}
 _prepare_lock = threading.Lock()
 
 
@@ -62,14 +66,18 @@ def airflow(site: Site, dags: Path = REPOSITORY / "dags") -> list[Part]:
             prepare=lambda: _prepare(data, env),
             data=data,
             start_timeout_s=240,
-            summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}" if name == "airflow-api" else "",
+            summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}"
+            if name == "airflow-api"
+            else "",
         )
         for name, words in _COMPONENTS.items()
     ]
 
 
 def reset_runs(home: Path) -> None:
-    """Forget every DAG run: put the empty metadata database back that was kept after the first migration. Only while Airflow is down."""
+    """Forget every DAG run: put the empty metadata database back that was kept after the first migration. Only while
+    Airflow is down.
+    """
     data = home / "airflow"
     template = data / "empty.db"
     if template.exists():

@@ -24,9 +24,16 @@ def etcd(site: Site) -> Part:
         name="etcd",
         argv=(
             find_program("etcd", "etcd-server"),
-            "--name=sluice", f"--data-dir={data}", "--logger=zap", "--log-level=warn", "--log-outputs=stderr",
-            f"--listen-client-urls={client_url}", f"--advertise-client-urls={client_url}",
-            f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}", f"--initial-cluster=sluice={peer_url}",
+            "--name=sluice",
+            f"--data-dir={data}",
+            "--logger=zap",
+            "--log-level=warn",
+            "--log-outputs=stderr",
+            f"--listen-client-urls={client_url}",
+            f"--advertise-client-urls={client_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=sluice={peer_url}",
         ),
         # etcd refuses to start on ARM without this
         env={"ETCD_UNSUPPORTED_ARCH": "arm64"} if platform.machine() == "aarch64" else {},
@@ -35,4 +42,4 @@ def etcd(site: Site) -> Part:
         prepare=lambda: data.mkdir(parents=True, exist_ok=True, mode=0o700),
         data=data,
         summary=client_url,
-    )  # fmt: skip
+    )

@@ -21,7 +21,9 @@ _SOCKET_LIMIT = 100  # bytes that a Unix socket's path may have, a few less than
 
 
 def socket_path(site: Site) -> Path:
-    """MariaDB's Unix socket: in the state folder, or in the temporary folder if the path would be too long for a socket."""
+    """MariaDB's Unix socket: in the state folder, or in the temporary folder if the path would be too long for a
+    socket.
+    """
     path = site.data("mariadb") / "mariadb.sock"
     if len(os.fsencode(path)) > _SOCKET_LIMIT:
         path = Path(tempfile.gettempdir()) / f"sluice-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
@@ -29,7 +31,9 @@ def socket_path(site: Site) -> Path:
 
 
 def mariadb(site: Site) -> Part:
-    """The MariaDB server: root without a password, on loopback and its own socket only; durability as MariaDB has it by default."""
+    """The MariaDB server: root without a password, on loopback and its own socket only; durability as MariaDB has it by
+    default.
+    """
     data = site.data("mariadb") / "data"
     port = site.ports["mariadb"]
     as_root = ("--user=root",) if os.geteuid() == 0 else ()
@@ -44,9 +48,15 @@ def mariadb(site: Site) -> Part:
         draft = site.data("mariadb") / "data.new"
         shutil.rmtree(draft, ignore_errors=True)
         command = [
-            find_program("mariadb-install-db", "mariadb-server-core"), "--no-defaults", f"--datadir={draft}", f"--tmpdir={scratch}",
-            "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", *as_root,
-        ]  # fmt: skip
+            find_program("mariadb-install-db", "mariadb-server-core"),
+            "--no-defaults",
+            f"--datadir={draft}",
+            f"--tmpdir={scratch}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--skip-name-resolve",
+            *as_root,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env=base_environment(), timeout=120)
         if done.returncode:
             raise RuntimeError(f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-2000:]}")
@@ -59,18 +69,28 @@ def mariadb(site: Site) -> Part:
     return Part(
         name="mariadb",
         argv=(
-            find_program("mariadbd", "mariadb-server-core"), "--no-defaults", *as_root,
-            f"--datadir={data}", f"--socket={socket_path(site)}", f"--pid-file={site.data('mariadb') / 'mariadbd.pid'}",
-            f"--tmpdir={site.data('mariadb') / 'tmp'}", f"--port={port}", f"--bind-address={LOOPBACK}", "--skip-name-resolve",
-            "--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin", "--max-allowed-packet=1G",
-            "--innodb-buffer-pool-size=512M", "--log-warnings=1",
+            find_program("mariadbd", "mariadb-server-core"),
+            "--no-defaults",
+            *as_root,
+            f"--datadir={data}",
+            f"--socket={socket_path(site)}",
+            f"--pid-file={site.data('mariadb') / 'mariadbd.pid'}",
+            f"--tmpdir={site.data('mariadb') / 'tmp'}",
+            f"--port={port}",
+            f"--bind-address={LOOPBACK}",
+            "--skip-name-resolve",
+            "--character-set-server=utf8mb4",
+            "--collation-server=utf8mb4_bin",
+            "--max-allowed-packet=1G",
+            "--innodb-buffer-pool-size=512M",
+            "--log-warnings=1",
         ),
         ports={"mysql": port},
         probe=probe,
         prepare=prepare,
         data=site.data("mariadb"),
         summary=f"{LOOPBACK}:{port} user {USER}, no password",
-    )  # fmt: skip
+    )
 
 
 def connect(port: int, timeout_s: int = 2) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:

@@ -1,4 +1,6 @@
-"""What the stack has to know of a part to run it: one record a process, and the ways to ask a server whether it is ready."""
+"""What the stack has to know of a part to run it: one record a process, and the ways to ask a server whether it is
+ready.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,23 @@ def find_program(name: str, package: str) -> str:
 
 
 def base_environment() -> dict[str, str]:
-    """The environment every part gets: ours without settings for Airflow, Spark, Java and Python that a user has for other things."""
-    foreign = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "JAVA_TOOL", "JDK_JAVA", "ETCD", "MYSQL", "MARIADB", "SLUICE_", "PUMP_", "VIRTUAL_ENV")
+    """The environment every part gets: ours without settings for Airflow, Spark, Java and Python that a user has for
+    other things.
+    """
+    foreign = (
+        "AIRFLOW",
+        "SPARK_",
+        "PYSPARK_",
+        "PYTHON",
+        "JAVA_TOOL",
+        "JDK_JAVA",
+        "ETCD",
+        "MYSQL",
+        "MARIADB",
+        "SLUICE_",
+        "PUMP_",
+        "VIRTUAL_ENV",
+    )
     env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
     env["PYTHONPATH"] = str(REPOSITORY)

@@ -56,4 +56,4 @@ def _settings(site: Site, name: str, address: str, folder: Path) -> str:
         "log-file": "",
     }
     top = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items())
-    return f"# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = \"64 mib\"\n"
+    return f'# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = "64 mib"\n'

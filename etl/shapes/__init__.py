@@ -1,4 +1,6 @@
-"""What changes look like when a sink gets them. A shape is one module with a function `steps`; a sink names the one it takes."""
+"""What changes look like when a sink gets them. A shape is one module with a function `steps`; a sink names the one it
+takes.
+"""
 
 import importlib
 

@@ -74,7 +74,9 @@ def compact(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def datums(array: pa.Array) -> pa.LargeBinaryArray:
-    """TiDB datums of a column of decoded values: whole numbers as varint or uvarint, floats as float, all else as bytes; NULL as nil."""
+    """TiDB datums of a column of decoded values: whole numbers as varint or uvarint, floats as float, all else as
+    bytes; NULL as nil.
+    """
     kind = array.type
     if pa.types.is_floating(kind):
         bits = (numbers_of(array).astype(np.float64) + 0.0).view(np.uint64)  # no -0.0

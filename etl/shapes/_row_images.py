@@ -1,7 +1,7 @@
 """The rows of a segment for shapes that keep every change: decoded, with each value as the original Drainer has it.
 
-ENUM and SET stay numbers, TIMESTAMPs are in the wanted time zone, and virtual generated columns are there where TiDB wrote them,
-which is in deletes.
+ENUM and SET stay numbers, TIMESTAMPs are in the wanted time zone, and virtual generated columns are there where TiDB
+wrote them, which is in deletes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ Images = dict[str, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes of one kind in one table. `old` has updates and deletes, `new` inserts and updates; the other is empty. Columns by
-    name, in the table's order; ENUM and SET are uint64."""
+    """Changes of one kind in one table. `old` has updates and deletes, `new` inserts and updates; the other is empty.
+    Columns by name, in the table's order; ENUM and SET are uint64.
+    """
 
     table: Table
     kind: int
@@ -81,7 +82,9 @@ def find_zone(name: str) -> datetime.tzinfo:
 
 
 def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:
-    """TIMESTAMP texts in UTC as texts in `zone`; zero dates stay what they are. Each different one is converted once."""
+    """TIMESTAMP texts in UTC as texts in `zone`; zero dates stay what they are. Each different one is
+    converted once.
+    """
     if zone is _UTC or getattr(zone, "key", "") == "UTC" or len(texts) == 0:
         return texts
     coded = texts.dictionary_encode()
@@ -111,7 +114,9 @@ def _holds_virtual(table: Table, row: bytes) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _raw_table(table: Table, with_virtual: bool) -> Table:
-    """The table with its ENUMs and SETs as the numbers that rows hold and, if wanted, virtual columns as stored ones."""
+    """The table with its ENUMs and SETs as the numbers that rows hold and, if wanted, virtual columns as
+    stored ones.
+    """
     columns = tuple(_raw_column(column, with_virtual) for column in table.columns)
     return replace(table, columns=columns) if columns != table.columns else table
 
@@ -137,5 +142,3 @@ def _images(table: Table, batch: pa.RecordBatch | None, zone: datetime.tzinfo) -
         return {}
     times = {column.name for column in table.columns if column.kind == "timestamp"}
     return {name: in_zone(batch[name], zone) if name in times else batch[name] for name in batch.schema.names}
-
-

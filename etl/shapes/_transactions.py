@@ -1,6 +1,7 @@
 """Transactions as records of the binlogfile format, in transaction steps.
 
-    transaction  {"transactions", "more"}   payload: whole records (`etl.binlog_file`); or a piece of a single one that is too large
+    transaction  {"transactions", "more"}   payload: whole records (`etl.binlog_file`); or a piece of a single one that
+    is too large
                                             for a step, with "more": true on all its pieces but the last
 
 Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
@@ -40,9 +41,12 @@ def head(commit_ts: int, dml_bytes: int) -> bytes:
     return b"\x08\x00\x10" + encode_uvarint(commit_ts) + _TAG_DML + encode_uvarint(dml_bytes)
 
 
-def transaction_steps(transactions: Iterator[tuple[int, int, list[bytes | memoryview]]], step_bytes: int = STEP_BYTES) -> Iterator[Step]:
-    """Steps of transactions, given as (commit_ts, row changes, the DMLData in pieces), ascending. Raises ChangeError for one that
-    no reader could take."""
+def transaction_steps(
+    transactions: Iterator[tuple[int, int, list[bytes | memoryview]]], step_bytes: int = STEP_BYTES
+) -> Iterator[Step]:
+    """Steps of transactions, given as (commit_ts, row changes, the DMLData in pieces), ascending. Raises ChangeError
+    for one that no reader could take.
+    """
     waiting = bytearray()
     count = rows = last = 0
     for commit_ts, changes, dml in transactions:
@@ -50,8 +54,8 @@ def transaction_steps(transactions: Iterator[tuple[int, int, list[bytes | memory
         start = head(commit_ts, size)
         if len(start) + size > MAX_MESSAGE:
             raise ChangeError(
-                f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more than the {MAX_MESSAGE} that protobuf readers "
-                f"take: leave it out, `sluice txn skip {commit_ts}`, and copy its rows"
+                f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more than the {MAX_MESSAGE}"
+                f" that protobuf readers take: leave it out, `sluice txn skip {commit_ts}`, and copy its rows"
             )
         if waiting and len(waiting) + size > step_bytes:
             yield _step(last, waiting, rows, count)

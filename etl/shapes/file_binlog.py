@@ -1,8 +1,9 @@
 """Transactions as the original Drainer's file sink writes them (`upstream/proto/pb_binlog.proto`), and DDL statements.
 
-An event a changed row, in the order in which TiDB wrote them. Inserts and updates have the columns that a statement may set, deletes
-all that the row holds, generated ones too. A value is a datum: texts for DECIMAL, JSON and all times (TIMESTAMP in the wanted zone),
-numbers for ENUM, SET and BIT. In an update `value` is the old one and `changed_value` the new one.
+An event a changed row, in the order in which TiDB wrote them. Inserts and updates have the columns that a statement may
+set, deletes all that the row holds, generated ones too. A value is a datum: texts for DECIMAL, JSON and all times
+(TIMESTAMP in the wanted zone), numbers for ENUM, SET and BIT. In an update `value` is the old one and `changed_value`
+the new one.
 """
 
 from __future__ import annotations
@@ -27,11 +28,35 @@ from upstream.schema import Column
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _TYPE_NAMES = {
-    0: "unspecified", 1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 6: "null", 7: "timestamp", 8: "bigint",
-    9: "mediumint", 10: "date", 11: "time", 12: "datetime", 13: "year", 14: "date", 15: "varchar", 16: "bit", 0xF5: "json",
-    0xF6: "decimal", 0xF7: "enum", 0xF8: "set", 0xF9: "tinytext", 0xFA: "mediumtext", 0xFB: "longtext", 0xFC: "text",
-    0xFD: "var_string", 0xFE: "char", 0xFF: "geometry",
-}  # fmt: skip
+    0: "unspecified",
+    1: "tinyint",
+    2: "smallint",
+    3: "int",
+    4: "float",
+    5: "double",
+    6: "null",
+    7: "timestamp",
+    8: "bigint",
+    9: "mediumint",
+    10: "date",
+    11: "time",
+    12: "datetime",
+    13: "year",
+    14: "date",
+    15: "varchar",
+    16: "bit",
+    0xF5: "json",
+    0xF6: "decimal",
+    0xF7: "enum",
+    0xF8: "set",
+    0xF9: "tinytext",
+    0xFA: "mediumtext",
+    0xFB: "longtext",
+    0xFC: "text",
+    0xFD: "var_string",
+    0xFE: "char",
+    0xFF: "geometry",
+}
 
 
 def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:
@@ -56,7 +81,13 @@ def type_name(column: Column) -> str:
     """TiDB's name of a column's type, as both outputs of the original have it."""
     name = _TYPE_NAMES.get(column.tp, "")
     if column.charset == "binary":
-        return name.replace("text", "blob") if "text" in name else name.replace("char", "binary") if column.tp in (15, 0xFE) else name
+        return (
+            name.replace("text", "blob")
+            if "text" in name
+            else name.replace("char", "binary")
+            if column.tp in (15, 0xFE)
+            else name
+        )
     return name
 
 

@@ -6,8 +6,8 @@
     delete, load …
 
 Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
-transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others, and those of which
-something is taken back.
+transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others, and those of
+which something is taken back.
 """
 
 from __future__ import annotations
@@ -105,13 +105,19 @@ def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:
     return dispatch(count, np.concatenate(owners), np.concatenate(codes))
 
 
-def _folded(changes: TableChanges, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Codes of a key's old and new values, and which of them are no NULL. Values that any collation may call equal have one
-    code; None if that can't be told."""
+def _folded(
+    changes: TableChanges, names: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Codes of a key's old and new values, and which of them are no NULL. Values that any collation may call equal have
+    one code; None if that can't be told.
+    """
     columns = {column.name: column for column in changes.table.stored_columns}
     old, new = [], []
     for name in names:
-        pair = [_fold(comparable(images[name], columns.get(name)), columns.get(name)) for images in (changes.old, changes.new)]
+        pair = [
+            _fold(comparable(images[name], columns.get(name)), columns.get(name))
+            for images in (changes.old, changes.new)
+        ]
         if pair[0] is None or pair[1] is None:
             return None
         old.append(pair[0])

@@ -1,15 +1,16 @@
-"""Transactions as the original Drainer sends them to Kafka (`upstream/proto/secondary_binlog.proto`), and DDL statements.
+"""Transactions as the original Drainer sends them to Kafka (`upstream/proto/secondary_binlog.proto`), and DDL
+statements.
 
-A Table for each table that a transaction changes, with its columns and unique keys; a mutation a changed row, in the order in which
-TiDB wrote them. In an update `row` is the new one and `change_row` the old one. Values:
+A Table for each table that a transaction changes, with its columns and unique keys; a mutation a changed row, in the
+order in which TiDB wrote them. In an update `row` is the new one and `change_row` the old one. Values:
 
     int64_value, uint64_value   whole numbers; ENUM and SET as uint64_value
     double_value                FLOAT, DOUBLE
     string_value                text, DECIMAL, YEAR and all times (TIMESTAMP in the wanted zone)
     bytes_value                 binary strings, BIT (big-endian), JSON (its text)
 
-Unlike the original's, updates have every column's value: there, columns that the row doesn't hold are null. Hidden columns of
-expression indexes and keys over them are left out.
+Unlike the original's, updates have every column's value: there, columns that the row doesn't hold are null. Hidden
+columns of expression indexes and keys over them are left out.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def ddl_message(ddl: Mapping[str, Any]) -> bytes:
         table_name=str(ddl.get("table_name") or ""),
         ddl_query=str(ddl["query"]).encode("utf-8", "surrogateescape"),
     )
-    message: bytes = pb.secondary.Binlog(type=pb.secondary.DDL, commit_ts=int(ddl["commit_ts"]), ddl_data=data).SerializeToString()
+    message: bytes = pb.secondary.Binlog(
+        type=pb.secondary.DDL, commit_ts=int(ddl["commit_ts"]), ddl_data=data
+    ).SerializeToString()
     return message
 
 

@@ -1,4 +1,6 @@
-"""Net effects, a table at a time: all deletes, then all loads. For a downstream that takes a segment in one transaction."""
+"""Net effects, a table at a time: all deletes, then all loads. For a downstream that takes a segment in one
+transaction.
+"""
 
 from __future__ import annotations
 

@@ -43,18 +43,23 @@ class Segment:
     through: int
     """The commit timestamp at which the segment ends, where its commit step takes the checkpoint."""
     safe: bool = False
-    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all the same."""
+    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all
+    the same.
+    """
     time_zone: str = "UTC"
     """Of TIMESTAMPs, for shapes that write them as text without saying the zone."""
     partial: frozenset[int] = frozenset()
-    """Ids of tables of whose changes the event filter leaves some kinds out: what is downstream isn't what was upstream before."""
+    """Ids of tables of whose changes the event filter leaves some kinds out: what is downstream isn't what was upstream
+    before.
+    """
     sources: Mapping[int, str] = field(default_factory=dict)
     """For tables that are merged downstream, by id: the upstream's name of each."""
     left_out: tuple[int, ...] = ()
     """Commit timestamps of the transactions inside that are ignored."""
     replayed: bool = False
-    """A flight that was broken off: in tables whose rows are found by a key anything of it may be downstream. Whatever image of a row is
-    there goes, and what it is in the end comes; no other row may be in the way."""
+    """A flight that was broken off: in tables whose rows are found by a key anything of it may be downstream. Whatever
+    image of a row is there goes, and what it is in the end comes; no other row may be in the way.
+    """
     taken_back: Mapping[int, pa.Table] = field(default_factory=dict)
     """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
 
@@ -71,4 +76,6 @@ class Segment:
 
 
 Shape = Callable[[Segment, Timings, int], Iterator[Step]]
-"""From a segment to its steps for so many workers, all but the commit that ends it. Raises ChangeError and the row codec's errors."""
+"""From a segment to its steps for so many workers, all but the commit that ends it. Raises ChangeError and the row
+codec's errors.
+"""

@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from etl.sinks.kafka import KafkaSink
     from etl.sinks.mysql import MySQLSink
 
-__all__ = ["ApplyError", "Remembers", "Sink", "TakesOver", "Written", "open_sink", "read_checkpoint", "read_writer", "sink_shape"]
+__all__ = [
+    "ApplyError",
+    "Remembers",
+    "Sink",
+    "TakesOver",
+    "Written",
+    "open_sink",
+    "read_checkpoint",
+    "read_writer",
+    "sink_shape",
+]
 
 
 def open_sink(settings: Settings, cluster_id: int) -> Sink:

@@ -10,8 +10,8 @@ from etl.decided import REPLACED_BY
 from etl.filters import Filter
 
 _EVERYTHING = Filter()  # what filters leave out never becomes a step
-# SHARD_ROW_ID_BITS, TiFlash replicas, AUTO_ID_CACHE, AUTO_RANDOM_BASE, statistics options, TTL: without meaning in a MySQL, but a
-# reader of the file or topic may be a TiDB.
+# SHARD_ROW_ID_BITS, TiFlash replicas, AUTO_ID_CACHE, AUTO_RANDOM_BASE, statistics options, TTL: without meaning in a
+# MySQL, but a reader of the file or topic may be a TiDB.
 _FOR_TIDB = frozenset({16, 30, 39, 40, 58, 65, 66, 67})
 
 

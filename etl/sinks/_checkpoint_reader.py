@@ -11,9 +11,10 @@ _NO_SUCH_SCHEMA, _NO_SUCH_TABLE = 1049, 1146
 
 
 def read_checkpoint(settings: Settings, cluster_id: int, settled: bool = False) -> Checkpoint | None:
-    """Through where the downstream is complete at least; None if nobody has replicated to it yet. `settled`: wait for who is about to
-    commit, if the downstream is a database: who commits later has asked for operators' orders later. Raises CheckpointError,
-    DownstreamError and OSError when that can't be known."""
+    """Through where the downstream is complete at least; None if nobody has replicated to it yet. `settled`: wait for
+    who is about to commit, if the downstream is a database: who commits later has asked for operators' orders later.
+    Raises CheckpointError, DownstreamError and OSError when that can't be known.
+    """
     match settings.downstream.type:
         case "mysql":
             return _from_table(settings, cluster_id, settled)
@@ -33,8 +34,9 @@ def _from_file(file: SavepointFile) -> Checkpoint | None:
 
 
 def read_writer(settings: Settings, cluster_id: int) -> str | None:
-    """What the session that writes to the downstream, if that is a database, executes now: "" for nothing; None if there is no such
-    session, or the server can't tell. Raises DownstreamError."""
+    """What the session that writes to the downstream, if that is a database, executes now: "" for nothing; None if
+    there is no such session, or the server can't tell. Raises DownstreamError.
+    """
     downstream = settings.downstream
     session = MySQLSession(downstream)
     try:
@@ -51,7 +53,9 @@ def _from_table(settings: Settings, cluster_id: int, settled: bool) -> Checkpoin
     session = MySQLSession(downstream)
     try:
         session.connect()
-        return CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table).load(settled)
+        return CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table).load(
+            settled
+        )
     except DownstreamError as error:
         if error.code in (_NO_SUCH_SCHEMA, _NO_SUCH_TABLE):
             return None

@@ -30,8 +30,9 @@ _MAGIC = MAGIC.to_bytes(4, "little")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The newest file (None: there is none), the bytes in it, and the last commit timestamp that was found (TSO, 0 if none was
-    looked at)."""
+    """The newest file (None: there is none), the bytes in it, and the last commit timestamp that was found (TSO, 0 if
+    none was looked at).
+    """
 
     path: Path | None = None
     offset: int = 0
@@ -39,9 +40,10 @@ class End:
 
 
 def find_end(folder: Path, savepoint: Savepoint | None) -> End:
-    """Where the files end that are durable; what was written after the savepoint is cut off, and written again. Nothing less is safe:
-    after a write that failed, the page cache still holds what the disk doesn't, and tells nobody. Raises BinlogFileError when files
-    aren't as they were left, and OSError."""
+    """Where the files end that are durable; what was written after the savepoint is cut off, and written again. Nothing
+    less is safe: after a write that failed, the page cache still holds what the disk doesn't, and tells nobody. Raises
+    BinlogFileError when files aren't as they were left, and OSError.
+    """
     files = list_files(folder)
     if savepoint is None or savepoint.place is None:
         return _end_of_unknown(files)
@@ -51,8 +53,9 @@ def find_end(folder: Path, savepoint: Savepoint | None) -> End:
         indexes = [_index(path) for path in files]
         if place is None or place.index not in indexes:
             raise BinlogFileError(
-                f"{folder / savepoint.place} is not there, the file that the savepoint says was written last: bring the files back, or, to "
-                "begin a new folder of files at the savepoint's commitTS, remove the [sluice] part from the savepoint file"
+                f"{folder / savepoint.place} is not there, the file that the savepoint says was written last: bring the"
+                " files back, or, to begin a new folder of files at the savepoint's commitTS, remove the [sluice] part"
+                " from the savepoint file"
             )
         at = indexes.index(place.index)
         end, later = End(files[at], savepoint.offset, savepoint.checkpoint.commit_ts), files[at + 1 :]
@@ -70,11 +73,13 @@ def _cut(path: Path, offset: int) -> None:
     size = path.stat().st_size
     if size < offset:
         raise BinlogFileError(
-            f"{path} has {size} bytes, but {offset} were durable when the savepoint was written: somebody cut it, or the disk lost data. "
-            "Bring the file back, or begin at an earlier commitTS in a new folder"
+            f"{path} has {size} bytes, but {offset} were durable when the savepoint was written: somebody cut it, or"
+            " the disk lost data. Bring the file back, or begin at an earlier commitTS in a new folder"
         )
     if size > offset:
-        log.warning("%s: %d bytes were written after the savepoint: cut off; they are written again", path, size - offset)
+        log.warning(
+            "%s: %d bytes were written after the savepoint: cut off; they are written again", path, size - offset
+        )
         with path.open("r+b") as file:
             file.truncate(offset)
             os.fsync(file.fileno())
@@ -97,7 +102,10 @@ def _read_to_end(path: Path, may_cut: bool) -> End:
         for behind, message in read_file(path, offset):
             found = commit_ts_of(message)
             if found < commit_ts:
-                raise BinlogFileError(f"{path}: commit_ts {found} at byte {offset} follows {commit_ts}: two processes wrote to it; {_way_out(offset)}")
+                raise BinlogFileError(
+                    f"{path}: commit_ts {found} at byte {offset} follows {commit_ts}: two processes wrote to it;"
+                    f" {_way_out(offset)}"
+                )
             commit_ts, offset = found, behind
     except ValueError as error:
         raise BinlogFileError(f"{path}: the record at byte {offset} is {error}") from error
@@ -106,11 +114,14 @@ def _read_to_end(path: Path, may_cut: bool) -> End:
             raise
         damage: int = error.args[1]
         if not may_cut or path.name.endswith(COMPRESSED):
-            raise BinlogFileError(f"{error.args[0]}, and there are later files: bring back an undamaged copy") from error
+            raise BinlogFileError(
+                f"{error.args[0]}, and there are later files: bring back an undamaged copy"
+            ) from error
         if _readable_behind(path, damage):
             raise BinlogFileError(
-                f"{error.args[0]}, but behind it are whole ones: a Drainer went on behind what a crash had left, and no reader gets past it; "
-                f"{_way_out(damage)} and set commitTS in the savepoint file to {commit_ts}, so that the rest is written again"
+                f"{error.args[0]}, but behind it are whole ones: a Drainer went on behind what a crash had left, and no"
+                f" reader gets past it; {_way_out(damage)} and set commitTS in the savepoint file to {commit_ts}, so"
+                " that the rest is written again"
             ) from error
         log.warning("%s: cut off there; it is written again", error.args[0])
         with path.open("r+b") as file:
@@ -130,7 +141,9 @@ def _readable_behind(path: Path, damage: int) -> bool:
         while 0 <= at <= len(data) - HEADER.size:
             _, size = HEADER.unpack_from(data, at)
             end = at + HEADER.size + size
-            if end + FOOTER.size <= len(data) and FOOTER.unpack_from(data, end)[0] == google_crc32c.value(data[at + HEADER.size : end]):
+            if end + FOOTER.size <= len(data) and FOOTER.unpack_from(data, end)[0] == google_crc32c.value(
+                data[at + HEADER.size : end]
+            ):
                 return True
             at = data.find(_MAGIC, at + 1)
     return False

@@ -20,8 +20,9 @@ _TEMPORARY = ".tmp"
 
 
 class Upkeep:
-    """Works in a thread of its own, on files that are no longer written: never on the newest. Trouble is logged and left for the
-    next time. At most one thread a folder: who uses it holds the folder's lock."""
+    """Works in a thread of its own, on files that are no longer written: never on the newest. Trouble is logged and
+    left for the next time. At most one thread a folder: who uses it holds the folder's lock.
+    """
 
     def __init__(self, folder: Path, compress: bool, retention_days: int) -> None:
         """`retention_days`: how long finished files are kept, by their time of last change; 0: for ever."""
@@ -35,7 +36,9 @@ class Upkeep:
         self._thread: threading.Thread | None = None
 
     def clear_up(self) -> None:
-        """Remove what an interrupted upkeep left: unfinished copies, and files whose copy is finished. Raises OSError."""
+        """Remove what an interrupted upkeep left: unfinished copies, and files whose copy is finished.
+        Raises OSError.
+        """
         for path in self._folder.glob("binlog-*"):
             if path.name.endswith(_TEMPORARY) or path.with_name(path.name + COMPRESSED).exists():
                 path.unlink()
@@ -74,7 +77,11 @@ class Upkeep:
         if not self._keep_s:
             return
         for path in list_files(self._folder)[:-1]:  # the oldest first, so that no hole appears
-            if self._stopped.is_set() or path.name >= self.keep_from or path.stat().st_mtime > time.time() - self._keep_s:
+            if (
+                self._stopped.is_set()
+                or path.name >= self.keep_from
+                or path.stat().st_mtime > time.time() - self._keep_s
+            ):
                 return
             path.unlink()
             log.info("removed %s: older than %d days", path, self._keep_s // 86400)

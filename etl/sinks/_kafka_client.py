@@ -19,13 +19,26 @@ PARTITION = 0
 _TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless told otherwise
 _HEADROOM = 1 << 20
 _MAX_RECEIVE = 2**31 - 1
-_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.INVALID_PRODUCER_ID_MAPPING}
+_FENCED = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 _REFUSED = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION, KafkaError._UNSUPPORTED_FEATURE,
-    KafkaError.UNSUPPORTED_VERSION, KafkaError.TOPIC_EXCEPTION, KafkaError._INVALID_ARG, KafkaError.INVALID_TRANSACTION_TIMEOUT,
-}  # fmt: skip
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError._INVALID_ARG,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+}
 
 
 class KafkaUnavailableError(OSError):
@@ -34,7 +47,9 @@ class KafkaUnavailableError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """`next`: the offset that the next message gets. `last`: offset and value of the last message; None when there is none."""
+    """`next`: the offset that the next message gets. `last`: offset and value of the last message; None when there is
+    none.
+    """
 
     next: int
     last: tuple[int, bytes] | None
@@ -56,8 +71,9 @@ class KafkaClient:
         return f"topic {self.topic} on {self._options.brokers}"
 
     def producer(self) -> Producer:
-        """A producer that has shut out every earlier one of the same cluster and topic, whose transactions are settled then.
-        Raises as `told` says."""
+        """A producer that has shut out every earlier one of the same cluster and topic, whose transactions are settled
+        then. Raises as `told` says.
+        """
         common = self._common()
         try:
             producer = Producer({
@@ -81,15 +97,19 @@ class KafkaClient:
 
     def tail(self) -> Tail:
         """Where the partition ends, as of its last committed message. Raises as `told` says."""
-        consumer = Consumer({
-            **self._common(),
-            "group.id": self._transactional_id,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "receive.message.max.bytes": min(_MAX_RECEIVE, max(100_000_000, self._options.max_message_bytes + _HEADROOM)),
-        })  # fmt: skip
+        consumer = Consumer(
+            {
+                **self._common(),
+                "group.id": self._transactional_id,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "receive.message.max.bytes": min(
+                    _MAX_RECEIVE, max(100_000_000, self._options.max_message_bytes + _HEADROOM)
+                ),
+            }
+        )
         try:
             low, high = self._bounds(consumer)
             last, behind = None, 1
@@ -106,10 +126,16 @@ class KafkaClient:
     def _bounds(self, consumer: Consumer) -> tuple[int, int]:
         """(first offset there is, offset of the next message); (0, 0) when the topic doesn't exist yet."""
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(self.topic, PARTITION), timeout=self._options.timeout_s)
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(self.topic, PARTITION), timeout=self._options.timeout_s
+            )
             return max(0, low), max(0, high)
         except KafkaException as error:
-            if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):
+            if error.args[0].code() in (
+                KafkaError.UNKNOWN_TOPIC_OR_PART,
+                KafkaError._UNKNOWN_TOPIC,
+                KafkaError._UNKNOWN_PARTITION,
+            ):
                 return 0, 0
             raise
 
@@ -131,11 +157,15 @@ class KafkaClient:
                 return last
             else:
                 raise KafkaException(error)
-        raise KafkaUnavailableError(f"{self.address}: no answer to a read from offset {start} in {self._options.timeout_s} s{self._last_trouble}")
+        raise KafkaUnavailableError(
+            f"{self.address}: no answer to a read from offset {start} in {self._options.timeout_s}"
+            f" s{self._last_trouble}"
+        )
 
     def told(self, error: BaseException, doing: str) -> Exception:
-        """What to raise for an error of the client: CheckpointMovedError when another process has taken over, ApplyError when
-        trying again can't help, KafkaUnavailableError otherwise."""
+        """What to raise for an error of the client: CheckpointMovedError when another process has taken over,
+        ApplyError when trying again can't help, KafkaUnavailableError otherwise.
+        """
         if isinstance(error, KafkaUnavailableError):
             return KafkaUnavailableError(f"{self.address}, {doing}: {error}{self._last_trouble}")
         kafka = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
@@ -144,10 +174,13 @@ class KafkaClient:
             return ApplyError(text)
         code = kafka.code()
         if code in _FENCED:
-            return CheckpointMovedError(f"{text}: another process writes to the same topic for this cluster: stop one of the two")
+            return CheckpointMovedError(
+                f"{text}: another process writes to the same topic for this cluster: stop one of the two"
+            )
         if code in _TOO_LARGE:
             return ApplyError(
-                f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the brokers), or [kafka] max-message-bytes if it is below"
+                f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the brokers), or [kafka]"
+                " max-message-bytes if it is below"
             )
         if code in _REFUSED:
             return ApplyError(f"{text}{self._last_trouble}")
@@ -176,8 +209,10 @@ class KafkaClient:
 
 
 def reason(producer: Producer, error: BaseException) -> BaseException:
-    """What is behind an error that only says that something is wrong: a message thrown away, or, when the producer is broken for good
-    while the client calls back, a SystemError of Python's. A broken producer names the reason at the next call."""
+    """What is behind an error that only says that something is wrong: a message thrown away, or, when the producer is
+    broken for good while the client calls back, a SystemError of Python's. A broken producer names the reason at the
+    next call.
+    """
     code = error.args[0].code() if isinstance(error, KafkaException) else None
     if code not in (None, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE, KafkaError._FATAL):
         return error

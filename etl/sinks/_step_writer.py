@@ -30,10 +30,12 @@ class StepWriter:
         self._checkpoint = checkpoint or Checkpoint(0)
 
     def write(self, step: Step, safe: bool = False) -> None:
-        """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there already.
+        """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there
+        already.
 
-        Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying again
-        may help."""
+        Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying
+        again may help.
+        """
         safe = safe and step.full_name not in self._checkpoint.copied
         if step.detail.get("absent"):
             if safe:
@@ -54,8 +56,9 @@ class StepWriter:
         if engine:
             raise DownstreamError(
                 UNFIT,
-                f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no transactions: after a crash "
-                f"changes would be lost or doubled. Nothing was written to it. Way out: ALTER TABLE ... ENGINE = InnoDB there",
+                f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no"
+                " transactions: after a crash changes would be lost or doubled. Nothing was written to it. Way out:"
+                " ALTER TABLE ... ENGINE = InnoDB there",
             )
         self._session.known_tables.add(step.full_name)
 
@@ -87,48 +90,58 @@ class StepWriter:
             raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
 
     def _layout(self, step: Step) -> Layout:
-        """The step's layout without the columns that the server computes. Raises ApplyError where it may compute something else."""
+        """The step's layout without the columns that the server computes. Raises ApplyError where it may compute
+        something else.
+        """
         layout: Layout = step.detail["layout"]
         if not layout.get("generated"):
             return layout
         rows = self._session.query(
-            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
-            "COALESCE(GENERATION_EXPRESSION, '') <> ''",
+            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME ="
+            " %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
             (step.schema, step.table),
         )
         computed = {str(name).lower(): str(kind) for name, kind in rows}
         unsure = [name for name in layout.get("unsure", ()) if name.lower() in computed]
         if unsure:
-            what = f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the upstream"
+            what = (
+                f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the"
+                " upstream"
+            )
             changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[name.lower()]}" for name in unsure)
             way_out = (
-                f"Make them plain columns with the upstream's values: ALTER TABLE {self._names(step)[0]} {changes}; then compare the rows that are "
-                "there with the upstream's, and let the task go on"
+                f"Make them plain columns with the upstream's values: ALTER TABLE {self._names(step)[0]} {changes};"
+                " then compare the rows that are there with the upstream's, and let the task go on"
             )
             raise ApplyError(
-                f"table {step.full_name}, rows changed between commit_ts {step.detail['first_ts']} and {step.commit_ts}: {what}. {self._afterwards}. "
-                f"{way_out}",
+                f"table {step.full_name}, rows changed between commit_ts {step.detail['first_ts']} and"
+                f" {step.commit_ts}: {what}. {self._afterwards}. {way_out}",
                 f"{what}. {way_out}",
             )
         return {**layout, "left_out": [name for name in layout["generated"] if name.lower() in computed]}
 
     def _check_absent(self, step: Step) -> None:
-        """A table without a key, and changes that may be there already: if a row to be written or removed is there, is it the one or its
-        twin?"""
+        """A table without a key, and changes that may be there already: if a row to be written or removed is there, is
+        it the one or its twin?
+        """
         try:
             there = self._still_there(step) if step.kind == "delete" else self._there_already(step)
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if there:
             told = (
-                ("removed", "still: a Drainer did not remove them before it broke off, or these are others that look the same")
+                (
+                    "removed",
+                    "still: a Drainer did not remove them before it broke off, or these are others that look the same",
+                )
                 if step.kind == "delete"
                 else ("written", "already: a Drainer wrote them before it broke off, or others look the same")
             )
             raise ApplyError(
-                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts "
-                f"{step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing tells which. "
-                f"Nothing of this batch was committed. {self._way_out(step, self._names(step)[0], self._columns(step))}"
+                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts"
+                f" {step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing"
+                " tells which. Nothing of this batch was committed."
+                f" {self._way_out(step, self._names(step)[0], self._columns(step))}"
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
@@ -145,10 +158,12 @@ class StepWriter:
     def _way_out(self, step: Step, target: str, names: list[str]) -> str:
         columns, at = ", ".join(names), self._checkpoint.commit_ts
         return (
-            f"Ways out: start the Drainer again and stop it with binlogctl pause-drainer, if it gets to its end; or make the table what it was upstream at the "
-            f"checkpoint. What it was: SET @@tidb_snapshot = '{at}'; SELECT {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: "
-            f"SELECT {columns}, COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of the table as of that "
-            f"snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied {step.full_name}`"
+            "Ways out: start the Drainer again and stop it with binlogctl pause-drainer, if it gets to its end; or"
+            f" make the table what it was upstream at the checkpoint. What it was: SET @@tidb_snapshot = '{at}'; SELECT"
+            f" {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: SELECT {columns},"
+            f" COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of"
+            f" the table as of that snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied"
+            f" {step.full_name}`"
         )
 
     def _still_there(self, step: Step) -> int:
@@ -184,13 +199,17 @@ class StepWriter:
 
     def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
         if step.detail.get("source"):
-            keys += f"{'; ' if keys else ''}{step.full_name} merges {step.detail['source']} with other tables: has one of them the same key?"
+            keys += (
+                f"{'; ' if keys else ''}{step.full_name} merges {step.detail['source']} with other tables: has one of"
+                " them the same key?"
+            )
         return ApplyError(
-            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts {step.detail['first_ts']} and "
-            f"{step.commit_ts}: {found}{f' ({keys})' if keys else ''}. {self._afterwards}. Somebody else wrote to "
-            f"{self._session.address}, or it did not begin as a copy of the upstream at its checkpoint: repair these rows there, "
-            f"or copy the table again, then start again. `sluice relay show {step.commit_ts} --rows --table {step.full_name}` shows the changes, "
-            "`sluice txn skip COMMIT_TS` leaves one transaction out",
+            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
+            f" {step.detail['first_ts']} and {step.commit_ts}: {found}{f' ({keys})' if keys else ''}."
+            f" {self._afterwards}. Somebody else wrote to {self._session.address}, or it did not begin as a copy of the"
+            " upstream at its checkpoint: repair these rows there, or copy the table again, then start again. `sluice"
+            f" relay show {step.commit_ts} --rows --table {step.full_name}` shows the changes, `sluice txn skip"
+            " COMMIT_TS` leaves one transaction out",
             f"{found}{f' ({keys})' if keys else ''}",
         )
 

@@ -1,9 +1,9 @@
 """Writes transactions to binlog files in the original Drainer's format (`etl.binlog_file`), exactly once.
 
-Data is synced before the savepoint moves, and the savepoint says up to which byte the files are durable. Whatever went wrong, a run begins
-with cutting off what lies behind that byte: a write that failed can't be told from one that is still in the page cache. If the files have
-become shorter than that, data was lost and nothing is written. A Drainer's files have no such savepoint: they are read to the last whole
-record.
+Data is synced before the savepoint moves, and the savepoint says up to which byte the files are durable. Whatever went
+wrong, a run begins with cutting off what lies behind that byte: a write that failed can't be told from one that is
+still in the page cache. If the files have become shorter than that, data was lost and nothing is written. A Drainer's
+files have no such savepoint: they are read to the last whole record.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class FileSink:
                     if ddl is not None:
                         self._write(memoryview(encode_record(ddl_message(ddl))), False)
                         written.ddls += 1
-                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(
+                        step.commit_ts, step.detail.get("schema_version")
+                    )
                     written.ddl_s += time.perf_counter() - started
                 case "commit":
                     confirm(step)
@@ -146,7 +148,9 @@ class FileSink:
             self._start_upkeep()
 
     def _write(self, data: memoryview, more: bool) -> None:
-        """Append whole records, or a piece of one with `more` to come; a record that reaches the limit is a file's last."""
+        """Append whole records, or a piece of one with `more` to come; a record that reaches the limit is a file's
+        last.
+        """
         if self._within or more or self._room > len(data):
             self._append(data)
             self._within = more
@@ -207,7 +211,9 @@ class FileSink:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CheckpointMovedError(f"another process writes binlog files to {self._folder}: stop one of the two") from error
+            raise CheckpointMovedError(
+                f"another process writes binlog files to {self._folder}: stop one of the two"
+            ) from error
 
     def _start_upkeep(self) -> None:
         self._upkeep_due = time.monotonic() + _UPKEEP_INTERVAL_S

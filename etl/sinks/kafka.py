@@ -1,8 +1,9 @@
 """Sends transactions to a Kafka topic in the original Drainer's format, one message each, exactly once.
 
-Messages go out in Kafka transactions, one for what lies between two commit steps. Beginning anew shuts out the process that wrote before
-and settles what it left open; after that the last committed message of the topic tells where to go on. The savepoint file remembers
-what no message tells: how far an upstream without changes was followed, and how far the topic had come.
+Messages go out in Kafka transactions, one for what lies between two commit steps. Beginning anew shuts out the process
+that wrote before and settles what it left open; after that the last committed message of the topic tells where to go
+on. The savepoint file remembers what no message tells: how far an upstream without changes was followed, and how far
+the topic had come.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class KafkaSink:
                     if ddl is not None:
                         self._send(ddl_message(ddl))
                         written.ddls += 1
-                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(
+                        step.commit_ts, step.detail.get("schema_version")
+                    )
                     written.ddl_s += time.perf_counter() - started
                 case "commit":
                     confirm(step)
@@ -121,8 +124,9 @@ class KafkaSink:
         commit_ts = commit_ts_of(message)
         if len(message) > self._options.max_message_bytes:
             raise ApplyError(
-                f"{self.address}: the transaction at commit_ts {commit_ts} is a message of {len(message)} bytes, [kafka] max-message-bytes is "
-                f"{self._options.max_message_bytes}: raise it, and max.message.bytes of the topic, or leave it out: `sluice txn skip {commit_ts}`"
+                f"{self.address}: the transaction at commit_ts {commit_ts} is a message of {len(message)} bytes,"
+                f" [kafka] max-message-bytes is {self._options.max_message_bytes}: raise it, and max.message.bytes of"
+                f" the topic, or leave it out: `sluice txn skip {commit_ts}`"
             )
         producer = self._connected()
         doing = f"sending commit_ts {commit_ts} ({len(message)} bytes)"
@@ -137,7 +141,9 @@ class KafkaSink:
                     break
                 except BufferError:  # what is on the way must arrive first
                     if time.monotonic() > deadline:
-                        raise KafkaUnavailableError(f"{self.address}, {doing}: nothing was taken for {self._options.timeout_s} s") from None
+                        raise KafkaUnavailableError(
+                            f"{self.address}, {doing}: nothing was taken for {self._options.timeout_s} s"
+                        ) from None
                     producer.poll(0.05)
             producer.poll(0)
         except (KafkaException, SystemError) as error:
@@ -152,7 +158,9 @@ class KafkaSink:
                 left = producer.flush(self._options.timeout_s)
                 self._check_refused(doing)
                 if left:
-                    raise KafkaUnavailableError(f"{self.address}, {doing}: {left} messages were not taken in {self._options.timeout_s} s")
+                    raise KafkaUnavailableError(
+                        f"{self.address}, {doing}: {left} messages were not taken in {self._options.timeout_s} s"
+                    )
                 producer.commit_transaction(self._options.timeout_s)
             except (KafkaException, SystemError) as error:
                 self._check_refused(doing)
@@ -181,7 +189,8 @@ class KafkaSink:
             return commit_ts_of(message)
         except ValueError as error:
             raise ApplyError(
-                f"{self.address}: the message at offset {offset} is {error}: somebody else writes to this topic; give Sluice one of its own"
+                f"{self.address}: the message at offset {offset} is {error}: somebody else writes to this topic; give"
+                " Sluice one of its own"
             ) from error
 
     def _check_place(self, found: Savepoint | None, next_offset: int) -> None:
@@ -190,9 +199,10 @@ class KafkaSink:
         # Kept messages may have been removed by age; their offsets are never used again.
         if next_offset <= found.offset:
             raise ApplyError(
-                f"{self.address} ends before offset {found.offset}, which was delivered by commitTS {found.checkpoint.commit_ts}: it was made "
-                "anew, or lost messages. To go on at that commitTS all the same, remove the [sluice] part from the savepoint file "
-                f"{self._savepoint.path}; to send the topic's content again, set an earlier commitTS there too"
+                f"{self.address} ends before offset {found.offset}, which was delivered by commitTS"
+                f" {found.checkpoint.commit_ts}: it was made anew, or lost messages. To go on at that commitTS all the"
+                f" same, remove the [sluice] part from the savepoint file {self._savepoint.path}; to send the topic's"
+                " content again, set an earlier commitTS there too"
             )
 
 

@@ -1,11 +1,13 @@
 """Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
 
-One process at a time: `recover` ends the sessions of the one before (`etl._writer_lock`) and puts a token of its own into the
-checkpoint row, which every transaction locks and compares before it commits, and every other statement before it runs.
+One process at a time: `recover` ends the sessions of the one before (`etl._writer_lock`) and puts a token of its own
+into the checkpoint row, which every transaction locks and compares before it commits, and every other statement before
+it runs.
 
-Crash-safe by construction: every commit moves the checkpoint row from the place it was locked at, so whatever happened to a
-connection or a process, the row tells what is done. A DDL statement commits by itself; before it, its job and a fingerprint
-of what it affects go into the checkpoint row. Found there later: fingerprint as before, it did not run; else it did.
+Crash-safe by construction: every commit moves the checkpoint row from the place it was locked at, so whatever happened
+to a connection or a process, the row tells what is done. A DDL statement commits by itself; before it, its job and a
+fingerprint of what it affects go into the checkpoint row. Found there later: fingerprint as before, it did not run;
+else it did.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ _REFUSAL = 4000  # characters of a refusal that are kept
 
 
 class MySQLSink:
-    """A database that speaks the MySQL protocol, written by one session: what lies between two commit steps is one transaction."""
+    """A database that speaks the MySQL protocol, written by one session: what lies between two commit steps is one
+    transaction.
+    """
 
     shape = "net"
     _upstream: Upstream | None = None
@@ -111,9 +115,10 @@ class MySQLSink:
             )  # fmt: skip
             if found.flight.rules not in ("", self._rules):
                 raise ApplyError(
-                    f"changes between commit_ts {found.commit_ts} and {found.flight.until} are on {self.address} in part, written under another "
-                    "[filter] or other [[route]] rules. Way out: go on with the former rules until the checkpoint is past "
-                    f"{found.flight.until} (`sluice run-until {found.flight.until}`), then change them"
+                    f"changes between commit_ts {found.commit_ts} and {found.flight.until} are on {self.address} in"
+                    " part, written under another [filter] or other [[route]] rules. Way out: go on with the former"
+                    f" rules until the checkpoint is past {found.flight.until} (`sluice run-until"
+                    f" {found.flight.until}`), then change them"
                 )
         if found is not None and found.needs_safe_mode and not found.safe_until:
             self._begin()
@@ -121,8 +126,9 @@ class MySQLSink:
         return self._checkpoint
 
     def _claim(self) -> None:
-        """Read the row and put a new token into it, so that nobody else commits any more. Raises CheckpointMovedError if somebody else
-        has claimed it since this process did: who was taken over doesn't take over again."""
+        """Read the row and put a new token into it, so that nobody else commits any more. Raises CheckpointMovedError
+        if somebody else has claimed it since this process did: who was taken over doesn't take over again.
+        """
         found = self._table.load(settled=True)
         process = found.process if found else None
         if self._accepted is not None and process not in self._accepted:
@@ -146,7 +152,9 @@ class MySQLSink:
     def _fresh_ts(self) -> int:
         """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp taken now."""
         if self._upstream is None:
-            raise ApplyError(f"the checkpoint on {self.address} was left inconsistent; going on from there needs PD, and none is set")
+            raise ApplyError(
+                f"the checkpoint on {self.address} was left inconsistent; going on from there needs PD, and none is set"
+            )
         with PDClient(self._upstream.pd_urls, tls=self._upstream.tls()) as pd:
             return pd.tso()
 
@@ -159,8 +167,10 @@ class MySQLSink:
         return written
 
     def remember(self, refusal: str, decided: Sequence[int]) -> None:
-        """Note in the checkpoint row that a flight was refused, so that nobody writes it again before operators have decided. Without
-        a flight nothing of what was refused is downstream, and the next attempt checks it as this one did."""
+        """Note in the checkpoint row that a flight was refused, so that nobody writes it again before operators have
+        decided. Without a flight nothing of what was refused is downstream, and the next attempt checks it as this one
+        did.
+        """
         before = self._checkpoint
         if before is None or before.flight is None:
             return
@@ -169,7 +179,14 @@ class MySQLSink:
                 self._session.rollback()
             self._in_transaction = self._locked = False
             self._begin()
-            self._save(replace(before, flight=replace(before.flight, refused=Refusal(secrets.token_hex(4), refusal[:_REFUSAL], tuple(decided)))))
+            self._save(
+                replace(
+                    before,
+                    flight=replace(
+                        before.flight, refused=Refusal(secrets.token_hex(4), refusal[:_REFUSAL], tuple(decided))
+                    ),
+                )
+            )
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
@@ -208,10 +225,11 @@ class MySQLSink:
         if least and (wrong := missing(self._session, int(ddls[least - 1]["commit_ts"]))):
             if (ddl := not_replayable(ddls[:least])) is not None:
                 raise DdlError(
-                    f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the tables on {self.address} look as "
-                    f"if it had run, but not all that was committed before it is there: {wrong}. Did somebody else make this change there? Then "
-                    "undo it, and let the task go on. If it was the Drainer, and the rows are right as they are, set \"commitTS\" in the "
-                    "checkpoint to this commit_ts"
+                    f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the"
+                    f" tables on {self.address} look as if it had run, but not all that was committed before it is"
+                    f" there: {wrong}. Did somebody else make this change there? Then undo it, and let the task go on."
+                    ' If it was the Drainer, and the rows are right as they are, set "commitTS" in the checkpoint to'
+                    " this commit_ts"
                 )
             least = 0  # written again on the tables as they are; the DDL finds that it is done
         self._session.query("COMMIT")
@@ -221,7 +239,9 @@ class MySQLSink:
             commit_ts = int(ddls[least - 1]["commit_ts"])
             log.info("everything through the DDL at commit_ts %s is downstream already, for it has run", commit_ts)
             for number, ddl in enumerate(ddls[:least]):
-                if not _tables_of(ddl) & set().union(*map(_tables_of, ddls[number + 1 : most])):  # else it isn't as this one left it
+                if not _tables_of(ddl) & set().union(
+                    *map(_tables_of, ddls[number + 1 : most])
+                ):  # else it isn't as this one left it
                     self._ddl.settle_definitions(ddl)
             self._session.query("COMMIT")
             before = before.at(commit_ts, int(ddls[least - 1]["schema_version"]))
@@ -238,9 +258,10 @@ class MySQLSink:
         """Raises DdlError for a DDL that must not run again if it has run."""
         if int(ddl.get("type") or 0) == EXCHANGE_PARTITION or _is_swap(ddl):
             raise DdlError(
-                f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the Drainer may have run it "
-                'before it broke off, and a second time would undo it. If it has run, set "commitTS" in the checkpoint to this commit_ts; '
-                'if it hasn\'t, set "safe-until" in the checkpoint\'s "sluice" to one less'
+                f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the"
+                " Drainer may have run it before it broke off, and a second time would undo it. If it has run, set"
+                ' "commitTS" in the checkpoint to this commit_ts; if it hasn\'t, set "safe-until" in the'
+                ' checkpoint\'s "sluice" to one less'
             )
 
     def _begin(self, lock: bool = True) -> None:
@@ -254,7 +275,11 @@ class MySQLSink:
 
     def _save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint row and commit."""
-        checkpoint = replace(checkpoint, process=self._process, owner=self._keeper.pipeline if self._keeper is not None else checkpoint.owner)
+        checkpoint = replace(
+            checkpoint,
+            process=self._process,
+            owner=self._keeper.pipeline if self._keeper is not None else checkpoint.owner,
+        )
         self._table.save(checkpoint, first=self._checkpoint is None)
         self._session.commit()
         self._checkpoint = checkpoint
@@ -310,7 +335,12 @@ class MySQLSink:
         """Nothing is open: it comes behind a commit. Whoever else does the same at the same time does no harm."""
         names = relax(self._session, step.schema, step.table, step.detail["indexes"])
         if names:
-            written.warn([f"{step.full_name}: {', '.join(names)} may have values twice from here on: the upstream is about to drop it"])
+            written.warn(
+                [
+                    f"{step.full_name}: {', '.join(names)} may have values twice from here on: the upstream is about to"
+                    " drop it"
+                ]
+            )
 
     def _marked(self, step: Step) -> bool:
         """Whether the statement has run already; if not, leaves the marker that tells so next time."""
@@ -334,7 +364,9 @@ class MySQLSink:
         return False
 
     def _executed(self, ddl: Mapping[str, Any]) -> list[str]:
-        """Execute a DDL. One that is refused has not run: the marker goes, or repairing by hand would look like the DDL itself."""
+        """Execute a DDL. One that is refused has not run: the marker goes, or repairing by hand would look like the DDL
+        itself.
+        """
         try:
             return self._ddl.execute(ddl)
         except DdlError:
@@ -347,8 +379,9 @@ class MySQLSink:
             raise
 
     def _run_replaced(self, step: Step) -> None:
-        """Execute the operator's statements in place of a DDL, each once: the marker says which are done. A statement that doesn't
-        commit by itself shares its transaction with the marker that is behind it."""
+        """Execute the operator's statements in place of a DDL, each once: the marker says which are done. A statement
+        that doesn't commit by itself shares its transaction with the marker that is behind it.
+        """
         ddl, commit_ts = step.detail, step.commit_ts
         statements = [str(statement) for statement in ddl[REPLACED_BY]]
         job = int(ddl.get("job_id") or 0)
@@ -369,9 +402,10 @@ class MySQLSink:
                 if is_transient(error):
                     raise
                 raise DdlError(
-                    f"DDL job {job} at commit_ts {commit_ts}: statement {number + 1} of the {len(statements)} that replace it: {error}. "
-                    f"Statement: {statements[number][:2000]} Way out: decide anew: `sluice decisions remove {commit_ts}`, then `sluice ddl "
-                    f"replace {commit_ts}` or `sluice ddl skip {commit_ts}`; what was executed before this statement stays"
+                    f"DDL job {job} at commit_ts {commit_ts}: statement {number + 1} of the {len(statements)} that"
+                    f" replace it: {error}. Statement: {statements[number][:2000]} Way out: decide anew: `sluice"
+                    f" decisions remove {commit_ts}`, then `sluice ddl replace {commit_ts}` or `sluice ddl skip"
+                    f" {commit_ts}`; what was executed before this statement stays"
                 ) from error
             self._table.lock(self._checkpoint)  # a statement that commits by itself has let go of it
             self._save(replace(before, pending=PendingDdl(job, commit_ts, f"{mark}:{number + 1}:")))
@@ -400,8 +434,14 @@ class MySQLSink:
 def _is_swap(ddl: Mapping[str, Any]) -> bool:
     """Whether a DDL gives a table the name that another one had before it."""
     before = {key: (table["schema_name"], table["name"]) for key, table in (ddl.get("before") or {}).items() if table}
-    after = {key: (table["schema_name"], table["name"]) for key, table in ((ddl.get("effect") or {}).get("tables") or {}).items() if table}
-    return any(name == after.get(key) and other != key for other, name in before.items() for key in after if key in before)
+    after = {
+        key: (table["schema_name"], table["name"])
+        for key, table in ((ddl.get("effect") or {}).get("tables") or {}).items()
+        if table
+    }
+    return any(
+        name == after.get(key) and other != key for other, name in before.items() for key in after if key in before
+    )
 
 
 def _tables_of(ddl: Mapping[str, Any]) -> set[str]:

@@ -1,11 +1,12 @@
 """Several sessions write side by side what doesn't conflict; mode `parallel`.
 
-While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and the owner, a token
-of this process. Every session locks the row, and finds that token, before it commits anything. So a process that takes over changes
-the token first, and shuts out whatever of the one before still runs.
-Then the same changes, through the same end, are written again in one transaction with the checkpoint: every image of their rows goes by
-key, and what they are in the end comes (`Segment.replayed`), so it makes no difference in which mode, or with which decisions, they were
-begun. What only its values identify is in the checkpoint's own transaction in the first place, and is never written twice.
+While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and
+the owner, a token of this process. Every session locks the row, and finds that token, before it commits anything. So a
+process that takes over changes the token first, and shuts out whatever of the one before still runs. Then the same
+changes, through the same end, are written again in one transaction with the checkpoint: every image of their rows goes
+by key, and what they are in the end comes (`Segment.replayed`), so it makes no difference in which mode, or with which
+decisions, they were begun. What only its values identify is in the checkpoint's own transaction in the first place, and
+is never written twice.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _END = object()
 
 
 class _Worker:
-    """A session with a thread. Every step is a transaction, so nobody waits long for its locks. The first error is kept; what comes
-    after it is dropped."""
+    """A session with a thread. Every step is a transaction, so nobody waits long for its locks. The first error is
+    kept; what comes after it is dropped.
+    """
 
     def __init__(self, session: MySQLSession, table: CheckpointTable, number: int) -> None:
         self._session = session
@@ -108,7 +110,8 @@ class _Worker:
                 self._used = time.monotonic()
                 return
             except DownstreamError as error:
-                # The server has rolled it back, or is told to: neighbours in an index may collide though no row is shared.
+                # The server has rolled it back, or is told to: neighbours in an index may collide though no row is
+                # shared.
                 if error.code not in _COLLISIONS or pause_s is None:
                     raise
                 self._session.rollback()
@@ -116,7 +119,9 @@ class _Worker:
 
 
 class ParallelMySQLSink(MySQLSink):
-    """A database that speaks the MySQL protocol, written by several sessions; complete and consistent where the checkpoint says."""
+    """A database that speaks the MySQL protocol, written by several sessions; complete and consistent where the
+    checkpoint says.
+    """
 
     shape = "groups"
 
@@ -178,7 +183,9 @@ class ParallelMySQLSink(MySQLSink):
         before = self._checkpoint or Checkpoint(int(step.detail["after_ts"]))
         left_out = tuple(int(ts) for ts in step.detail.get("left_out") or ())
         if before.flight is not None:
-            raise ValueError(f"changes through {before.flight.until} are in flight: what follows can't begin before they are written")
+            raise ValueError(
+                f"changes through {before.flight.until} are in flight: what follows can't begin before they are written"
+            )
         self._begin()
         self._confirm(step)
         self._save(replace(before, consistent=False, flight=Flight(step.commit_ts, left_out, self._rules)))
@@ -196,7 +203,9 @@ class ParallelMySQLSink(MySQLSink):
         while len(self._workers) <= number:
             session = MySQLSession(self._settings.downstream)
             downstream = self._settings.downstream
-            table = CheckpointTable(session, self._cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+            table = CheckpointTable(
+                session, self._cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table
+            )
             self._workers.append(_Worker(session, table, len(self._workers)))
         return self._workers[number]
 

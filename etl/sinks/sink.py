@@ -14,7 +14,9 @@ log = logging.getLogger("sluice.apply")
 
 
 class ApplyError(Exception):
-    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out. `found`: what it said, alone."""
+    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out. `found`: what it said,
+    alone.
+    """
 
     def __init__(self, message: str, found: str = "") -> None:
         super().__init__(message)
@@ -25,8 +27,9 @@ class Confirm(Protocol):
     """Asks what operators want by now."""
 
     def __call__(self, step: Step, begun: bool = False) -> None:
-        """Raises if `step`, a commit or DDL or the beginning of a flight, must not come: then the sink is to `recover`. `begun`: a part of it
-        is downstream, so it isn't held, but it may have to be written in another way."""
+        """Raises if `step`, a commit or DDL or the beginning of a flight, must not come: then the sink is to `recover`.
+        `begun`: a part of it is downstream, so it isn't held, but it may have to be written in another way.
+        """
 
 
 def nothing_to_confirm(step: Step, begun: bool = False) -> None:
@@ -35,7 +38,9 @@ def nothing_to_confirm(step: Step, begun: bool = False) -> None:
 
 @dataclass(slots=True)
 class Written:
-    """What `Sink.run` did. Times in seconds; `commits` checkpoints made durable, `rows` net rows, `changes` row changes upstream."""
+    """What `Sink.run` did. Times in seconds; `commits` checkpoints made durable, `rows` net rows, `changes` row changes
+    upstream.
+    """
 
     rows: int = 0
     changes: int = 0
@@ -74,12 +79,15 @@ class TakesOver(Protocol):
     """A sink in whose place a Drainer may have written before."""
 
     def guard(self, keeper: Keeper) -> None:
-        """Have every checkpoint that is found admitted before anything is written, and write checkpoints as the keeper's pipeline."""
+        """Have every checkpoint that is found admitted before anything is written, and write checkpoints as the
+        keeper's pipeline.
+        """
 
     def look_ahead(self, ddls: Sequence[Mapping[str, Any]], missing: Callable[[Any, int], str]) -> Checkpoint:
-        """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and safe mode ends
-        before what hasn't. `missing(session, ts)` names a row change through `ts` that isn't downstream, "" if all are. Raises DdlError for
-        one that may have run, and must not run again."""
+        """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and
+        safe mode ends before what hasn't. `missing(session, ts)` names a row change through `ts` that isn't downstream,
+        "" if all are. Raises DdlError for one that may have run, and must not run again.
+        """
 
 
 @runtime_checkable
@@ -87,12 +95,15 @@ class Remembers(Protocol):
     """A sink of which a part may be downstream of what it refuses."""
 
     def remember(self, refusal: str, decided: Sequence[int]) -> None:
-        """Have it refused again by everybody who goes on from here, until operators decide; `decided`: the commit timestamps they have
-        decided about. Never raises for the downstream's sake."""
+        """Have it refused again by everybody who goes on from here, until operators decide; `decided`: the commit
+        timestamps they have decided about. Never raises for the downstream's sake.
+        """
 
 
 class Sink(Protocol):
-    """One downstream of one cluster. Used by one thread. After any error: `recover`, then go on from what it returns."""
+    """One downstream of one cluster. Used by one thread. After any error: `recover`, then go on from
+    what it returns.
+    """
 
     shape: str
     """Which steps `run` takes: the name of a shape of `etl.prepare`."""
@@ -102,11 +113,15 @@ class Sink(Protocol):
         """What it writes to, for messages; without secrets."""
 
     def recover(self) -> Checkpoint | None:
-        """Connect (anew), undo or finish what was begun, and tell through where the downstream is complete; None: nothing yet."""
+        """Connect (anew), undo or finish what was begun, and tell through where the downstream is complete; None:
+        nothing yet.
+        """
 
     def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
-        """Execute steps in order; `confirm` is asked before anything is made durable that can't be taken back. What comes after the last `commit` step is not downstream: the steps may end in the middle with
-        an exception when preparing fails. Raises ApplyError, DdlError, CheckpointMovedError (terminal) and DownstreamError."""
+        """Execute steps in order; `confirm` is asked before anything is made durable that can't be taken back. What
+        comes after the last `commit` step is not downstream: the steps may end in the middle with an exception when
+        preparing fails. Raises ApplyError, DdlError, CheckpointMovedError (terminal) and DownstreamError.
+        """
 
     def close(self) -> None:
         """Let go of connections and files. Never raises."""

@@ -1,9 +1,9 @@
 """One HTTP/2 connection: WriteBinlog answered here, all at once per read; PullBinlogs, too; else spliced away.
 
 The connection is undecided until its first request. Until then the server's SETTINGS are empty (all defaults), so that
-another HTTP/2 server can take over behind it without the client seeing a contradiction: what the client sent is replayed
-to that server, without the acknowledgement of our SETTINGS, and that server's acknowledgement of the client's SETTINGS is
-dropped, because we have sent it already.
+another HTTP/2 server can take over behind it without the client seeing a contradiction: what the client sent is
+replayed to that server, without the acknowledgement of our SETTINGS, and that server's acknowledgement of the client's
+SETTINGS is dropped, because we have sent it already.
 """
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ class Lane(asyncio.Protocol):
             self.flush()
 
     def _slow_down(self) -> None:
-        """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within it and
-        what it sent is handled: else what waits here would grow with every read."""
+        """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within
+        it and what it sent is handled: else what waits here would grow with every read.
+        """
         self._refill()
         if (self._behind or self._allowance < 0) and "frames" not in self._held:
             self._hold("frames", True)
@@ -201,7 +202,9 @@ class Lane(asyncio.Protocol):
             self.flush()
 
     def clear_out(self, now: float) -> None:
-        """Close the connection if nobody uses it: without a first call soon, without calls after an hour and a GOAWAY."""
+        """Close the connection if nobody uses it: without a first call soon, without calls after an hour
+        and a GOAWAY.
+        """
         if self._closing:
             return
         self.flush()
@@ -249,8 +252,9 @@ class Lane(asyncio.Protocol):
         return self._sender
 
     async def sent(self, stream: int) -> None:
-        """Wait until all that was queued on the stream has left for the network: until the client's windows and its socket
-        took it. CancelledError if the stream or the connection goes away."""
+        """Wait until all that was queued on the stream has left for the network: until the client's windows and its
+        socket took it. CancelledError if the stream or the connection goes away.
+        """
         await self._sender.drained(stream)
         while self._writable is not None:
             await asyncio.shield(self._writable)

@@ -36,7 +36,9 @@ class LaneLimits:
     stalled_s: float = 60.0  # an upload of which nothing comes for so long is given up
     queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
     stream_window: int = 1 << 20
-    idle_frames: int = 5000  # frames that carry no call, a second; beyond, the connection isn't read for a while (count)
+    idle_frames: int = (
+        5000  # frames that carry no call, a second; beyond, the connection isn't read for a while (count)
+    )
     undecided_s: float = 30.0  # a connection without a first call is closed
     idle_s: float = 3600.0  # a connection without calls is asked to go, and closed
 
@@ -140,7 +142,9 @@ class LaneContext:
                 lane.hold(False)
 
     async def keep_house(self, every_s: float = 5.0) -> None:
-        """Give up uploads that stand still and close connections that nobody uses, now and then; cancel it to end it."""
+        """Give up uploads that stand still and close connections that nobody uses, now and then; cancel
+        it to end it.
+        """
         while True:
             await asyncio.sleep(every_s)
             self.clear_out(time.monotonic())

@@ -1,7 +1,8 @@
 """The send side of a lane connection: flow-control windows, and streams that have more to send than fits in them.
 
-A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection those that wait for nothing
-else (`_ready`). A new initial window counts at once, but who may send by it is looked for once a read (`settle`).
+A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection those that wait for
+nothing else (`_ready`). A new initial window counts at once, but who may send by it is looked for once a read
+(`settle`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The calls of a connection whose requests aren't complete, and how much memory they may take, each and all together."""
+"""The calls of a connection whose requests aren't complete, and how much memory they may take, each and
+all together.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,16 @@ class Upload:
 
 
 class UploadBudget:
-    """What the uploads of all connections have received (bytes), those that have begun in their order, and those that wait
-    for room.
+    """What the uploads of all connections have received (bytes), those that have begun in their order, and those that
+    wait for room.
 
     The oldest one always gets room and doesn't count, so that one after the other comes to its end however large it is.
     """
 
     def __init__(self, limit: int, share: int) -> None:
-        """`share`: bytes that a connection may have received in any case, so that large uploads of others don't shut it out."""
+        """`share`: bytes that a connection may have received in any case, so that large uploads of others don't shut it
+        out.
+        """
         self._limit = limit
         self.share = share
         self._size = 0
@@ -77,7 +81,9 @@ class UploadBudget:
         self._starved[upload] = None
 
     def over(self, upload: Upload, parts: int = 1) -> bool:
-        """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one that may go on all the same."""
+        """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one that may go on all
+        the same.
+        """
         oldest = next(iter(self._begun), upload)
         return upload is not oldest and (self._size - oldest.size) * parts > self._limit
 
@@ -178,6 +184,8 @@ class Uploads:
 
 
 def too_long(stream: int, size: int, limit: int) -> bytes:
-    """The answer to a message above the limit; TiDB knows the words "larger than max" and fails that transaction only."""
+    """The answer to a message above the limit; TiDB knows the words "larger than max" and fails that
+    transaction only.
+    """
     text = f"received message larger than max ({size} vs. {limit} bytes, flag -max-message-size)"
     return f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text)

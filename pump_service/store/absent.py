@@ -1,9 +1,9 @@
 """Why a Commit has no Prewrite in the index.
 
 Usually because nobody ever sent it here. But it may have been unreadable when the index was made from the value log, or
-purged, or the index may have lost it, and then a committed transaction would be left out without a word. TiDB asks for a
-commit_ts only after the Prewrite was acknowledged, so the Prewrite lies before its Commit, in a segment whose highest timestamp
-is at least its start_ts: few are looked through, and what is found not to be there never will be.
+purged, or the index may have lost it, and then a committed transaction would be left out without a word. TiDB asks for
+a commit_ts only after the Prewrite was acknowledged, so the Prewrite lies before its Commit, in a segment whose highest
+timestamp is at least its start_ts: few are looked through, and what is found not to be there never will be.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ class Absences:
         self._proven: set[int] = set()
 
     def cause(self, start_ts: int, commit: Pointer) -> Pointer | None:
-        """Where the unreadable bytes are that may have been the Prewrite of the transaction whose Commit lies at `commit`; None
-        if it never came here, or an operator has given these up. IndexDamagedError if it is in the value log, CorruptRecordError if it may have been purged."""
+        """Where the unreadable bytes are that may have been the Prewrite of the transaction whose Commit lies at
+        `commit`; None if it never came here, or an operator has given these up. IndexDamagedError if it is in the value
+        log, CorruptRecordError if it may have been purged.
+        """
         if start_ts in self._proven:
             return None
         if start_ts + LONG_TRANSACTION <= self._index.gc_ts():
             raise CorruptRecordError(
                 str(self._log.path_of(commit.fid)),
                 commit.offset,
-                f"the Prewrite of transaction {start_ts}, which is committed here, is older than what garbage collection has "
-                f"kept: a reader needs a new full copy of the data",
+                f"the Prewrite of transaction {start_ts}, which is committed here, is older than what garbage"
+                " collection has kept: a reader needs a new full copy of the data",
             )
         skipped: list[Pointer] = []
         for segment in self._candidates(start_ts, commit):
@@ -63,6 +65,6 @@ class Absences:
             found = np.flatnonzero((batch.tps == 0) & (batch.starts == start_ts))
             if len(found):
                 self._index.report_damage(
-                    f"the Prewrite of transaction {start_ts} is at offset {int(batch.offsets[found[0]])} of {segment.path} and "
-                    f"not in the index"
+                    f"the Prewrite of transaction {start_ts} is at offset {int(batch.offsets[found[0]])} of"
+                    f" {segment.path} and not in the index"
                 )

@@ -1,8 +1,8 @@
 """The few fields of a binlog.Binlog message that the store needs, read without building the message.
 
-Layout (protobuf, as TiDB's Go encoder writes it, ascending fields): `08 tp  10 start_ts  18 commit_ts  [22 prewrite_key]
-[2a prewrite_value]  [32 ddl_query]  38 ddl_job_id  40 ddl_schema_state`. tp, timestamps, job id and state are always
-present. Other orders and absent fields are legal protobuf and take the slower way.
+Layout (protobuf, as TiDB's Go encoder writes it, ascending fields): `08 tp  10 start_ts  18 commit_ts  [22
+prewrite_key] [2a prewrite_value]  [32 ddl_query]  38 ddl_job_id  40 ddl_schema_state`. tp, timestamps, job id and state
+are always present. Other orders and absent fields are legal protobuf and take the slower way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _PREWRITE = re.compile(rb"\x08\x00\x10[\x80-\xff]{8}[\x00-\x7f]\x18\x00\x22[\x00
 
 
 NINE_BYTE_HEAD = re.compile(rb"\x08[\x00-\x7f]\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]")
-"""Matches a Binlog whose start_ts and commit_ts are nine bytes each, at [3:12] and [13:22]: that of any time since 1978."""
+"""Matches a Binlog whose start_ts and commit_ts are nine bytes each, at [3:12] and [13:22]: that of any time since
+1978.
+"""
 
 
 class Head(NamedTuple):
@@ -105,8 +107,10 @@ def parse_head(payload: bytes) -> Head:
 
 
 def stored_head(payload: bytes) -> Head:
-    """What everything that reads the store takes for the head of this message: in the encoder's order the first fields, else the
-    last of each. Legal protobuf may hold a field twice, and then it is not what protobuf says. ValueError as parse_head."""
+    """What everything that reads the store takes for the head of this message: in the encoder's order the first fields,
+    else the last of each. Legal protobuf may hold a field twice, and then it is not what protobuf says. ValueError as
+    parse_head.
+    """
     head = np.frombuffer(payload[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"), np.uint8).reshape(1, -1)
     tps, starts, commits, right = parse_heads(head, np.array([len(payload)], np.int64))
     return Head(int(tps[0]), int(starts[0]), int(commits[0])) if right[0] else parse_head(payload)
@@ -190,8 +194,9 @@ def parse_heads(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """tp, start_ts, commit_ts of many messages at once, and which rows are right.
 
-    `heads` has one row of HEAD_BYTES a message: its first bytes, then anything if `lengths` says that it is shorter. A row is right if it has the encoder's order and
-    timestamps of 9 bytes (every real TSO) or, for commit_ts, also one byte; the caller parses the others one by one.
+    `heads` has one row of HEAD_BYTES a message: its first bytes, then anything if `lengths` says that it is shorter. A
+    row is right if it has the encoder's order and timestamps of 9 bytes (every real TSO) or, for commit_ts, also one
+    byte; the caller parses the others one by one.
     """
     tp = heads[:, 1].astype(np.int64)
     start, start_ok = _varint9(heads[:, 3:12])

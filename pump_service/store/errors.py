@@ -54,12 +54,14 @@ class CorruptRecordError(StoreError):
 
 
 class IndexDamagedError(StoreError):
-    """The index isn't what was written to it; it is being made again from the value log, and nothing is read meanwhile."""
+    """The index isn't what was written to it; it is being made again from the value log, and nothing is
+    read meanwhile.
+    """
 
     def __init__(self, path: object, what: str) -> None:
         super().__init__(
-            f"the index {path} was damaged ({what}) and is being made again from the value log; reading goes on by itself "
-            f"when that is done"
+            f"the index {path} was damaged ({what}) and is being made again from the value log; reading goes on by"
+            " itself when that is done"
         )
 
 
@@ -69,7 +71,7 @@ class WindowPurgedError(StoreError):
     def __init__(self, after_ts: int, gc_ts: int) -> None:
         super().__init__(
             f"commits after {after_ts} were asked for, but everything through {gc_ts} has been purged by garbage "
-            f"collection (setting gc); a reader that is this far behind needs a new full copy of the data"
+            "collection (setting gc); a reader that is this far behind needs a new full copy of the data"
         )
         self.after_ts = after_ts
         self.gc_ts = gc_ts

@@ -1,7 +1,8 @@
 """Places where tests make the store die or fail; off unless SLUICE_FAILPOINTS is set.
 
-SLUICE_FAILPOINTS="writer.after_write=kill@3,vlog.fsync=error" : at the third pass of the first, SIGKILL to this process;
-at every pass of the second an OSError(EIO). Further actions: `sleep:<seconds>`, and `nospace` (OSError(ENOSPC)).
+SLUICE_FAILPOINTS="writer.after_write=kill@3,vlog.fsync=error" : at the third pass of the first, SIGKILL to this
+process; at every pass of the second an OSError(EIO). Further actions: `sleep:<seconds>`, and `nospace`
+(OSError(ENOSPC)).
 
 `rpc.no_window=on` has the pump serve only what an original Pump does.
 """

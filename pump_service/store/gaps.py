@@ -1,9 +1,10 @@
 """What indexing from the value log could not read: whole transactions may have been in it.
 
-A damaged record that is in the index is missed when it is read. One that was damaged before it was indexed leaves no trace
-there, so the stretch itself is remembered, with the commit timestamps it may hide. TiDB asks for a commit_ts after the Prewrite
-was acknowledged: one that lay in the stretch is above every timestamp in front of it, and below the commit_ts of every
-transaction that lies behind it altogether. Readers that must not miss a transaction don't pass there.
+A damaged record that is in the index is missed when it is read. One that was damaged before it was indexed leaves no
+trace there, so the stretch itself is remembered, with the commit timestamps it may hide. TiDB asks for a commit_ts
+after the Prewrite was acknowledged: one that lay in the stretch is above every timestamp in front of it, and below the
+commit_ts of every transaction that lies behind it altogether. Readers that must not miss a transaction don't pass
+there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _GAP = struct.Struct("<IqqQQ")
 
 
 class Gap(NamedTuple):
-    """An unreadable stretch; it may hide commits with low < commit_ts < high. In the index: u32, i64, i64, u64, u64 LE."""
+    """An unreadable stretch; it may hide commits with low < commit_ts < high. In the index: u32, i64,
+    i64, u64, u64 LE.
+    """
 
     fid: int
     begin: int
@@ -46,8 +49,9 @@ def decode(data: bytes) -> list[Gap]:
 
 
 class GapFinder:
-    """Watches a scan that begins at `position`; `low` is a timestamp in front of it, `size_of(fid)` a segment's bytes (0 if it is
-    gone)."""
+    """Watches a scan that begins at `position`; `low` is a timestamp in front of it, `size_of(fid)` a segment's bytes
+    (0 if it is gone).
+    """
 
     def __init__(self, position: Pointer, low: int, size_of: Callable[[int], int]) -> None:
         self._at, self._low, self._size_of = position, low, size_of

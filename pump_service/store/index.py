@@ -1,19 +1,19 @@
 """The index: LevelDB in `kv/`, readable and writable by goleveldb too.
 
-    ts:<u64 big-endian>      -> pointer            start_ts for a Prewrite, commit_ts for all else (u32 fid, i64 offset LE)
-    !binlog!gcts             -> u64 LE             everything through it may have been purged
-    !binlog!maxCommitTS      -> u64 LE             every commit through it is in this index
-    !binlog!handlePointer    -> pointer            the last commit that left the sorter
-    !binlog!headPointer      -> pointer            the last record that is in this index
-    !sluice!longTransactions -> pairs of u64 LE    commit_ts, start_ts of transactions that took over 600 s
-    !sluice!synced           -> a Standing         as of the last time when everything before it was synced
-    !sluice!gaps             -> see gaps.py        stretches of the value log that couldn't be read when they were indexed
-    ~sluice!end              -> nothing            see leveldb.py
+    ts:<u64 big-endian>      -> pointer           start_ts of a Prewrite, else commit_ts (u32 fid, i64 offset LE)
+    !binlog!gcts             -> u64 LE            everything through it may have been purged
+    !binlog!maxCommitTS      -> u64 LE            every commit through it is in this index
+    !binlog!handlePointer    -> pointer           the last commit that left the sorter
+    !binlog!headPointer      -> pointer           the last record that is in this index
+    !sluice!longTransactions -> pairs of u64 LE   commit_ts, start_ts of transactions that took over 600 s
+    !sluice!synced           -> a Standing        as of the last time when everything before it was synced
+    !sluice!gaps             -> see gaps.py       stretches of the value log that couldn't be read when they were indexed
+    ~sluice!end              -> nothing           see leveldb.py
 
-The original doesn't know the last four and doesn't mind them. Its own pointers aren't synced: after a power cut they may have
-survived entries that did not. So a start goes on from `!sluice!synced`, which is written every few seconds after the journals
-were synced, and indexes again what lies behind it in the value log.
-"""
+The original doesn't know the last four and doesn't mind them. Its own pointers aren't synced: after a power cut they
+may have survived entries that did not. So a start goes on from `!sluice!synced`, which is written every few seconds
+after the journals were synced, and indexes again what lies behind it in the value log.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -69,8 +69,10 @@ def encode_key(ts: int) -> bytes:
 
 
 class Standing(NamedTuple):
-    """How far the index is: the last record in it, the last commit that left the sorter with its timestamp, and the long
-    transactions (commit_ts -> start_ts). In LevelDB: head, handled, u64 max_commit_ts, then pairs of u64, little-endian."""
+    """How far the index is: the last record in it, the last commit that left the sorter with its timestamp, and the
+    long transactions (commit_ts -> start_ts). In LevelDB: head, handled, u64 max_commit_ts, then pairs of u64,
+    little-endian.
+    """
 
     head: Pointer
     handled: Pointer
@@ -78,12 +80,16 @@ class Standing(NamedTuple):
     long_transactions: dict[int, int]
 
     def encode(self) -> bytes:
-        return _SYNCED.pack(self.head.encode(), self.handled.encode(), self.max_commit_ts) + _pairs(self.long_transactions)
+        return _SYNCED.pack(self.head.encode(), self.handled.encode(), self.max_commit_ts) + _pairs(
+            self.long_transactions
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Standing:
         head, handled, top = _SYNCED.unpack_from(data)
-        return cls(Pointer.decode(head), Pointer.decode(handled), top, dict(_U64_PAIR.iter_unpack(data[_SYNCED.size :])))
+        return cls(
+            Pointer.decode(head), Pointer.decode(handled), top, dict(_U64_PAIR.iter_unpack(data[_SYNCED.size :]))
+        )
 
 
 def _pairs(long_transactions: dict[int, int]) -> bytes:
@@ -93,8 +99,8 @@ def _pairs(long_transactions: dict[int, int]) -> bytes:
 class Index:
     """The open database. Reads and writes are thread-safe; one indexer writes the entries.
 
-    Whatever meets damage reports it: from then on reads raise IndexDamagedError, until `rebuild` has made a new database, the
-    indexer has filled it, and said so with `complete`.
+    Whatever meets damage reports it: from then on reads raise IndexDamagedError, until `rebuild` has made a new
+    database, the indexer has filled it, and said so with `complete`.
     """
 
     def __init__(self, directory: Path, options: IndexOptions) -> None:
@@ -138,8 +144,9 @@ class Index:
 
     @contextmanager
     def _use(self, *, wait: bool = True, reader: bool = False) -> Iterator[CheckedDB]:
-        """The database, which stays open meanwhile. While it is being opened again, those who `wait` do; OSError for the
-        others. A `reader` needs it to be complete. IndexDamagedError, also from within, if it is damaged."""
+        """The database, which stays open meanwhile. While it is being opened again, those who `wait` do; OSError for
+        the others. A `reader` needs it to be complete. IndexDamagedError, also from within, if it is damaged.
+        """
         with self._gate:
             while wait and self._db is None and not self._closed and not self._damage:
                 self._gate.wait()
@@ -198,10 +205,11 @@ class Index:
             db.close()
 
     def reopen(self) -> None:
-        """To be called after a write failed, before any other: LevelDB's journal may end in the middle of that write, and
-        at the next start it would skip all that had been written behind it. Opening it again cuts that off; what is missing
-        then is what lies behind headPointer. Readers wait meanwhile. OSError if there isn't even the space for it; readers
-        go on in that case. IndexDamagedError if it has to be rebuilt."""
+        """To be called after a write failed, before any other: LevelDB's journal may end in the middle of that write,
+        and at the next start it would skip all that had been written behind it. Opening it again cuts that off; what is
+        missing then is what lies behind headPointer. Readers wait meanwhile. OSError if there isn't even the space for
+        it; readers go on in that case. IndexDamagedError if it has to be rebuilt.
+        """
         figures = os.statvfs(self.path)
         if self._db is not None and figures.f_bavail * figures.f_frsize < self._options.write_buffer:
             raise OSError(errno.ENOSPC, "waiting for free space of storage.kv.write-buffer bytes", str(self.path))
@@ -216,8 +224,9 @@ class Index:
         self._take(db)
 
     def rebuild(self) -> None:
-        """Sets a damaged database aside and begins an empty one, which holds gcTS and nothing else. OSError if that fails:
-        to be called again."""
+        """Sets a damaged database aside and begins an empty one, which holds gcTS and nothing else. OSError if that
+        fails: to be called again.
+        """
         self._let_go()
         with self._gate:
             what = self._damage
@@ -367,7 +376,9 @@ class Index:
             return max(self._standing(db).head, self._pointer(db, HEAD_POINTER_KEY))
 
     def standing(self) -> Standing:
-        """Where a start goes on: what was last synced, or, if an original pump wrote this, what that pump last saved."""
+        """Where a start goes on: what was last synced, or, if an original pump wrote this, what that
+        pump last saved.
+        """
         with self._use() as db:
             return self._standing(db)
 
@@ -382,7 +393,9 @@ class Index:
     def save_handled(
         self, pointer: Pointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
     ) -> None:
-        """Saves how far the sorter is, as the original does, in one write; the long transactions too if they are given."""
+        """Saves how far the sorter is, as the original does, in one write; the long transactions too if
+        they are given.
+        """
         failpoints.hit("index.before_handled")
         with self._use(wait=False) as db:
             batch = db.batch()

@@ -128,8 +128,9 @@ class Indexer:
                 self._work.notify()
 
     def fence(self, passed: threading.Event) -> None:
-        """Sets `passed` once everything offered so far is in the index and has been pushed to the sorter; never, if records
-        are being read back from the value log."""
+        """Sets `passed` once everything offered so far is in the index and has been pushed to the sorter; never, if
+        records are being read back from the value log.
+        """
         with self._lock:
             if self._behind is None:
                 self._queue.append(passed)
@@ -163,8 +164,9 @@ class Indexer:
             return self._idle and not self._queue and self._behind is None
 
     def close(self, timeout_s: float) -> bool:
-        """Finishes what is queued, saves where the sorter is, ends the thread. A backlog in the value log is left for the
-        next start, and so is what the index does not take; False if the thread hangs in it."""
+        """Finishes what is queued, saves where the sorter is, ends the thread. A backlog in the value log is left for
+        the next start, and so is what the index does not take; False if the thread hangs in it.
+        """
         with self._lock:
             self._stop = True
             self._work.notify()
@@ -302,7 +304,8 @@ class Indexer:
             for batch in self._log.scan(position, end):
                 if finder.see(batch):
                     self._keep_gaps(known, finder)
-                # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait forever.
+                # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait
+                # forever.
                 keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
                 records += len(keep)
                 for begin in range(0, len(keep), _CHASE_GROUP):

@@ -1,10 +1,10 @@
 """The one place that opens LevelDB, so that nothing is read from it unchecked.
 
-By default LevelDB checks no checksum while it reads or compacts, and a flipped bit becomes a missing or a different entry.
-Here every read verifies, and `paranoid_checks` has compactions, table indexes and the journal verified as well. One gap is
-left in plyvel 1.5: an iterator that reaches the end of the database doesn't look at LevelDB's status, so damage to the last
-block would end it early without a word. So the greatest key of every database is END_KEY: an iteration that is over without
-having seen a key behind its range has lost something.
+By default LevelDB checks no checksum while it reads or compacts, and a flipped bit becomes a missing or a different
+entry. Here every read verifies, and `paranoid_checks` has compactions, table indexes and the journal verified as well.
+One gap is left in plyvel 1.5: an iterator that reaches the end of the database doesn't look at LevelDB's status, so
+damage to the last block would end it early without a word. So the greatest key of every database is END_KEY: an
+iteration that is over without having seen a key behind its range has lost something.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class CheckedDB:
         return value
 
     def joined(self, start: bytes, stop: bytes, limit: int, *, keys: bool = True) -> bytes:
-        """Keys and values (or values alone) of [start, stop), ascending, at most `limit` of them, one behind the other."""
+        """Keys and values (or values alone) of [start, stop), ascending, at most `limit` of them, one
+        behind the other.
+        """
         taken = self._taken(start, stop, limit, keys=keys)
         return b"".join(chain.from_iterable(taken) if keys else taken)
 
@@ -111,8 +113,9 @@ class CheckedDB:
         return Batch(self._db.write_batch(sync=sync))
 
     def sync_journals(self) -> None:
-        """All that has been written so far is on the disk afterwards. A write with `sync` alone isn't enough: LevelDB syncs
-        the journal it writes to, and an earlier one may still wait to become a table."""
+        """All that has been written so far is on the disk afterwards. A write with `sync` alone isn't enough: LevelDB
+        syncs the journal it writes to, and an earlier one may still wait to become a table.
+        """
         for journal in self._path.glob("*.log"):
             try:
                 _sync(journal)
@@ -139,7 +142,9 @@ def _sync(path: Path) -> None:
 
 
 def _meaning(error: plyvel.Error) -> OSError | DamagedError:
-    """What a failed read says. A file that is gone or can't be read any more is damage; a full disk or too many open files is not."""
+    """What a failed read says. A file that is gone or can't be read any more is damage; a full disk or too many open
+    files is not.
+    """
     text = _words(error)
     if isinstance(error, plyvel.IOError) and not any(words in text for words in _LOST_FILE):
         return OSError(text)

@@ -18,8 +18,9 @@ _NEVER = MAX_TS + 1
 def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]:
     """Transactions and fake binlogs with commit_ts in (after, through], ascending.
 
-    A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written. At the first that
-    can't be read it ends with CorruptRecordError, as the original's stream does: leaving it out would lose it downstream.
+    A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written. At the
+    first that can't be read it ends with CorruptRecordError, as the original's stream does: leaving it out would lose
+    it downstream.
     """
     gap = reader.first_gap(after, through)
     through = through if gap is None else max(after, gap.low)
@@ -38,7 +39,9 @@ def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
         rows = np.arange(begin, end)
         commits, prewrites = reader.payloads(chunk.commits, rows), reader.payloads(chunk.prewrites, rows)
         starts, times = chunk.commits.starts[rows].tolist(), chunk.commits.commits[rows].tolist()
-        for i, (commit, prewrite, start_ts, commit_ts) in enumerate(zip(commits, prewrites, starts, times, strict=True)):
+        for i, (commit, prewrite, start_ts, commit_ts) in enumerate(
+            zip(commits, prewrites, starts, times, strict=True)
+        ):
             if fakes.next_ts < commit_ts:
                 yield from fakes.before(commit_ts)
             if commit is None or prewrite is None:

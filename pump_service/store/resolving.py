@@ -36,7 +36,9 @@ class Resolving:
         after_s: float,
         retry_s: float,
     ) -> None:
-        """`read(start_ts)` gives the Prewrite's payload, `write(record, done)` submits a verdict as `Store.submit` does."""
+        """`read(start_ts)` gives the Prewrite's payload, `write(record, done)` submits a verdict as `Store.submit`
+        does.
+        """
         self._sorter, self._resolver, self._read, self._write = sorter, resolver, read, write
         self._after, self._retry = after_s, retry_s
         self._stop = threading.Event()
@@ -112,6 +114,8 @@ class Resolving:
 
     def _written(self, start_ts: int, error: BaseException | None) -> None:
         if error is not None:
-            log.warning("the verdict on transaction %d could not be written, it is asked for again: %s", start_ts, error)
+            log.warning(
+                "the verdict on transaction %d could not be written, it is asked for again: %s", start_ts, error
+            )
             with self._lock:
                 self._decided.discard(start_ts)

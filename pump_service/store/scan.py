@@ -112,8 +112,9 @@ def _join(parts: list[Ints]) -> Ints:
 
 
 def _straight(data: bytes, at: int, until: int) -> tuple[Ints, Ints, int]:
-    """Records of a chain that begins at `at` and their payloads' lengths, for headers in [at, until), and where the next
-    record should be. Nothing if there is no whole record at `at`."""
+    """Records of a chain that begins at `at` and their payloads' lengths, for headers in [at, until), and where the
+    next record should be. Nothing if there is no whole record at `at`.
+    """
     raw = np.frombuffer(data, np.uint8)
     # Every place that looks like a header; nearly all are, and then each one's end is the next one's beginning.
     tail = max(at, min(until, len(data) - HEADER.size + 1))

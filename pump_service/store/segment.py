@@ -64,8 +64,9 @@ def encode_record(payload: bytes) -> bytes:
 
 
 class DiskFullError(OSError):
-    """There was no room for what was to be appended, or no file descriptor to do it with. Nothing of it is left, so it may be
-    tried again later."""
+    """There was no room for what was to be appended, or no file descriptor to do it with. Nothing of it is left, so it
+    may be tried again later.
+    """
 
 
 class OpenFile:
@@ -93,8 +94,8 @@ _open_sealed: deque[weakref.ref[Segment]] = deque()
 class Segment:
     """A segment. Positional reads may come from any thread; only the value log's writer appends.
 
-    The one that is appended to stays open; a sealed one is opened when it is read, and the last of them that were opened
-    stay open. Descriptors don't grow with the log.
+    The one that is appended to stays open; a sealed one is opened when it is read, and the last of them that were
+    opened stay open. Descriptors don't grow with the log.
     """
 
     __slots__ = ("__weakref__", "_file", "fid", "max_ts", "path", "purged", "sealed", "size")
@@ -167,8 +168,9 @@ class Segment:
         return b"".join(parts)
 
     def write(self, parts: list[bytes]) -> int:
-        """Appends the parts and returns how many bytes that were. DiskFullError if they don't fit: nothing of them is left
-        then. Another OSError leaves an unknown part of them behind."""
+        """Appends the parts and returns how many bytes that were. DiskFullError if they don't fit: nothing of them is
+        left then. Another OSError leaves an unknown part of them behind.
+        """
         try:
             return self._write_parts(parts)
         except OSError as error:

@@ -78,7 +78,8 @@ class Sorter:
         *,
         replay: bool = False,
     ) -> None:
-        """Records of one segment in their order in the value log; `replay` if they may have been pushed by a former run.
+        """Records of one segment in their order in the value log; `replay` if they may have been pushed by a former
+        run.
 
         A Commit that closes a Prewrite though a higher timestamp has already been published breaks what TiDB promises
         (a clock that went back): readers that are past it won't see it, so it is counted and reported.
@@ -119,8 +120,9 @@ class Sorter:
             )
 
     def push_arrays(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
-        """As `push` with `replay`, for many records at once: those whose Prewrite and verdict both are among them, which
-        is nearly all, only count with their highest commit."""
+        """As `push` with `replay`, for many records at once: those whose Prewrite and verdict both are among them,
+        which is nearly all, only count with their highest commit.
+        """
         closing = (tps != 0) & (starts != commits)
         rows = np.flatnonzero((tps == 0) | closing)
         rows = rows[np.argsort(starts[rows], kind="stable")]

@@ -11,7 +11,9 @@ log = logging.getLogger(__name__)
 
 
 class SpaceWatch:
-    """Reads the file system's figures every `interval_s`; `writable` is whether more than `threshold` bytes are free."""
+    """Reads the file system's figures every `interval_s`; `writable` is whether more than `threshold`
+    bytes are free.
+    """
 
     def __init__(self, path: Path, threshold: int, interval_s: float) -> None:
         self._path, self._threshold, self._interval = path, threshold, interval_s

@@ -39,8 +39,9 @@ _LATE_COMMIT_SLACK = LONG_TRANSACTION
 """Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
 _FENCE_S = 5.0
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
-"""A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than the
-writes do."""
+"""A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than
+the writes do.
+"""
 
 
 class Store:
@@ -158,8 +159,8 @@ class Store:
     def submit(self, records: Sequence[Record], done: Done) -> None:
         """Stores records, in this order. Thread-safe, returns at once.
 
-        `done(None)` comes from the writer thread once every record is on disk (fdatasync); `done(error)` if none of them
-        may be acknowledged: NoSpaceError (only fake binlogs are accepted), InvalidRecordError, StoreClosedError,
+        `done(None)` comes from the writer thread once every record is on disk (fdatasync); `done(error)` if none of
+        them may be acknowledged: NoSpaceError (only fake binlogs are accepted), InvalidRecordError, StoreClosedError,
         StoreFailedError. It may come from within this call if nothing was queued, must be quick, and must not raise.
         """
         size = 0
@@ -200,7 +201,9 @@ class Store:
     def barrier(self, ts: int, timeout_s: float) -> int:
         """Sends a mark behind everything written so far, without touching the disk; once everything before it has its
         verdict, max_commit_ts is at least `ts`. `ts` must come from PD, asked for before this call (see
-        docs/architecture.md), or it would hide commits. Waits at most `timeout_s` and returns max_commit_ts as it then is."""
+        docs/architecture.md), or it would hide commits. Waits at most `timeout_s` and returns max_commit_ts as it then
+        is.
+        """
         if self.max_commit_ts < ts:
             self._writer.mark(ts)
         return self._sorter.wait_for(ts, timeout_s)
@@ -239,8 +242,8 @@ class Store:
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
 
-        Bad records are left out, counted and logged, or with `strict` a CorruptRecordError. WindowPurgedError as in `bounds`;
-        ValueError if hi is beyond max_commit_ts, for then the window isn't complete yet.
+        Bad records are left out, counted and logged, or with `strict` a CorruptRecordError. WindowPurgedError as in
+        `bounds`; ValueError if hi is beyond max_commit_ts, for then the window isn't complete yet.
         """
         self._check_purged(lo)
         top = self.max_commit_ts
@@ -260,9 +263,10 @@ class Store:
         self._check_purged(lo)
 
     def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
-        """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows live
-        until `stop` is set or the store closes. WindowPurgedError, also later on, if the reader is behind what has been
-        purged; 0 begins with the oldest there is. CorruptRecordError at the first that can't be read."""
+        """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows
+        live until `stop` is set or the store closes. WindowPurgedError, also later on, if the reader is behind what has
+        been purged; 0 begins with the oldest there is. CorruptRecordError at the first that can't be read.
+        """
         if after_ts > 0:
             self._check_purged(after_ts)
         return self._pull(after_ts if after_ts > 0 else self._gc_ts, stop)
@@ -310,16 +314,18 @@ class Store:
         return indexed.wait(_FENCE_S)
 
     def settled_through(self, ts: int) -> int | None:
-        """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this call
-        either has its verdict here or commits later, if at all. None if the index is behind."""
+        """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this
+        call either has its verdict here or commits later, if at all. None if the index is behind.
+        """
         if not self._all_indexed():
             return None
         oldest = self._sorter.smallest_open()
         return min(ts, oldest) if oldest else ts
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
-        """Ends an open Prewrite as an operator says: committed at `commit_ts`, or rolled back if that is 0. KeyError if it isn't
-        open, ValueError for a commit_ts that can't be, and what `submit` gives if it can't be written."""
+        """Ends an open Prewrite as an operator says: committed at `commit_ts`, or rolled back if that is 0. KeyError if
+        it isn't open, ValueError for a commit_ts that can't be, and what `submit` gives if it can't be written.
+        """
         if not self._sorter.is_open(start_ts):
             raise KeyError(f"no unfinished transaction began at {start_ts}")
         if commit_ts and commit_ts <= start_ts:
@@ -344,8 +350,8 @@ class Store:
         """Purges what was committed at or before `ts`, in the calling thread (seconds to minutes).
 
         Nothing happens if `ts` is not above the last one or not below max_commit_ts. Open Prewrites hold it back.
-        Segments and index entries are kept 600 s longer, and as long as a later commit needs them. While the index is behind
-        what has been written, nothing is known of open Prewrites and nothing happens. Returns gcTS as it is now.
+        Segments and index entries are kept 600 s longer, and as long as a later commit needs them. While the index is
+        behind what has been written, nothing is known of open Prewrites and nothing happens. Returns gcTS as it is now.
         """
         with self._gc_lock:
             if not self._all_indexed():

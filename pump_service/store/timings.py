@@ -9,8 +9,9 @@ _BYTES = doubling(16, 25)
 
 
 class WriteTimings:
-    """`single` is one record from its submission to its answer, `batch` a group of them, `to_disk`, `fsync` and `rotate` the
-    steps of that, `catch_up` one pass of the indexer over the value log. Seconds, and bytes of payload."""
+    """`single` is one record from its submission to its answer, `batch` a group of them, `to_disk`, `fsync` and
+    `rotate` the steps of that, `catch_up` one pass of the indexer over the value log. Seconds, and bytes of payload.
+    """
 
     def __init__(self) -> None:
         self.single = Histogram(_SECONDS)

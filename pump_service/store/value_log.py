@@ -37,7 +37,9 @@ class ValueLog:
     """All segments in `directory`. `append`, `rotate_if_full` and `close` belong to the one writer."""
 
     def __init__(self, directory: Path, segment_limit: int, *, sync: bool = True) -> None:
-        """Looks at every segment; the highest one goes on unless it is sealed. OSError if the directory can't be used."""
+        """Looks at every segment; the highest one goes on unless it is sealed. OSError if the directory
+        can't be used.
+        """
         self._dir = directory
         self._limit = segment_limit
         self._sync = sync
@@ -85,9 +87,10 @@ class ValueLog:
         return top
 
     def cut_torn_end(self, indexed: Pointer | None) -> None:
-        """To be called before the first append: takes away what a write that was cut short has left at the end, and keeps it in
-        a file beside. So what is unreadable later on was once acknowledged. If a record that is `indexed` lies in it, it was
-        no such write, and nothing is touched."""
+        """To be called before the first append: takes away what a write that was cut short has left at the end, and
+        keeps it in a file beside. So what is unreadable later on was once acknowledged. If a record that is `indexed`
+        lies in it, it was no such write, and nothing is touched.
+        """
         torn, segment = self._torn_at, self._current
         if torn is None or torn.fid != segment.fid or (indexed is not None and torn <= indexed):
             return
@@ -176,8 +179,8 @@ class ValueLog:
         """Writes records and makes them durable (one fdatasync unless a segment ends among them).
 
         `timestamps` are what the footer counts: start_ts of Prewrites, commit_ts of all else. DiskFullError: nothing
-        may be acknowledged, the log is as good as before. Another OSError: what was written is unknown, the log must not be
-        used any more.
+        may be acknowledged, the log is as good as before. Another OSError: what was written is unknown, the log must
+        not be used any more.
         """
         runs: list[Run] = []
         first, count = 0, len(payloads)
@@ -265,8 +268,9 @@ class ValueLog:
                 yield from scan_segment(segment, lower, upper, self.note_skipped)
 
     def purge(self, ts: int, before: int) -> list[int]:
-        """Removes every sealed segment with a number below `before`, but the newest, whose timestamps are all <= ts; returns
-        their numbers."""
+        """Removes every sealed segment with a number below `before`, but the newest, whose timestamps are all <= ts;
+        returns their numbers.
+        """
         with self._lock:
             newest = max(self._segments)
             doomed = [s for s in self._segments.values() if s.fid < min(before, newest) and s.max_ts <= ts]

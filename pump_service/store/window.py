@@ -83,8 +83,8 @@ class Unreadable(NamedTuple):
 class Transactions:
     """Committed transactions in ascending commit_ts: row i of `commits` and of `prewrites` belong together.
 
-    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. What `bad` and
-    `missing` name is left out.
+    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. What `bad`
+    and `missing` name is left out.
     """
 
     commits: Records
@@ -223,9 +223,7 @@ class WindowReader:
                 absent.append((commit_ts, start_ts, Pointer(int(commits.fids[i]), int(commits.offsets[i]))))
             else:
                 bad.append(Unreadable(commit_ts, *place))
-        return Transactions(
-            commits.take(found), pool.take(at[found]), fakes, through, tuple(bad), tuple(absent)
-        )
+        return Transactions(commits.take(found), pool.take(at[found]), fakes, through, tuple(bad), tuple(absent))
 
     def _miss(self, commit_ts: int, start_ts: int) -> None:
         self.missing_prewrites += 1
@@ -240,8 +238,10 @@ class WindowReader:
         )
 
     def first_lost(self, chunk: Transactions) -> Unreadable | None:
-        """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read. None if
-        there is none; a transaction whose Prewrite never came here doesn't count, nor what an operator has given up."""
+        """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read.
+        None if there is none; a transaction whose Prewrite never came here doesn't count, nor what an operator has
+        given up.
+        """
         lost = [bad for bad in chunk.bad if not self._log.given_up(bad.fid, bad.offset)]
         for commit_ts, start_ts, commit in chunk.missing:
             place = self._absences.cause(start_ts, commit)
@@ -250,9 +250,12 @@ class WindowReader:
         return min(lost, default=None)
 
     def first_gap(self, after: int, through: int) -> Gap | None:
-        """The first stretch of the value log that may hide a commit of (after, through]. IndexDamagedError if it can be read
-        now: then what it holds has to be indexed."""
-        hiding = [gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)]
+        """The first stretch of the value log that may hide a commit of (after, through]. IndexDamagedError if it can be
+        read now: then what it holds has to be indexed.
+        """
+        hiding = [
+            gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)
+        ]
         for gap in hiding:
             segment = self._log.segment(gap.fid)
             if segment is None:
@@ -262,17 +265,21 @@ class WindowReader:
             for _ in scan_segment(segment, gap.begin, end, lambda _, begin, __, skipped=skipped: skipped.append(begin)):  # type: ignore[misc]
                 pass
             if not skipped:
-                self._index.report_damage(f"{gap.size} bytes at offset {gap.begin} of {segment.path} were restored and aren't in it")
+                self._index.report_damage(
+                    f"{gap.size} bytes at offset {gap.begin} of {segment.path} were restored and aren't in it"
+                )
         return min(hiding, key=lambda gap: gap.low, default=None)
 
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
         """What a reader is told that must not miss the record there. The next one looks at the file anew."""
         self._log.look_again(fid)
         return CorruptRecordError(
-            str(self._log.path_of(fid)), offset,
-            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself. If there is no copy, "
-            f"its transaction is lost downstream: repair its rows there, and say so with `touch {self._log.lost_mark(fid, offset)}`",
-        )  # fmt: skip
+            str(self._log.path_of(fid)),
+            offset,
+            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself. If"
+            " there is no copy, its transaction is lost downstream: repair its rows there, and say so with `touch"
+            f" {self._log.lost_mark(fid, offset)}`",
+        )
 
     def check_lost(self, records: Records, which: int) -> None:
         """Raises the error of a record that can't be read, unless an operator has given it up."""

@@ -1,8 +1,8 @@
 """The one thread that appends to the value log: group commit.
 
 It takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the indexer. A
-failing write or fsync ends it: what is on disk is unknown then, and a second fsync that succeeds would prove nothing. Only
-a full disk doesn't: what didn't fit is refused, and the next write may fit.
+failing write or fsync ends it: what is on disk is unknown then, and a second fsync that succeeds would prove nothing.
+Only a full disk doesn't: what didn't fit is refused, and the next write may fit.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ def story(mariadb: MariaDBServer, pd_url: str, tmp_path: Path) -> Story:
 def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "sluice.toml"
     path.write_text(
-        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{story._url}"\n[downstream]\nhost = "127.0.0.1"\nport = {story.server.port}\n'
+        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{story._url}"\n[downstream]\nhost = "127.0.0.1"\nport ='
+        f" {story.server.port}\n"
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(path))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
@@ -82,7 +83,9 @@ def leave_flight(story: Story, config: Path, at: int, through: int) -> None:
     assert owner is not None
     session = MySQLSession(load_settings(config).downstream)
     session.connect()
-    CheckpointTable(session, story.cluster_id).save(Checkpoint(at, 3, False, flight=Flight(through), owner=owner.pipeline))
+    CheckpointTable(session, story.cluster_id).save(
+        Checkpoint(at, 3, False, flight=Flight(through), owner=owner.pipeline)
+    )
     session.commit()
     session.close()
 
@@ -92,8 +95,13 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
     said = sluice("handover", "--to-drainer").stdout
-    assert said.splitlines()[0].startswith("pipeline sluice-") and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in said
-    assert f"complete through {at}" in said and "update-drainer -node-id sluice-" in said and "start the Drainer" in said
+    assert (
+        said.splitlines()[0].startswith("pipeline sluice-")
+        and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in said
+    )
+    assert (
+        f"complete through {at}" in said and "update-drainer -node-id sluice-" in said and "start the Drainer" in said
+    )
     with story.server.connect() as connection:
         left = read_checkpoint(connection)
         assert left == {"consistent": True, "commitTS": at, "ts-map": {}, "schema-version": left["schema-version"]}
@@ -106,7 +114,10 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
     assert "written by a Drainer, not by this pipeline" in sluice("status").stdout
     registry.update_drainer(drainer("online"))
     refused = sluice("takeover", code=1)
-    assert "drainer drainer-1:8249 at 10.0.0.1:8249 is online" in refused.stderr and "pause-drainer -node-id drainer-1:8249" in refused.stderr
+    assert (
+        "drainer drainer-1:8249 at 10.0.0.1:8249 is online" in refused.stderr
+        and "pause-drainer -node-id drainer-1:8249" in refused.stderr
+    )
     registry.update_drainer(drainer("paused"))
     assert f"applying goes on from {story._ts}" in sluice("takeover").stdout
     story.insert(ITEM, {"id": 3, "v": 3})
@@ -141,7 +152,9 @@ def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config
         assert [number for number, _ in sorted(rows)] == list(range(1, len(rows) + 1))
 
 
-def test_what_is_under_way_is_finished_before_a_handover(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_under_way_is_finished_before_a_handover(
+    story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apply(story, config)
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
@@ -155,7 +168,9 @@ def test_what_is_under_way_is_finished_before_a_handover(story: Story, config: P
     assert story.rows("item") == [(1, 1), (2, 2)]
 
 
-def test_a_checkpoint_that_still_moves_is_not_taken_over(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_still_moves_is_not_taken_over(
+    story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apply(story, config)
     over = threading.Event()
 
@@ -175,10 +190,15 @@ def test_a_checkpoint_that_still_moves_is_not_taken_over(story: Story, config: P
     finally:
         over.set()
         task.join()
-    assert f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now" in sluice("takeover").stdout
+    assert (
+        f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now"
+        in sluice("takeover").stdout
+    )
 
 
-def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(story: Story, config: Path, sluice: Run, registry: Registry) -> None:
+def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(
+    story: Story, config: Path, sluice: Run, registry: Registry
+) -> None:
     apply(story, config)
     story.insert(ITEM, {"id": 2, "v": 2})
     registry.update_drainer(drainer("online"))
@@ -192,7 +212,9 @@ def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(st
         assert not found["consistent"] and found["sluice"]["safe-until"] > story._ts
 
 
-def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(story: Story, config: Path, sluice: Run) -> None:
+def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(
+    story: Story, config: Path, sluice: Run
+) -> None:
     heap = story.create(table(12, "heap", "a int", "b int"), "CREATE TABLE `heap` (`a` int, `b` int)")
     story.insert(heap, {"a": 1, "b": 1})
     apply(story, config)
@@ -203,7 +225,12 @@ def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(
         leave_checkpoint(connection, at, cluster_id=story.cluster_id, sluice={"safe-until": story._ts})
         forget(story._url)
         cursor.execute("INSERT INTO d.heap VALUES (2, 2)")
-        with pytest.raises(ApplyError, match=rf"d.heap has no key.*tidb_snapshot = '{at}'; SELECT `a`, `b`, COUNT.*sluice takeover --copied d.heap"):
+        with pytest.raises(
+            ApplyError,
+            match=(
+                rf"d.heap has no key.*tidb_snapshot = '{at}'; SELECT `a`, `b`, COUNT.*sluice takeover --copied d.heap"
+            ),
+        ):
             apply(story, config)
         cursor.execute("DELETE FROM d.heap")
         cursor.execute("INSERT INTO d.heap VALUES (1, 1)")  # what the snapshot has
@@ -215,7 +242,9 @@ def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(
         assert set(read_checkpoint(connection)["sluice"]) == {"owner", "process"}
 
 
-def test_an_order_that_is_given_during_a_takeover_counts(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_given_during_a_takeover_counts(
+    story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was asked for before it is over with it: here, that all waits."""
     apply(story, config)
     sluice("handover", "--to-drainer")
@@ -233,7 +262,9 @@ def test_an_order_that_is_given_during_a_takeover_counts(story: Story, config: P
 
 
 @pytest.mark.parametrize("command", ["takeover", "handover"])
-def test_an_order_at_the_same_moment_is_not_undone(story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_an_order_at_the_same_moment_is_not_undone(
+    story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     """It is written after the orders were read that are about to be changed."""
     apply(story, config)
     relay, settings, at = RelayLog.open(story._url), load_settings(config), story._ts + 5
@@ -263,7 +294,13 @@ def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
     story: Story, config: Path, sluice: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = sluice("pause").stdout.splitlines()[0]
-    for part in (f"cluster {story.cluster_id}", f"127.0.0.1:{story.server.port}", story._url, str(config), "SLUICE_CONFIG"):
+    for part in (
+        f"cluster {story.cluster_id}",
+        f"127.0.0.1:{story.server.port}",
+        story._url,
+        str(config),
+        "SLUICE_CONFIG",
+    ):
         assert part in first
     sluice("resume")
     home = tmp_path / "home"

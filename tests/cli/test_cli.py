@@ -18,7 +18,12 @@ def sluice(tmp_path):
     def run(*words):
         env = {**os.environ, "SLUICE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
         return subprocess.run(
-            [sys.executable, "-m", "cli", *map(str, words)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "cli", *map(str, words)],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
     return run

@@ -1,4 +1,6 @@
-"""Operators' commands against a real relay log and a real downstream: what they say, what they leave, what is refused."""
+"""Operators' commands against a real relay log and a real downstream: what they say, what they leave,
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from tests.etl.story import Story, table
 
 ITEM = table(11, "item", "id int", "name varchar(20)", primary="id")
 NEW = table(11, "item", "id int", "name varchar(20)", "w int", primary="id")
+
 
 @dataclass
 class Done:
@@ -85,12 +88,16 @@ def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluic
     assert relay.control() == Control(land_paused=True)
 
 
-def test_skipping_a_transaction_from_the_command_line_works_and_is_listed_and_taken_back(story: Story, sluice: Run) -> None:
+def test_skipping_a_transaction_from_the_command_line_works_and_is_listed_and_taken_back(
+    story: Story, sluice: Run
+) -> None:
     story.insert(ITEM, {"id": 2, "name": "b"})
     at = story._ts
     sluice("txn", "skip", at, "--why", "it's broken")
     listed = json.loads(sluice("decisions", "list", "--json").stdout)
-    assert [(d["commit_ts"], d["action"], d["why"], d["used_ms"]) for d in listed] == [(at, "skip", "it's broken", None)]
+    assert [(d["commit_ts"], d["action"], d["why"], d["used_ms"]) for d in listed] == [
+        (at, "skip", "it's broken", None)
+    ]
     assert "not used yet" in sluice("decisions", "list").stdout
     assert "sluice decisions remove" in sluice("txn", "skip", at, code=1).stderr
     sluice("decisions", "remove", at)
@@ -116,14 +123,27 @@ def test_what_is_applied_or_not_there_or_something_else_is_not_skipped(story: St
     assert "isn't landed yet" in sluice("txn", "skip", ddl + 1000).stdout
 
 
-def test_a_ddl_is_replaced_by_job_id_with_statements_from_option_and_file(story: Story, sluice: Run, tmp_path: Path) -> None:
+def test_a_ddl_is_replaced_by_job_id_with_statements_from_option_and_file(
+    story: Story, sluice: Run, tmp_path: Path
+) -> None:
     story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", NEW)
     ddl = story._ts
     (tmp_path / "more.sql").write_text("UPDATE item SET w = 5; -- done\n")
     assert sluice("ddl", "replace", story._version, code=2)
-    sluice("ddl", "replace", story._version, "--sql", "ALTER TABLE item ADD COLUMN w bigint", "--file", tmp_path / "more.sql")
+    sluice(
+        "ddl",
+        "replace",
+        story._version,
+        "--sql",
+        "ALTER TABLE item ADD COLUMN w bigint",
+        "--file",
+        tmp_path / "more.sql",
+    )
     (decision,) = json.loads(sluice("decisions", "list", "--json").stdout)
-    assert (decision["commit_ts"], decision["sql"]) == (ddl, ["ALTER TABLE item ADD COLUMN w bigint", "UPDATE item SET w = 5"])
+    assert (decision["commit_ts"], decision["sql"]) == (
+        ddl,
+        ["ALTER TABLE item ADD COLUMN w bigint", "UPDATE item SET w = 5"],
+    )
     story.apply()
     assert story.rows("item") == [(1, "a", 5)]
 
@@ -141,10 +161,17 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(story: Story, 
     assert "insert d.item [id=2] id=2, name='b'" in said
     said = sluice("relay", "show", updated, "--rows").stdout
     assert "update d.item [id=2] name: 'b' → 'ü\\x1b[31m'" in said
-    lines = [json.loads(line) for line in sluice("relay", "show", "--last", 3, "--rows", "--table", "d.item", "--json").stdout.splitlines()]
+    lines = [
+        json.loads(line)
+        for line in sluice("relay", "show", "--last", 3, "--rows", "--table", "d.item", "--json").stdout.splitlines()
+    ]
     assert [next(iter(line)) for line in lines] == ["window", "change", "window", "change", "window"]
     assert lines[3]["change"]["old"]["name"] == "b" and lines[3]["change"]["new"]["name"] == "ü\x1b[31m"
-    assert not [line for line in sluice("relay", "show", updated, "--table", "d.other").stdout.splitlines() if " update " in line]
+    assert not [
+        line
+        for line in sluice("relay", "show", updated, "--table", "d.other").stdout.splitlines()
+        if " update " in line
+    ]
     assert "holds no window at" in sluice("relay", "show", updated + 1_000_000, code=1).stderr
 
 

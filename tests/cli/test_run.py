@@ -44,7 +44,9 @@ def test_run_replays_compares_and_leaves_nothing_running(tmp_path):
     finally:
         child.kill()
     assert child.returncode == 0, output
-    summary = dict(line.split(None, 1) for line in output.splitlines() if re.match(r"(transactions|differences|windows) ", line))
+    summary = dict(
+        line.split(None, 1) for line in output.splitlines() if re.match(r"(transactions|differences|windows) ", line)
+    )
     assert summary["differences"] == "0"
     assert summary["transactions"] == "5,672"
     assert int(summary["windows"]) > 0
@@ -79,6 +81,12 @@ def test_a_run_that_was_killed_leaves_processes_which_down_ends(tmp_path):
         child.stdout.close()
     time.sleep(0.5)
     assert marked(tmp_path / "home")
-    done = subprocess.run([sys.executable, "-m", "cli", "--home", str(tmp_path / "home"), "down"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "--home", str(tmp_path / "home"), "down"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert marked(tmp_path / "home") == []

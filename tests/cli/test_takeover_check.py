@@ -1,4 +1,6 @@
-"""`sluice takeover --check`: what would stop a takeover or differ afterwards, from a drainer.toml, without writing anything."""
+"""`sluice takeover --check`: what would stop a takeover or differ afterwards, from a drainer.toml, without writing
+anything.
+"""
 
 from __future__ import annotations
 
@@ -74,16 +76,25 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
 ) -> None:
     file = tmp_path / "drainer.toml"
     file.write_text(
-        f'pd-urls = "{upstream}"\ndetect-interval = 10\n[syncer]\ndb-type = "mysql"\nreplicate-do-db = ["bank"]\n[syncer.to]\nhost = "127.0.0.1"\n'
-        f'port = {mariadb.port}\nuser = "repl"\npassword = "geheim-77"\n'
+        f'pd-urls = "{upstream}"\ndetect-interval = 10\n[syncer]\ndb-type = "mysql"\nreplicate-do-db ='
+        f' ["bank"]\n[syncer.to]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "repl"\npassword = "geheim-77"\n'
     )
     label = Recording(RECORDING).labels[0]
-    with mariadb.connect() as connection, connection.cursor() as cursor, EtcdClient(upstream) as etcd, PDClient(upstream) as pd:
+    with (
+        mariadb.connect() as connection,
+        connection.cursor() as cursor,
+        EtcdClient(upstream) as etcd,
+        PDClient(upstream) as pd,
+    ):
         cursor.execute("CREATE OR REPLACE USER repl@'%' IDENTIFIED BY 'geheim-77'")
         cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO repl@'%'")
         etcd.put("/topology/tidb/127.0.0.1:4000/info", json.dumps({"status_port": tidb["port"]}).encode())
-        Registry(etcd).update_drainer(NodeStatus("drainer-1:8249", "10.0.0.1:8249", "online", max_commit_ts=5, update_ts=label.ts))
-        leave_checkpoint(connection, label.ts, cluster_id=pd.cluster_id, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}})
+        Registry(etcd).update_drainer(
+            NodeStatus("drainer-1:8249", "10.0.0.1:8249", "online", max_commit_ts=5, update_ts=label.ts)
+        )
+        leave_checkpoint(
+            connection, label.ts, cluster_id=pd.cluster_id, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}}
+        )
 
         def state() -> list[object]:
             cursor.execute("SHOW DATABASES")
@@ -96,15 +107,31 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
         code, done = check(file, capsys)
         assert code == 1
         for text in (
-            "differs  ", "detect-interval has no meaning for Sluice", "stops    drainer drainer-1:8249 at 10.0.0.1:8249 is online", "[binlog] ignore-error is true",
-            "only pump-1 is online", "stops    downstream: the checkpoint can't be read: repl@127.0.0.1", "lacks rights: CREATE",
-        ):  # fmt: skip
+            "differs  ",
+            "detect-interval has no meaning for Sluice",
+            "stops    drainer drainer-1:8249 at 10.0.0.1:8249 is online",
+            "[binlog] ignore-error is true",
+            "only pump-1 is online",
+            "stops    downstream: the checkpoint can't be read: repl@127.0.0.1",
+            "lacks rights: CREATE",
+        ):
             assert text in done.stdout, (text, done.stdout)
         cursor.execute("GRANT ALL ON *.* TO repl@'%'")
-        Registry(etcd).update_drainer(NodeStatus("drainer-1:8249", "10.0.0.1:8249", "paused", max_commit_ts=5, update_ts=label.ts))
+        Registry(etcd).update_drainer(
+            NodeStatus("drainer-1:8249", "10.0.0.1:8249", "paused", max_commit_ts=5, update_ts=label.ts)
+        )
         tidb["binlog"] = {"enable": False}
         code, said = check(file, capsys)
-        for text in ("4 tables not downstream: copy them as of the checkpoint, or leave them out with [filter]: bank.account, bank.cart", "[binlog] enable is false", "differs  checkpoint: not consistent", "its ts-map", "rights are as needed"):
+        for text in (
+            (
+                "4 tables not downstream: copy them as of the checkpoint, or leave them out with [filter]:"
+                " bank.account, bank.cart"
+            ),
+            "[binlog] enable is false",
+            "differs  checkpoint: not consistent",
+            "its ts-map",
+            "rights are as needed",
+        ):
             assert text in said.stdout, (text, said.stdout)
         assert code == 1 and "drainer-1" not in said.stdout
         assert state()[:-1] == before[:-1]
@@ -113,7 +140,12 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
             cursor.execute(f"CREATE TABLE bank.{name} (id int)")
         tidb["binlog"] = {"enable": True, "ignore-error": False}
         code, said = check(file, capsys)
-        assert code == 0 and "1 tables without a key: " in said.stdout and "bank.log_nopk" in said.stdout and "nothing stops a takeover" in said.stdout
+        assert (
+            code == 0
+            and "1 tables without a key: " in said.stdout
+            and "bank.log_nopk" in said.stdout
+            and "nothing stops a takeover" in said.stdout
+        )
         assert "geheim-77" not in done.stdout + done.stderr + said.stdout + said.stderr
 
 
@@ -121,4 +153,8 @@ def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path, capsys: py
     file = tmp_path / "drainer.toml"
     file.write_text('pd-urls = "http://127.0.0.1:1"\n[syncer.to]\nhost = "127.0.0.1"\n')
     code, done = check(file, capsys)
-    assert code == 1 and "stops    upstream: http://127.0.0.1:1" in done.stdout and "1 things stop a takeover" in done.stdout
+    assert (
+        code == 1
+        and "stops    upstream: http://127.0.0.1:1" in done.stdout
+        and "1 things stop a takeover" in done.stdout
+    )

@@ -61,7 +61,9 @@ def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
         for name in dag.params:
             assert dag.params.get_param(name).description, f"{dag.dag_id}.{name}"
             schema = dag.params.get_param(name).schema
-            assert dag.params[name] not in ("", None) or "null" in schema["type"], "Airflow's form asks for what may stay empty"
+            assert dag.params[name] not in ("", None) or "null" in schema["type"], (
+                "Airflow's form asks for what may stay empty"
+            )
         dag.params.validate()
     assert set(dag_bag.dags["replicate"].params) == {"run_seconds", "mode", "until"}
 
@@ -78,13 +80,19 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
     from relay import Control, RelayLog
 
     url = f"file://{tmp_path}/relay"
-    (tmp_path / "sluice.toml").write_text(f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n')
+    (tmp_path / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "127.0.0.1"\nport'
+        " = 1\n"
+    )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     act = dag_bag.dags["operate"].get_task("act").python_callable
     ts = 470614793860415502
 
     def run(action, value="", sql="", why=""):
-        return act(params={"action": action, "value": value or None, "sql": sql or None, "why": why or None}, run_id="manual__1")
+        return act(
+            params={"action": action, "value": value or None, "sql": sql or None, "why": why or None},
+            run_id="manual__1",
+        )
 
     relay = RelayLog.open(url)
     run("pause", "land")
@@ -102,7 +110,13 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
     assert len(relay.decisions.list()) == 1
     assert str(ts + 1) in run("status")
     assert run("show") == "[]"
-    for action, value in (("skip-txn", "soon"), ("pause", "everything"), ("run-until", ""), ("skip-ddl", "17"), ("dance", "")):
+    for action, value in (
+        ("skip-txn", "soon"),
+        ("pause", "everything"),
+        ("run-until", ""),
+        ("skip-ddl", "17"),
+        ("dance", ""),
+    ):
         with pytest.raises(ValueError):
             run(action, value)
 

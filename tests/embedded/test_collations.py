@@ -33,14 +33,22 @@ def copied(name: str, folder: Path, **said: bool) -> Path:
 
 
 @pytest.mark.parametrize(("name", "expected"), [("oldcoll", False), ("types", True), ("shop", True)])
-def test_tikv_has_the_row_of_mysql_tidb_under_whatever_name_a_recording_goes(etcd_url: str, tmp_path: Path, name: str, expected: bool, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
-    with cluster(etcd_url, copied(name, tmp_path / "x")) as started, PDClient(started.url) as pd, TiKVClient(pd) as tikv:
+def test_tikv_has_the_row_of_mysql_tidb_under_whatever_name_a_recording_goes(
+    etcd_url: str, tmp_path: Path, name: str, expected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        cluster(etcd_url, copied(name, tmp_path / "x")) as started,
+        PDClient(started.url) as pd,
+        TiKVClient(pd) as tikv,
+    ):
         assert has_new_collations(tikv, pd.tso(), "auto") is expected
         assert "nothing in mysql.tidb" not in caplog.text
 
 
 @pytest.mark.parametrize("begins", ["before the first DDL", "at the end"])
-def test_landing_finds_that_a_recorded_cluster_compares_bytes(etcd_url: str, caplog: pytest.LogCaptureFixture, begins: str) -> None:
+def test_landing_finds_that_a_recorded_cluster_compares_bytes(
+    etcd_url: str, caplog: pytest.LogCaptureFixture, begins: str
+) -> None:
     """Also where it begins with the empty schema of before `mysql.tidb` was made."""
     with cluster(etcd_url, RECORDINGS / "oldcoll") as started, PDClient(started.url) as pd, TiKVClient(pd) as tikv:
         with pumps(started.url, pd.cluster_id, Journal()):
@@ -49,7 +57,9 @@ def test_landing_finds_that_a_recorded_cluster_compares_bytes(etcd_url: str, cap
         end = version_at(tikv, pd.tso())
         landing = LandingSchema.load(pd, tikv, end if begins == "at the end" else 0)
         history = landing._history
-        for job in sorted((Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())), key=lambda job: job.schema_version):
+        for job in sorted(
+            (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())), key=lambda job: job.schema_version
+        ):
             history.apply(job)
         tables = [table for table in history.tables.values() if table.schema_name == "oldc"]
         assert {table.name for table in tables} >= {"p", "l"}
@@ -63,5 +73,8 @@ def test_where_no_row_shows_it_the_recording_may_say_it(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_says_otherwise_than_its_rows_show_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"recording\.json says new_collation_enabled true, the rows .* show false; take the key out"):
+    with pytest.raises(
+        RecordingError,
+        match=r"recording\.json says new_collation_enabled true, the rows .* show false; take the key out",
+    ):
         recorded_new_collations(Recording(copied("oldcoll", tmp_path / "x", new_collation_enabled=True)))

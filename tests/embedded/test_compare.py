@@ -74,10 +74,14 @@ def snapshot(folder, **tables):
 
 
 ALL_KINDS = (
-    "CREATE TABLE s.k (id INT PRIMARY KEY, d DECIMAL(20,5), f FLOAT, g DOUBLE, j JSON, b BIT(20), v VARBINARY(9), "
-    "t VARCHAR(20), at TIMESTAMP(3) NULL, e ENUM('x','y')) CHARSET utf8mb4",
-    "INSERT INTO s.k VALUES (1, 1.5, 0.1, 0.1, '{\"b\": 2, \"a\": [1,  2]}', 5, x'00ff', 'Grüße 名', "
-    "'2020-01-01 00:00:00.5', 'x'), (2, NULL, -0.0, 16777217, 'null', NULL, '', '', NULL, NULL)",
+    (
+        "CREATE TABLE s.k (id INT PRIMARY KEY, d DECIMAL(20,5), f FLOAT, g DOUBLE, j JSON, b BIT(20), v VARBINARY(9), "
+        "t VARCHAR(20), at TIMESTAMP(3) NULL, e ENUM('x','y')) CHARSET utf8mb4"
+    ),
+    (
+        "INSERT INTO s.k VALUES (1, 1.5, 0.1, 0.1, '{\"b\": 2, \"a\": [1,  2]}', 5, x'00ff', 'Grüße 名', "
+        "'2020-01-01 00:00:00.5', 'x'), (2, NULL, -0.0, 16777217, 'null', NULL, '', '', NULL, NULL)"
+    ),
 )
 KIND_COLUMNS = ["id", "d", "f", "g", "j", "b", "v", "t", "at", "e"]
 KIND_ROWS = [
@@ -100,7 +104,7 @@ def test_equal_values_in_another_notation_are_no_difference(connection, tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    ["d = 1.50001", "f = 0.10000001", "g = 0.10000000000000002", "j = '{\"a\": [2, 1], \"b\": 2}'", "b = 6", "v = x'ff'",
+    ["d = 1.50001", "f = 0.10000001", "g = 0.10000000000000002", "j = '{\"a\": [2, 1], \"b\": 2}'", "b = 6", "v = x'ff'",  # noqa: E501
      "t = 'grüße 名'", "at = '2020-01-01 00:00:00.501'", "e = 'y'", "e = NULL", "j = NULL"],
 )  # fmt: skip
 def test_a_changed_value_of_any_kind_is_a_difference(connection, tmp_path, change):
@@ -155,7 +159,13 @@ def test_names_like_injections_are_names(connection, tmp_path):
 
 
 def test_withheld_tables_may_be_there_and_a_value_that_is_not_of_its_kind_is_a_difference(connection, tmp_path):
-    sql(connection, "CREATE TABLE s.a (x DOUBLE)", "INSERT INTO s.a VALUES (1)", "CREATE TABLE s.kept (x INT)", "CREATE TABLE s.more (x INT)")
+    sql(
+        connection,
+        "CREATE TABLE s.a (x DOUBLE)",
+        "INSERT INTO s.a VALUES (1)",
+        "CREATE TABLE s.kept (x INT)",
+        "CREATE TABLE s.more (x INT)",
+    )
     label = snapshot(tmp_path, a=(["x"], [["no number"]]))
     listed = json.loads((tmp_path / "snapshots.json").read_text())
     (tmp_path / "snapshots.json").write_text(json.dumps([listed[0] | {"withheld": ["s.kept"]}]))

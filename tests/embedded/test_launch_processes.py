@@ -35,7 +35,9 @@ def start(tmp_path):
 
 
 def test_terminate_ends_a_child_that_ignores_sigterm(start, tmp_path):
-    child, process = start("import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)")
+    child, process = start(
+        "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+    )
     wait_for(lambda: b"on" in (tmp_path / "log").read_bytes())
     killed = terminate([process], 0.3, lambda: marked(tmp_path))
     assert killed >= 1
@@ -57,7 +59,10 @@ def test_terminate_gives_a_child_time_to_end_by_itself(start, tmp_path):
 
 def test_terminate_finds_a_daemon_that_left_its_parent_and_session(start, tmp_path):
     daemon = "import time; time.sleep(60)"
-    child, process = start(f"import subprocess,sys; print(subprocess.Popen([sys.executable, '-c', {daemon!r}], start_new_session=True).pid, flush=True)")
+    child, process = start(
+        f"import subprocess,sys; print(subprocess.Popen([sys.executable, '-c', {daemon!r}],"
+        " start_new_session=True).pid, flush=True)"
+    )
     child.wait(10)
     pid = int((tmp_path / "log").read_text())
     assert start_ticks(pid) is not None

@@ -9,7 +9,9 @@ from embedded.state import StackError, Started, State, choose_ports, load_state,
 
 
 def test_state_comes_back_as_it_was_saved(tmp_path):
-    part = Started(ProcessId(17, 4711), "127.0.0.1", {"client": 21017}, ["etcd", "--x=ü"], {"A": "b"}, "/log", 1_700_000_000_000)
+    part = Started(
+        ProcessId(17, 4711), "127.0.0.1", {"client": 21017}, ["etcd", "--x=ü"], {"A": "b"}, "/log", 1_700_000_000_000
+    )
     state = State({"etcd-client": 21017}, "/some/recording", ProcessId(5, 6), {"etcd": part})
     save_state(tmp_path, state)
     assert load_state(tmp_path) == state

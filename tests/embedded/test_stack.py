@@ -76,7 +76,12 @@ def test_drop_everything_leaves_the_servers_own_databases(stack):
     query(stack, "CREATE DATABASE `odd``name`")
     query(stack, "CREATE TABLE `odd``name`.t (a INT)")
     assert "odd`name" in drop_everything(stack.site().ports["mariadb"])
-    assert {name for (name,) in query(stack, "SHOW DATABASES")} == {"information_schema", "mysql", "performance_schema", "sys"}
+    assert {name for (name,) in query(stack, "SHOW DATABASES")} == {
+        "information_schema",
+        "mysql",
+        "performance_schema",
+        "sys",
+    }
 
 
 def test_the_registry_is_cleared_and_nothing_else(stack):

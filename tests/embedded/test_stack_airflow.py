@@ -17,7 +17,7 @@ from embedded.stack import Stack
 pytestmark = pytest.mark.e2e
 
 PARTS = ("spark", "airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
-DAG = '''
+DAG = """
 import time
 from datetime import UTC, datetime, timedelta
 from airflow.sdk import dag, task
@@ -37,7 +37,7 @@ def replicate():
     apply()
 
 replicate()
-'''
+"""
 
 
 @pytest.fixture(scope="module")

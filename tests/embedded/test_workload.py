@@ -46,7 +46,9 @@ def tables_of(started):
 
 
 def replayed(journal, tables):
-    """Table contents that the binlogs lead to, by (schema, table): {id: row}; every old image must be what was there."""
+    """Table contents that the binlogs lead to, by (schema, table): {id: row}; every old image must be
+    what was there.
+    """
     contents = {(table.schema_name, table.name): {} for table in tables.values()}
     for _, message in committed_in_order(journal):
         value = pb.binlog.PrewriteValue.FromString(message.prewrite_value)

@@ -1,7 +1,7 @@
 """Processes that apply and are stopped (SIGSTOP) at their n-th step towards the downstream or the relay log.
 
-The steps are not listed by name: every packet that goes to the server counts, and every look at what operators ordered. So whatever a
-process reads or decides, there is a run in which it is stopped between that and the next thing it does.
+The steps are not listed by name: every packet that goes to the server counts, and every look at what operators ordered.
+So whatever a process reads or decides, there is a run in which it is stopped between that and the next thing it does.
 
 `python -m tests.etl.freezer` is a process that forks the ones that apply, so that each needs no start of its own.
 """
@@ -29,21 +29,28 @@ class Freezer:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.etl.freezer"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "tests.etl.freezer"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(30)
 
     def start(self, folder: Path, port: int, until: int, mode: str, stop: int | None = None) -> int:
-        """A process that applies through `until`, stopped before its step number `stop`; its id. `folder` holds ``relay`` and gets
-        ``trace.<pid>`` with a line a step and, at the end, how it ended."""
+        """A process that applies through `until`, stopped before its step number `stop`; its id. `folder` holds
+        ``relay`` and gets ``trace.<pid>`` with a line a step and, at the end, how it ended.
+        """
         return int(self._ask(do="start", folder=str(folder), port=port, until=until, mode=mode, stop=stop)["pid"])
 
     def wait(self, pid: int, timeout_s: float) -> str:

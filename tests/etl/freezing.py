@@ -1,6 +1,8 @@
-"""What happens when a process that applies is stopped at one of its steps, another one takes over, and the first goes on.
+"""What happens when a process that applies is stopped at one of its steps, another one takes over, and the first goes
+on.
 
-`histories` tell what is applied, `Point` is one run, `run_point` makes it. The suite runs some of them, `bench/freeze.py` all.
+`histories` tell what is applied, `Point` is one run, `run_point` makes it. The suite runs some of them,
+`bench/freeze.py` all.
 """
 
 from __future__ import annotations
@@ -23,9 +25,15 @@ _BLOCKED_S = 12.0
 
 ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
 WIDE = table(
-    11, "item", "id int", "name varchar(20)", "v int",
-    column(4, "made datetime", default="2020-01-01 00:00:00", origin_default="2020-01-01 00:00:00"), primary="id", unique=("name",),
-)  # fmt: skip
+    11,
+    "item",
+    "id int",
+    "name varchar(20)",
+    "v int",
+    column(4, "made datetime", default="2020-01-01 00:00:00", origin_default="2020-01-01 00:00:00"),
+    primary="id",
+    unique=("name",),
+)
 NOTE = table(12, "note", "a int", "b int")
 
 
@@ -38,8 +46,9 @@ def wide(i: int, name: str = "", v: int = 0, made: str = "2020-01-01 00:00:00") 
 
 
 def tell(server: MariaDBServer, folder: Path) -> Story:
-    """Rows, flights with flushes between their rounds, and DDL: of the kind that fills existing rows, of the kind that drops what is
-    made again under the same name, and of the kind that swaps names."""
+    """Rows, flights with flushes between their rounds, and DDL: of the kind that fills existing rows, of the kind that
+    drops what is made again under the same name, and of the kind that swaps names.
+    """
     story = Story(server, folder)
     story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)")
     story.create(NOTE, "CREATE TABLE `note` (`a` int, `b` int)")
@@ -52,20 +61,33 @@ def tell(server: MariaDBServer, folder: Path) -> Story:
         (ITEM, INSERT, encode_insert(ITEM, item(5, "n2"))),
     )
     story.statement(ADD_COLUMN, "ALTER TABLE `item` ADD COLUMN `made` datetime DEFAULT '2020-01-01 00:00:00'", WIDE)
-    story.changes(*((WIDE, UPDATE, encode_update(WIDE, old, old | {"made": "2026-01-01 00:00:00"})) for old in (wide(1, "x"), wide(3))))
+    story.changes(
+        *(
+            (WIDE, UPDATE, encode_update(WIDE, old, old | {"made": "2026-01-01 00:00:00"}))
+            for old in (wide(1, "x"), wide(3))
+        )
+    )
     story.insert(WIDE, wide(6, made="2026-02-02 00:00:00"))
-    one = story.create(table(20, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)")
+    one = story.create(
+        table(20, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)"
+    )
     story.insert(one, {"id": 1, "v": 1})
     story.statement(DROP_TABLE, "DROP TABLE `one`", 20, name="one")
-    one = story.create(table(21, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)")
-    two = story.create(table(22, "two", "id int", "v int", primary="id"), "CREATE TABLE `two` (`id` int primary key, `v` int)")
+    one = story.create(
+        table(21, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)"
+    )
+    two = story.create(
+        table(22, "two", "id int", "v int", primary="id"), "CREATE TABLE `two` (`id` int primary key, `v` int)"
+    )
     story.insert(one, {"id": 1, "v": 11}, {"id": 2, "v": 12})
     story.insert(two, {"id": 1, "v": 21})
     swapped = table(22, "one", "id int", "v int", primary="id"), table(21, "two", "id int", "v int", primary="id")
     story.statement(RENAME_TABLES, "RENAME TABLE `one` TO `t`, `two` TO `one`, `t` TO `two`", *swapped)
     story.update(swapped[0], {"id": 1, "v": 21}, {"v": 22})
     story.insert(swapped[1], {"id": 3, "v": 13})
-    story.statement(TRUNCATE_TABLE, "TRUNCATE TABLE `one`", 22, emptied := table(23, "one", "id int", "v int", primary="id"))
+    story.statement(
+        TRUNCATE_TABLE, "TRUNCATE TABLE `one`", 22, emptied := table(23, "one", "id int", "v int", primary="id")
+    )
     story.insert(emptied, {"id": 9, "v": 9})
     story.delete(NOTE, {"a": 1, "b": 1, "_tidb_rowid": 5})
     story.update(WIDE, wide(3, made="2026-01-01 00:00:00"), {"v": 33})
@@ -91,7 +113,13 @@ def differences(server: MariaDBServer, until: int) -> list[str]:
             found.append(f"tables {names}")
         for name in set(names) & EXPECTED.keys():
             cursor.execute(f"SELECT * FROM d.`{name}`")
-            rows = sorted((tuple(value if isinstance(value, int | None) else str(value) for value in row) for row in cursor.fetchall()), key=repr)
+            rows = sorted(
+                (
+                    tuple(value if isinstance(value, int | None) else str(value) for value in row)
+                    for row in cursor.fetchall()
+                ),
+                key=repr,
+            )
             if rows != EXPECTED[name]:
                 found.append(f"{name}: {rows}")
         cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
@@ -103,8 +131,10 @@ def differences(server: MariaDBServer, until: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The first process works in mode `first` and is stopped before its step `stop`; the one that takes over works in mode `second`.
-    `crash`: one before them, in mode `first` too, was killed before its step of that number; 0: there was none."""
+    """The first process works in mode `first` and is stopped before its step `stop`; the one that takes over works in
+    mode `second`. `crash`: one before them, in mode `first` too, was killed before its step of that number; 0: there
+    was none.
+    """
 
     first: str
     second: str
@@ -116,8 +146,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`at`: the step it was stopped at, "" if it had ended before. `blocked`: the second had to wait until the first was woken.
-    `wrong`: what differed, when the second had ended or after the first had."""
+    """`at`: the step it was stopped at, "" if it had ended before. `blocked`: the second had to wait until the first
+    was woken. `wrong`: what differed, when the second had ended or after the first had.
+    """
 
     point: Point
     at: str
@@ -169,13 +200,21 @@ def leave_as_a_drainer(freezer: Freezer, server: MariaDBServer, story: Story, ru
     pid = freezer.start(run, server.port, came_to, "atomic")
     assert freezer.wait(pid, 60) == "ended"
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        document = {"consistent": False, "commitTS": at, "ts-map": {}, "schema-version": 0, "sluice": {"safe-until": came_to}}
+        document = {
+            "consistent": False,
+            "commitTS": at,
+            "ts-map": {},
+            "schema-version": 0,
+            "sluice": {"safe-until": came_to},
+        }
         cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(document),))
         cursor.execute("DROP DATABASE IF EXISTS sluice_recycle")  # a Drainer keeps nothing
     (run / "relay" / "downstream.json").unlink()  # and nothing was applied from this relay log
 
 
-def steps_of(freezer: Freezer, server: MariaDBServer, story: Story, folder: Path, mode: str, drainer: bool = False) -> list[str]:
+def steps_of(
+    freezer: Freezer, server: MariaDBServer, story: Story, folder: Path, mode: str, drainer: bool = False
+) -> list[str]:
     """The steps of a process that nobody stops."""
     server.empty()
     run = folder / f"whole-{mode}"
@@ -191,11 +230,25 @@ def steps_of(freezer: Freezer, server: MariaDBServer, story: Story, folder: Path
     return steps[:-1]
 
 
-_READS = ("SELECT", "SET", "COMMIT", "START", "USE", "ROLLBACK", "SHOW", "DO", "UPDATE `tidb_binlog`", "INSERT INTO `tidb_binlog`")
+_READS = (
+    "SELECT",
+    "SET",
+    "COMMIT",
+    "START",
+    "USE",
+    "ROLLBACK",
+    "SHOW",
+    "DO",
+    "UPDATE `tidb_binlog`",
+    "INSERT INTO `tidb_binlog`",
+)
 
 
 def left_open(steps: list[str]) -> list[int]:
     """Numbers of the steps before which a crash leaves something begun: those right after something was written."""
     texts = [step.split(" ", 1)[1] for step in steps]
-    writes = [text.startswith("sql ") and not text[4:].startswith(_READS) and text[4:5].isalpha() and text[4:8].isupper() for text in texts]
+    writes = [
+        text.startswith("sql ") and not text[4:].startswith(_READS) and text[4:5].isalpha() and text[4:8].isupper()
+        for text in texts
+    ]
     return [number + 2 for number, written in enumerate(writes) if written and number + 1 < len(texts)]

@@ -1,4 +1,6 @@
-"""A private MariaDB for tests. Import `mariadb` (one server a session) and `session` (an empty server's session) by name."""
+"""A private MariaDB for tests. Import `mariadb` (one server a session) and `session` (an empty server's session) by
+name.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,22 @@ class MariaDBServer:
         self._scratch = directory / "tmp"
         self._scratch.mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={directory}/data", f"--tmpdir={self._scratch}", "--skip-test-db", "--user=root",
-             "--auth-root-authentication-method=normal", "--skip-name-resolve", "--force"],
-            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120,
-        )  # fmt: skip
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={directory}/data",
+                f"--tmpdir={self._scratch}",
+                "--skip-test-db",
+                "--user=root",
+                "--auth-root-authentication-method=normal",
+                "--skip-name-resolve",
+                "--force",
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=120,
+        )
 
     @property
     def downstream(self) -> Downstream:
@@ -50,12 +64,25 @@ class MariaDBServer:
                 self.port = probe.getsockname()[1]
         log = open(self.directory / "log", "ab")  # noqa: SIM115 - owned by the child
         self._process = subprocess.Popen(
-            [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.directory}/data", f"--tmpdir={self._scratch}",
-             f"--socket={self.directory}/s", f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve",
-             "--user=root", f"--pid-file={self.directory}/pid", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M",
-             *self._options],
-            stdout=log, stderr=log, env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
+            [
+                shutil.which("mariadbd") or "/usr/sbin/mariadbd",
+                "--no-defaults",
+                f"--datadir={self.directory}/data",
+                f"--tmpdir={self._scratch}",
+                f"--socket={self.directory}/s",
+                f"--port={self.port}",
+                "--bind-address=127.0.0.1",
+                "--skip-name-resolve",
+                "--user=root",
+                f"--pid-file={self.directory}/pid",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-log-file-size=64M",
+                *self._options,
+            ],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "LC_ALL": "C"},
+        )
         log.close()
         end = time.monotonic() + 60
         while True:
@@ -74,7 +101,9 @@ class MariaDBServer:
         self._process.wait()
 
     def connect(self, **options: object) -> pymysql.connections.Connection:
-        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", charset="utf8mb4", autocommit=True, **options)  # type: ignore[arg-type]
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", charset="utf8mb4", autocommit=True, **options
+        )  # type: ignore[arg-type]
 
     def empty(self) -> None:
         """Drop every database that a test made."""

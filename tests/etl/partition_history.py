@@ -1,7 +1,8 @@
-"""A model of TiDB's partitions under schema changes: physical partitions, and sessions that are one schema version behind.
+"""A model of TiDB's partitions under schema changes: physical partitions, and sessions that are one schema version
+behind.
 
-What a session writes goes by the definition of its version, so what it means is known without any rule of replication: rows lie in
-physical partitions, and at the end a table holds what lies in those it has then.
+What a session writes goes by the definition of its version, so what it means is known without any rule of replication:
+rows lie in physical partitions, and at the end a table holds what lies in those it has then.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ Row = dict[str, Any]
 FIRST_TS = 400_000_000_000 << 18
 CREATE = (
     "CREATE DATABASE d",
-    "CREATE TABLE d.t (p int, v int{key}) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), "
-    "PARTITION p2 VALUES LESS THAN (30), PARTITION p3 VALUES LESS THAN (40))",
+    (
+        "CREATE TABLE d.t (p int, v int{key}) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1"
+        " VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN (30), PARTITION p3 VALUES LESS THAN (40))"
+    ),
     "CREATE TABLE d.u (p int, v int{key})",
 )
 _T, _U = 101, 102
@@ -40,7 +43,9 @@ class Definition:
 
     def takes(self, p: int | None) -> bool:
         """Whether u takes a row."""
-        return not self.exchanging or self.locate(p) == next(pid for pid, name, _ in self.partitions if name == self.exchanging)
+        return not self.exchanging or self.locate(p) == next(
+            pid for pid, name, _ in self.partitions if name == self.exchanging
+        )
 
     def locate(self, p: int | None) -> int | None:
         return next((pid for pid, _, bound in self.partitions if p is None or p < bound), None)
@@ -62,8 +67,14 @@ class PartitionHistory:
 
     def table(self, definition: Definition) -> Table:
         """t as of a definition."""
-        definitions = [{"id": pid, "name": {"O": name, "L": name}, "less_than": [str(bound)]} for pid, name, bound in definition.partitions]
-        return replace(self.ordinary(_T, "t"), partition={"type": 1, "expr": "`p`", "enable": True, "num": len(definitions), "definitions": definitions})
+        definitions = [
+            {"id": pid, "name": {"O": name, "L": name}, "less_than": [str(bound)]}
+            for pid, name, bound in definition.partitions
+        ]
+        return replace(
+            self.ordinary(_T, "t"),
+            partition={"type": 1, "expr": "`p`", "enable": True, "num": len(definitions), "definitions": definitions},
+        )
 
     def ordinary(self, table_id: int, name: str = "u") -> Table:
         """u under an id."""
@@ -75,13 +86,16 @@ class PartitionHistory:
         """Rows, and now and then a DDL between them."""
         for _ in range(count):
             if self._rng.random() < 0.12:
-                self.ddl(self._rng.choice([Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION]), 3)
+                self.ddl(
+                    self._rng.choice([Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION]), 3
+                )
             else:
                 self.rows()
 
     def rows(self, planned_by: Definition | None = None) -> None:
-        """One transaction by a session that has the newest version or the one before. `planned_by`: of which it knows only since
-        its statement was planned."""
+        """One transaction by a session that has the newest version or the one before. `planned_by`: of which it knows
+        only since its statement was planned.
+        """
         version = self._version - (self._rng.random() < 0.4 and self._version > 1 and planned_by is None)
         definition = planned_by or self._versions[version]
         began = self._ts + 1
@@ -89,14 +103,22 @@ class PartitionHistory:
         changes = [c for _ in range(self._rng.randint(1, 4)) for c in self._change(definition, kinds)]
         if changes:
             self._ts += self._rng.randint(2, 9)
-            rows = [(self._ts, began if planned_by else self._ts - 1, n, table_id, version, kind, row) for n, (table_id, kind, row) in enumerate(changes)]
+            rows = [
+                (self._ts, began if planned_by else self._ts - 1, n, table_id, version, kind, row)
+                for n, (table_id, kind, row) in enumerate(changes)
+            ]
             self.events.append((self._ts, rows, None))
 
     def _change(self, definition: Definition, kinds: list[int]) -> list[tuple[int, int, bytes]]:
         rng, of_t = self._rng, self._rng.random() < 0.8
         table = self.table(definition) if of_t else self.ordinary(definition.ordinary)
         places = [pid for pid, _, _ in definition.partitions] if of_t else [definition.ordinary]
-        seen = [(pid, row) for pid in places for row in self.stored.get(pid, []) if not of_t or definition.locate(row["p"]) == pid]
+        seen = [
+            (pid, row)
+            for pid in places
+            for row in self.stored.get(pid, [])
+            if not of_t or definition.locate(row["p"]) == pid
+        ]
         if INSERT not in kinds:  # nothing tells where else such a session writes
             now = {pid for pid, _, _ in self._versions[self._version].partitions}
             seen = [(pid, row) for pid, row in seen if of_t and pid not in now]
@@ -130,7 +152,10 @@ class PartitionHistory:
 
     def _row(self) -> Row:
         v = self._rng.randint(0, 2)
-        return {"p": self._rng.choice([None, *range(0, 40, 4)]) if not self._keyed else self._rng.randrange(0, 40, 4), "v": v}
+        return {
+            "p": self._rng.choice([None, *range(0, 40, 4)]) if not self._keyed else self._rng.randrange(0, 40, 4),
+            "v": v,
+        }
 
     def ddl(self, kind: int, rows_between: int) -> None:
         """One of the three kinds of DDL, with so many transactions at most between two of its steps."""
@@ -144,33 +169,59 @@ class PartitionHistory:
             after = replace(now, partitions=tuple(p for p in now.partitions if p[0] != pid))
             text, steps = f"ALTER TABLE `t` DROP PARTITION `{name}`", 3
         elif kind == Action.TRUNCATE_PARTITION:
-            after = replace(now, partitions=tuple((self._next_id, name, bound) if p[0] == pid else p for p in now.partitions))
+            after = replace(
+                now, partitions=tuple((self._next_id, name, bound) if p[0] == pid else p for p in now.partitions)
+            )
             text, steps = f"ALTER TABLE `t` TRUNCATE PARTITION `{name}`", 1
         else:
             low = now.partitions[chosen - 1][2] if chosen else -1
-            if any((row["p"] is None and chosen) or (row["p"] is not None and not low <= row["p"] < bound) for row in self.stored.get(now.ordinary, [])):
+            if any(
+                (row["p"] is None and chosen) or (row["p"] is not None and not low <= row["p"] < bound)
+                for row in self.stored.get(now.ordinary, [])
+            ):
                 return  # TiDB refuses rows that don't belong there
             after = Definition(tuple((now.ordinary, name, bound) if p[0] == pid else p for p in now.partitions), pid)
             text, steps = f"ALTER TABLE `t` EXCHANGE PARTITION `{name}` WITH TABLE `u`", 2
         began, versions = self._ts, []
         for step in range(steps):
             if step:
-                for _ in range(self._rng.randint(0, rows_between) if kind != Action.EXCHANGE_PARTITION else 0):  # TiDB keeps foreign rows out of u meanwhile
+                for _ in range(
+                    self._rng.randint(0, rows_between) if kind != Action.EXCHANGE_PARTITION else 0
+                ):  # TiDB keeps foreign rows out of u meanwhile
                     self.rows()
             self._version += 1
             versions.append(self._version)
-            self._versions[self._version] = after if kind != Action.EXCHANGE_PARTITION or step == steps - 1 else replace(now, exchanging=name)
+            self._versions[self._version] = (
+                after if kind != Action.EXCHANGE_PARTITION or step == steps - 1 else replace(now, exchanging=name)
+            )
         self._ts += self._rng.randint(1, 9)
         effect = Effect({}, {_T: self.table(after)})
         before = {_T: self.table(now)}
         if kind == Action.EXCHANGE_PARTITION:
             effect.tables.update({now.ordinary: None, pid: self.ordinary(pid)})
             before[now.ordinary] = self.ordinary(now.ordinary)
-        self.events.append((self._ts, [], {
-            "commit_ts": self._ts, "start_ts": self._ts - 1, "job_id": self._version, "query": text, "schema_state": 0, "type": int(kind),
-            "schema_version": self._version, "schema_name": "d", "table_name": "t", "effect": effect.to_json(), "began_ts": began, "versions": versions, "finished_ts": self._ts + 1,
-            "before_it": {str(i): t.to_json() for i, t in before.items()},
-        }))  # fmt: skip
+        self.events.append(
+            (
+                self._ts,
+                [],
+                {
+                    "commit_ts": self._ts,
+                    "start_ts": self._ts - 1,
+                    "job_id": self._version,
+                    "query": text,
+                    "schema_state": 0,
+                    "type": int(kind),
+                    "schema_version": self._version,
+                    "schema_name": "d",
+                    "table_name": "t",
+                    "effect": effect.to_json(),
+                    "began_ts": began,
+                    "versions": versions,
+                    "finished_ts": self._ts + 1,
+                    "before_it": {str(i): t.to_json() for i, t in before.items()},
+                },
+            )
+        )
         if kind == Action.TRUNCATE_PARTITION and self._rng.random() < 0.7:
             self.rows(now)
 
@@ -194,24 +245,61 @@ class PartitionHistory:
             hi = chosen[-1][0]
             used = {row[3] for row in rows}
             oldest = {i: min(row[4] for row in rows if row[3] == i) for i in used}
-            moved = [d for d in done if any(str(i) in d["effect"]["tables"] and (oldest[i] < d["schema_version"] or lo < d["finished_ts"] + 100) for i in used)]
+            moved = [
+                d
+                for d in done
+                if any(
+                    str(i) in d["effect"]["tables"] and (oldest[i] < d["schema_version"] or lo < d["finished_ts"] + 100)
+                    for i in used
+                )
+            ]
             wanted = used.union(*(map(int, d["effect"]["tables"]) for d in [*ddls, *moved]))
             part = None
             if rows:
-                batch = pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA)
+                batch = pa.RecordBatch.from_arrays(
+                    [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA
+                )
                 part = relay.write_part(lo, hi, "t", 0, [batch])
             documents = {str(i): tables[i].to_json() for i in wanted if i in tables}
             for ddl in ddls:
                 version = ddl["schema_version"]
                 for i, after in Effect.from_json(ddl["effect"]).tables.items():
                     tables.pop(i, None) if after is None else tables.update({i: after})
-            done += [{**{k: d[k] for k in ("type", "job_id", "schema_version", "versions", "effect", "began_ts", "finished_ts")}, "before": d.pop("before_it")} for d in ddls]
-            coming = [ddl for _, _, ddl in self.events if ddl is not None and ddl["commit_ts"] > lo and len(ddl["versions"]) == 3]
-            dropping = dropping or any(row[3] == _T and row[4] >= ddl["versions"][0] for row in rows for ddl in coming[:1])
-            relay.commit(Window(
-                lo, hi, 7, "t", 0, len(chosen), len(rows), version, (part,) if part else (), documents, tuple(ddls), moved=tuple(moved),
-                relaxed={str(_T): []} if dropping and _T in used else {},
-            ))  # fmt: skip
+            done += [
+                {
+                    **{
+                        k: d[k]
+                        for k in ("type", "job_id", "schema_version", "versions", "effect", "began_ts", "finished_ts")
+                    },
+                    "before": d.pop("before_it"),
+                }
+                for d in ddls
+            ]
+            coming = [
+                ddl
+                for _, _, ddl in self.events
+                if ddl is not None and ddl["commit_ts"] > lo and len(ddl["versions"]) == 3
+            ]
+            dropping = dropping or any(
+                row[3] == _T and row[4] >= ddl["versions"][0] for row in rows for ddl in coming[:1]
+            )
+            relay.commit(
+                Window(
+                    lo,
+                    hi,
+                    7,
+                    "t",
+                    0,
+                    len(chosen),
+                    len(rows),
+                    version,
+                    (part,) if part else (),
+                    documents,
+                    tuple(ddls),
+                    moved=tuple(moved),
+                    relaxed={str(_T): []} if dropping and _T in used else {},
+                )
+            )
             dropping = dropping and not ddls
             lo = hi
         return relay

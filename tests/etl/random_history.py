@@ -20,41 +20,107 @@ Row = dict[str, Any]
 _CI = {"charset": "utf8mb4", "collate": "utf8mb4_general_ci"}
 _BIN = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
 _PARTITIONS: dict[str, Any] = {
-    "type": 1, "expr": "`p`", "enable": True, "num": 2,
-    "definitions": [{"id": 900, "name": {"O": "p0", "L": "p0"}, "less_than": ["2"]}, {"id": 901, "name": {"O": "p1", "L": "p1"}, "less_than": ["100"]}],
-}  # fmt: skip
+    "type": 1,
+    "expr": "`p`",
+    "enable": True,
+    "num": 2,
+    "definitions": [
+        {"id": 900, "name": {"O": "p0", "L": "p0"}, "less_than": ["2"]},
+        {"id": 901, "name": {"O": "p1", "L": "p1"}, "less_than": ["100"]},
+    ],
+}
 TABLES = {
-    "account": Table(101, 1, "rnd", "account", (
-        Column(1, "id", 0, 3, 3), Column(2, "email", 1, 15, 0, 20, **_CI), Column(3, "v", 2, 3),
-    ), (Index(1, "email", (("email", 1, -1),), unique=True),), pk_is_handle=True),
+    "account": Table(
+        101,
+        1,
+        "rnd",
+        "account",
+        (
+            Column(1, "id", 0, 3, 3),
+            Column(2, "email", 1, 15, 0, 20, **_CI),
+            Column(3, "v", 2, 3),
+        ),
+        (Index(1, "email", (("email", 1, -1),), unique=True),),
+        pk_is_handle=True,
+    ),
     "plain": Table(102, 1, "rnd", "plain", (Column(1, "id", 0, 3, 3), Column(2, "v", 1, 3)), pk_is_handle=True),
-    "ci": Table(103, 1, "rnd", "ci", (
-        Column(1, "k", 0, 15, 3, 20, **_CI), Column(2, "v", 1, 3),
-    ), (Index(1, "PRIMARY", (("k", 0, -1),), unique=True, primary=True),), is_common_handle=True),
-    "nonclustered": Table(104, 1, "rnd", "nonclustered", (
-        Column(1, "a", 0, 15, 3, 20, **_BIN), Column(2, "b", 1, 3, 3), Column(3, "v", 2, 3),
-    ), (Index(1, "PRIMARY", (("a", 0, -1), ("b", 1, -1)), unique=True, primary=True),)),
-    "unique": Table(105, 1, "rnd", "unique", (
-        Column(1, "a", 0, 3, 1), Column(2, "b", 1, 3), Column(3, "v", 2, 3),
-    ), (Index(1, "a", (("a", 0, -1),), unique=True), Index(2, "b", (("b", 1, -1),), unique=True))),
-    "heap": Table(106, 1, "rnd", "heap", (
-        Column(1, "t", 0, 15, 0, 20, **_CI), Column(2, "f", 1, 4), Column(3, "v", 2, 3),
-    )),
+    "ci": Table(
+        103,
+        1,
+        "rnd",
+        "ci",
+        (
+            Column(1, "k", 0, 15, 3, 20, **_CI),
+            Column(2, "v", 1, 3),
+        ),
+        (Index(1, "PRIMARY", (("k", 0, -1),), unique=True, primary=True),),
+        is_common_handle=True,
+    ),
+    "nonclustered": Table(
+        104,
+        1,
+        "rnd",
+        "nonclustered",
+        (
+            Column(1, "a", 0, 15, 3, 20, **_BIN),
+            Column(2, "b", 1, 3, 3),
+            Column(3, "v", 2, 3),
+        ),
+        (Index(1, "PRIMARY", (("a", 0, -1), ("b", 1, -1)), unique=True, primary=True),),
+    ),
+    "unique": Table(
+        105,
+        1,
+        "rnd",
+        "unique",
+        (
+            Column(1, "a", 0, 3, 1),
+            Column(2, "b", 1, 3),
+            Column(3, "v", 2, 3),
+        ),
+        (Index(1, "a", (("a", 0, -1),), unique=True), Index(2, "b", (("b", 1, -1),), unique=True)),
+    ),
+    "heap": Table(
+        106,
+        1,
+        "rnd",
+        "heap",
+        (
+            Column(1, "t", 0, 15, 0, 20, **_CI),
+            Column(2, "f", 1, 4),
+            Column(3, "v", 2, 3),
+        ),
+    ),
     "parted": Table(107, 1, "rnd", "parted", (Column(1, "p", 0, 3), Column(2, "v", 1, 3)), partition=_PARTITIONS),
-    "parted_key": Table(108, 1, "rnd", "parted_key", (Column(1, "p", 0, 3, 3), Column(2, "k", 1, 15, 3, 20, **_BIN), Column(3, "v", 2, 3)),
-        (Index(1, "PRIMARY", (("k", 1, -1), ("p", 0, -1)), unique=True, primary=True),), partition=_PARTITIONS),
-}  # fmt: skip
+    "parted_key": Table(
+        108,
+        1,
+        "rnd",
+        "parted_key",
+        (Column(1, "p", 0, 3, 3), Column(2, "k", 1, 15, 3, 20, **_BIN), Column(3, "v", 2, 3)),
+        (Index(1, "PRIMARY", (("k", 1, -1), ("p", 0, -1)), unique=True, primary=True),),
+        partition=_PARTITIONS,
+    ),
+}
 CREATE = (
     "CREATE DATABASE rnd CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-    "CREATE TABLE rnd.account (id int PRIMARY KEY, email varchar(20) COLLATE utf8mb4_general_ci, v int, UNIQUE (email))",
+    (
+        "CREATE TABLE rnd.account (id int PRIMARY KEY, email varchar(20) COLLATE utf8mb4_general_ci, v int, UNIQUE"
+        " (email))"
+    ),
     "CREATE TABLE rnd.plain (id int PRIMARY KEY, v int)",
     "CREATE TABLE rnd.ci (k varchar(20) COLLATE utf8mb4_general_ci PRIMARY KEY, v int)",
     "CREATE TABLE rnd.nonclustered (a varchar(20), b int, v int, PRIMARY KEY (a, b))",
     "CREATE TABLE rnd.`unique` (a int NOT NULL, b int, v int, UNIQUE (a), UNIQUE (b))",
     "CREATE TABLE rnd.heap (t varchar(20) COLLATE utf8mb4_general_ci, f float, v int)",
-    "CREATE TABLE rnd.parted (p int, v int) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (2), PARTITION p1 VALUES LESS THAN (100))",
-    "CREATE TABLE rnd.parted_key (p int, k varchar(20), v int, PRIMARY KEY (k, p)) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (2), "
-    "PARTITION p1 VALUES LESS THAN (100))",
+    (
+        "CREATE TABLE rnd.parted (p int, v int) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (2), PARTITION p1"
+        " VALUES LESS THAN (100))"
+    ),
+    (
+        "CREATE TABLE rnd.parted_key (p int, k varchar(20), v int, PRIMARY KEY (k, p)) PARTITION BY RANGE (p)"
+        " (PARTITION p0 VALUES LESS THAN (2), PARTITION p1 VALUES LESS THAN (100))"
+    ),
 )
 _WORDS = ("a", "A", "b", "B ", "é", "E", "'", "\\", "\t")
 
@@ -97,8 +163,14 @@ class History:
             at += len(chosen)
             n += 1
             hi = chosen[-1][0]
-            rows = [(ts, ts - 1, position, TABLES[name].id, 1, kind, row) for ts, changes in chosen for position, (name, kind, row) in enumerate(changes)]
-            batch = pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA)
+            rows = [
+                (ts, ts - 1, position, TABLES[name].id, 1, kind, row)
+                for ts, changes in chosen
+                for position, (name, kind, row) in enumerate(changes)
+            ]
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA
+            )
             part = relay.write_part(lo, hi, "t", 0, [batch])
             assert part is not None
             tables = {str(table.id): table.to_json() for table in TABLES.values()}
@@ -153,10 +225,18 @@ class History:
             changes.append((name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old))))
             changes.append((name, INSERT, encode_insert(table, self.with_rowid(name, rowid, new))))
         else:
-            changes.append((name, UPDATE, encode_update(table, self.with_rowid(name, rowid, old), self.with_rowid(name, rowid, new))))
+            changes.append(
+                (
+                    name,
+                    UPDATE,
+                    encode_update(table, self.with_rowid(name, rowid, old), self.with_rowid(name, rowid, new)),
+                )
+            )
 
     def _swap(self, name: str, changes: list[tuple[str, int, bytes]]) -> None:
-        """Two rows exchange their unique values in one statement: neither order of the two updates is valid by itself."""
+        """Two rows exchange their unique values in one statement: neither order of the two updates is
+        valid by itself.
+        """
         column = {"account": "email", "unique": "b", "nonclustered": "b"}.get(name)
         if column is None or len(self.rows[name]) < 2 or name == "nonclustered":
             return
@@ -185,15 +265,24 @@ class History:
             case "parted_key":
                 row |= {"p": rng.randint(0, 3), "k": word}
             case "heap":
-                row |= {"t": rng.choice([None, word]), "f": rng.choice([None, 0.5, 1.100000023841858, 3.4028234663852886e38])}
+                row |= {
+                    "t": rng.choice([None, word]),
+                    "f": rng.choice([None, 0.5, 1.100000023841858, 3.4028234663852886e38]),
+                }
         return row
 
     def _fits(self, name: str, row: Row, own: int | None) -> bool:
         others = [other for rowid, other in self.rows[name].items() if rowid != own]
         keys = {
-            "account": (("id",), ("email",)), "plain": (("id",),), "ci": (("k",),), "nonclustered": (("a", "b"),), "unique": (("a",), ("b",)), "heap": (), "parted": (),
+            "account": (("id",), ("email",)),
+            "plain": (("id",),),
+            "ci": (("k",),),
+            "nonclustered": (("a", "b"),),
+            "unique": (("a",), ("b",)),
+            "heap": (),
+            "parted": (),
             "parted_key": (("k", "p"),),
-        }[name]  # fmt: skip
+        }[name]
         for key in keys:
             ci = name in ("account", "ci")
             mine = _collated([row[k] for k in key], ci)

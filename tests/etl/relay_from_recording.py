@@ -102,14 +102,35 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
         chosen = rows[first : first + transactions]
         hi = chosen[-1][0]
         exploder = Exploder("recording")
-        columns = [pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))]
-        part = relay.write_part(lo, hi, "test", 0, list(exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA))))
+        columns = [
+            pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))
+        ]
+        part = relay.write_part(
+            lo, hi, "test", 0, list(exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA)))
+        )
         totals = exploder.totals
-        spans = {i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version) for i, t in totals.tables.items()}
+        spans = {
+            i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version)
+            for i, t in totals.tables.items()
+        }
         schema = landing.resolve(totals.ddls, spans, lambda _: True)
-        relay.commit(Window(
-            lo, hi, cluster_id, "test", 0, totals.transactions, totals.changes, schema.schema_version, (part,) if part else (), schema.tables,
-            schema.ddls, schema.truncated_tables, moved=schema.moved, relaxed=schema.relaxed,
-        ))  # fmt: skip
+        relay.commit(
+            Window(
+                lo,
+                hi,
+                cluster_id,
+                "test",
+                0,
+                totals.transactions,
+                totals.changes,
+                schema.schema_version,
+                (part,) if part else (),
+                schema.tables,
+                schema.ddls,
+                schema.truncated_tables,
+                moved=schema.moved,
+                relaxed=schema.relaxed,
+            )
+        )
         lo = hi
     return relay

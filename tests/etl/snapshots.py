@@ -23,10 +23,17 @@ def differences(recording: Path, label: str, server: MariaDBServer) -> list[str]
         for full in listed["tables"]:
             schema, table = full.split(".", 1)
             path = recording / "snapshots" / label / f"{urllib.parse.quote(full, safe='._-')}.jsonl"
-            text = path.read_text() if path.exists() else gzip.decompress(path.with_suffix(".jsonl.gz").read_bytes()).decode()
+            text = (
+                path.read_text()
+                if path.exists()
+                else gzip.decompress(path.with_suffix(".jsonl.gz").read_bytes()).decode()
+            )
             head, *lines = text.splitlines()
             names = json.loads(head)["columns"]
-            cursor.execute("SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s", (schema, table))
+            cursor.execute(
+                "SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s",
+                (schema, table),
+            )
             kinds = {name.decode().lower(): kind.decode() for name, kind in cursor.fetchall()}
             if sorted(kinds) != sorted(n.lower() for n in names):
                 found.append(f"{full}: columns {sorted(kinds)}, {names} expected")
@@ -37,7 +44,9 @@ def differences(recording: Path, label: str, server: MariaDBServer) -> list[str]
             got = Counter(tuple(_meaning(v, k) for v, k in zip(row, use)) for row in cursor.fetchall())
             want = Counter(tuple(_meaning(v, k) for v, k in zip(json.loads(line), use)) for line in lines)
             if got != want:
-                found.append(f"{full}: missing {list((want - got).items())[:3]}, too many {list((got - want).items())[:3]}")
+                found.append(
+                    f"{full}: missing {list((want - got).items())[:3]}, too many {list((got - want).items())[:3]}"
+                )
     connection.close()
     return found
 

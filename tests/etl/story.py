@@ -1,7 +1,8 @@
-"""An upstream told statement by statement: tables, rows and DDL as a TiDB would have written them, applied to a real server.
+"""An upstream told statement by statement: tables, rows and DDL as a TiDB would have written them, applied to a real
+server.
 
-`Story` keeps the tables as the DDL jobs leave them, encodes rows in TiDB's format, writes every call as one window of a relay log,
-and `apply` brings the downstream up to date. It knows nothing of how things are applied.
+`Story` keeps the tables as the DDL jobs leave them, encodes rows in TiDB's format, writes every call as one window of a
+relay log, and `apply` brings the downstream up to date. It knows nothing of how things are applied.
 """
 
 from __future__ import annotations
@@ -23,13 +24,44 @@ from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_updat
 from upstream.schema import Column, Index, Schema, Table
 
 _TYPES = {
-    "tinyint": 1, "smallint": 2, "int": 3, "float": 4, "double": 5, "timestamp": 7, "bigint": 8, "mediumint": 9, "date": 10, "time": 11,
-    "datetime": 12, "year": 13, "varchar": 15, "varbinary": 15, "bit": 16, "json": 0xF5, "decimal": 0xF6, "enum": 0xF7, "set": 0xF8,
-    "tinytext": 0xF9, "tinyblob": 0xF9, "mediumtext": 0xFA, "mediumblob": 0xFA, "longtext": 0xFB, "longblob": 0xFB, "text": 0xFC,
-    "blob": 0xFC, "char": 0xFE, "binary": 0xFE,
-}  # fmt: skip
+    "tinyint": 1,
+    "smallint": 2,
+    "int": 3,
+    "float": 4,
+    "double": 5,
+    "timestamp": 7,
+    "bigint": 8,
+    "mediumint": 9,
+    "date": 10,
+    "time": 11,
+    "datetime": 12,
+    "year": 13,
+    "varchar": 15,
+    "varbinary": 15,
+    "bit": 16,
+    "json": 0xF5,
+    "decimal": 0xF6,
+    "enum": 0xF7,
+    "set": 0xF8,
+    "tinytext": 0xF9,
+    "tinyblob": 0xF9,
+    "mediumtext": 0xFA,
+    "mediumblob": 0xFA,
+    "longtext": 0xFB,
+    "longblob": 0xFB,
+    "text": 0xFC,
+    "blob": 0xFC,
+    "char": 0xFE,
+    "binary": 0xFE,
+}
 _TEXT = {"varchar", "char", "text", "tinytext", "mediumtext", "longtext", "enum", "set"}
-_COLLATIONS = {"utf8mb4": "utf8mb4_bin", "utf8": "utf8_bin", "latin1": "latin1_bin", "ascii": "ascii_bin", "gbk": "gbk_chinese_ci"}
+_COLLATIONS = {
+    "utf8mb4": "utf8mb4_bin",
+    "utf8": "utf8_bin",
+    "latin1": "latin1_bin",
+    "ascii": "ascii_bin",
+    "gbk": "gbk_chinese_ci",
+}
 _NOT_NULL, _PRIMARY, _UNSIGNED, _ZEROFILL = 1, 2, 32, 64
 _FIRST_TS = 400_000_000_000 << 18
 
@@ -37,7 +69,9 @@ Row = dict[str, Any]
 
 
 def column(number: int, spec: str, **more: Any) -> Column:
-    """A column from its SQL: ``name type[(n[,m])] [unsigned] [character set c] [collate c] [not null]``; `more` as in Column."""
+    """A column from its SQL: ``name type[(n[,m])] [unsigned] [character set c] [collate c] [not null]``; `more` as in
+    Column.
+    """
     match = re.fullmatch(r"(\S+) (\w+)(?:\((.*?)\))?((?: .*)?)", spec)
     assert match, spec
     name, kind, size, rest = match[1], match[2], match[3], match[4].lower()
@@ -51,14 +85,28 @@ def column(number: int, spec: str, **more: Any) -> Column:
         numbers = [int(n) for n in size.split(",")]
         flen, decimal = numbers[0], numbers[1] if len(numbers) > 1 else (0 if kind == "decimal" else -1)
     charset = (re.search(r"character set (\w+)", rest) or (0, "utf8mb4"))[1] if kind in _TEXT else "binary"
-    collate = (re.search(r"collate (\w+)", rest) or (0, _COLLATIONS.get(charset, "binary")))[1] if kind in _TEXT else "binary"
+    collate = (
+        (re.search(r"collate (\w+)", rest) or (0, _COLLATIONS.get(charset, "binary")))[1] if kind in _TEXT else "binary"
+    )
     if "collate" in rest:
         charset = collate.partition("_")[0]
-    return Column(number, name, number - 1, _TYPES[kind], flag, flen, decimal, charset, collate, elems, **{"version": 2, **more})
+    return Column(
+        number, name, number - 1, _TYPES[kind], flag, flen, decimal, charset, collate, elems, **{"version": 2, **more}
+    )
 
 
-def table(number: int, name: str, *columns: Column | str, primary: str = "", clustered: bool = True, unique: tuple[str, ...] = (), **more: Any) -> Table:
-    """A table of schema ``d``. `primary` and each of `unique`: comma-separated columns, perhaps with a prefix length ``a(3)``."""
+def table(
+    number: int,
+    name: str,
+    *columns: Column | str,
+    primary: str = "",
+    clustered: bool = True,
+    unique: tuple[str, ...] = (),
+    **more: Any,
+) -> Table:
+    """A table of schema ``d``. `primary` and each of `unique`: comma-separated columns, perhaps with a prefix length
+    ``a(3)``.
+    """
     cols = [column(i, c) if isinstance(c, str) else c for i, c in enumerate(columns, 1)]
     by_name = {c.name: c for c in cols}
 
@@ -96,20 +144,38 @@ class Story:
         self.statement(1, "CREATE DATABASE `d`", schemas={1: Schema(1, "d", "utf8mb4", "utf8mb4_bin")})
 
     def statement(
-        self, kind: int, query: str, *tables: Table | int, schemas: Mapping[int, Schema | None] | None = None, schema: str = "d",
-        name: str = "", **more: Any,
-    ) -> None:  # fmt: skip
-        """A finished DDL job: its type, its text as in the binlog, the tables as they are afterwards (a number: gone)."""
-        effect = Effect(dict(schemas or {}), {t if isinstance(t, int) else t.id: None if isinstance(t, int) else t for t in tables})
+        self,
+        kind: int,
+        query: str,
+        *tables: Table | int,
+        schemas: Mapping[int, Schema | None] | None = None,
+        schema: str = "d",
+        name: str = "",
+        **more: Any,
+    ) -> None:
+        """A finished DDL job: its type, its text as in the binlog, the tables as they are afterwards (a
+        number: gone).
+        """
+        effect = Effect(
+            dict(schemas or {}), {t if isinstance(t, int) else t.id: None if isinstance(t, int) else t for t in tables}
+        )
         before = {i: t for i, t in self._tables.items() if i in effect.tables}
         self._version += 1
         self._ts += 10
         known = next((self._tables[i].name for i in effect.tables if i in self._tables), "")
         ddl = {
-            "commit_ts": self._ts, "start_ts": self._ts - 1, "job_id": self._version, "query": query, "schema_state": 5, "type": kind,
-            "schema_version": self._version, "schema_name": schema, "table_name": name or known or (tables[0].name if tables and isinstance(tables[0], Table) else ""),
-            "effect": effect.to_json(), **more,
-        }  # fmt: skip
+            "commit_ts": self._ts,
+            "start_ts": self._ts - 1,
+            "job_id": self._version,
+            "query": query,
+            "schema_state": 5,
+            "type": kind,
+            "schema_version": self._version,
+            "schema_name": schema,
+            "table_name": name or known or (tables[0].name if tables and isinstance(tables[0], Table) else ""),
+            "effect": effect.to_json(),
+            **more,
+        }
         self._window([], before, [ddl])
         for table_id, after in effect.tables.items():
             self._tables.pop(table_id, None)
@@ -143,7 +209,9 @@ class Story:
     def changes(self, *changes: tuple[Table, int, bytes]) -> None:
         """One transaction of encoded changes; the relay log describes their tables as they are without later DDL."""
         self._ts += 10
-        rows = [(self._ts, self._ts - 1, n, of.id, self._version, kind, row) for n, (of, kind, row) in enumerate(changes)]
+        rows = [
+            (self._ts, self._ts - 1, n, of.id, self._version, kind, row) for n, (of, kind, row) in enumerate(changes)
+        ]
         self._window(rows, {of.id: self._tables.get(of.id, of) for of, _, _ in changes}, [])
 
     def apply(self) -> ApplySummary:
@@ -166,9 +234,13 @@ class Story:
         lo = last.hi if last else _FIRST_TS
         parts = ()
         if rows:
-            batch = pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA)
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA
+            )
             part = self._relay.write_part(lo, self._ts, "t", 0, [batch])
             assert part is not None
             parts = (part,)
         documents = {str(i): t.to_json() for i, t in tables.items()}
-        self._relay.commit(Window(lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls)))
+        self._relay.commit(
+            Window(lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls))
+        )

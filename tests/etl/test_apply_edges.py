@@ -18,6 +18,8 @@ LABELS = [str(snapshot["label"]) for snapshot in json.loads((RECORDINGS / "edges
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_the_downstream_is_the_upstream_on_every_edge(mariadb: MariaDBServer, tmp_path: Path, label: str, mode: str) -> None:
+def test_the_downstream_is_the_upstream_on_every_edge(
+    mariadb: MariaDBServer, tmp_path: Path, label: str, mode: str
+) -> None:
     replay(mariadb, tmp_path, "edges", label, 40, Apply(mode=mode))
     assert differences(RECORDINGS / "edges", label, mariadb) == []

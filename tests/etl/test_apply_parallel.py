@@ -27,8 +27,12 @@ def settings_for(server: MariaDBServer, url: str, mode: str = "parallel", worker
     return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, workers, 10_000))
 
 
-@pytest.mark.parametrize(("name", "label", "transactions"), [("shop", "e_end", 1000), ("ddl", "f_end", 40), ("types", "end", 7)])
-def test_recordings_arrive_through_several_sessions(mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "label", "transactions"), [("shop", "e_end", 1000), ("ddl", "f_end", 40), ("types", "end", 7)]
+)
+def test_recordings_arrive_through_several_sessions(
+    mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int
+) -> None:
     snapshots = {s["label"]: s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text())}
     url = f"file://{tmp_path}/relay"
     last = land(RECORDINGS / name, url, transactions, through=snapshots[label]).last()
@@ -53,7 +57,9 @@ def steps(url: str, relay: RelayLog) -> list[Step]:
 
 @pytest.mark.parametrize("then", ["parallel", "atomic"])
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_flight_that_was_broken_off_is_finished_by_either_mode(mariadb: MariaDBServer, tmp_path: Path, then: str, flushed: bool) -> None:
+def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
+    mariadb: MariaDBServer, tmp_path: Path, then: str, flushed: bool
+) -> None:
     """`flushed`: everything is downstream already, only the checkpoint isn't."""
     history, url, relay = landed(tmp_path, 26, 400)
     fresh(mariadb).close()

@@ -1,4 +1,6 @@
-"""Random histories end in the same rows as executing them one by one, however they are cut and whatever dies on the way."""
+"""Random histories end in the same rows as executing them one by one, however they are cut and whatever dies on the
+way.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config)
 
 
 @MODES
-def test_a_process_killed_at_random_points_loses_and_repeats_nothing(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
     history = History(4)
     history.grow(2500 if mode == "atomic" else 500)
     connection = fresh(mariadb)
@@ -96,7 +100,9 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(mariadb: Ma
     kills = 0
     for _ in range(60):
         child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
         )
         before = checkpoint(connection)
         deadline = time.monotonic() + 30
@@ -159,7 +165,11 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer,
     ("table", "tamper", "text"),
     [
         ("plain", "DELETE FROM rnd.plain WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.plain) x)", r"rnd\.plain"),
-        ("account", "DELETE FROM rnd.account WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.account) x)", r"rnd\.account"),
+        (
+            "account",
+            "DELETE FROM rnd.account WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.account) x)",
+            r"rnd\.account",
+        ),
         ("heap", "UPDATE rnd.heap SET t = 'tampered'", r"rnd\.heap"),
     ],
 )
@@ -215,9 +225,17 @@ def land_after(history: History, url: str, lo: int) -> None:
     from relay import PART_SCHEMA, RelayLog, Window
 
     relay = RelayLog.open(url)
-    rows = [(ts, ts - 1, n, TABLES[name].id, 1, kind, row) for ts, changes in history.transactions for n, (name, kind, row) in enumerate(changes)]
-    batch = pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA)
+    rows = [
+        (ts, ts - 1, n, TABLES[name].id, 1, kind, row)
+        for ts, changes in history.transactions
+        for n, (name, kind, row) in enumerate(changes)
+    ]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA
+    )
     hi = history.transactions[-1][0]
     part = relay.write_part(lo, hi, "t", 1, [batch])
     assert part is not None
-    relay.commit(Window(lo, hi, 7, "t", 0, len(rows), len(rows), 1, (part,), {str(t.id): t.to_json() for t in TABLES.values()}))
+    relay.commit(
+        Window(lo, hi, 7, "t", 0, len(rows), len(rows), 1, (part,), {str(t.id): t.to_json() for t in TABLES.values()})
+    )

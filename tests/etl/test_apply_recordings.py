@@ -16,7 +16,13 @@ from tests.etl.snapshots import differences
 
 
 def replay(
-    server: MariaDBServer, folder: Path, name: str, label: str, transactions: int, apply: Apply | None = None, filters: Filter | None = None
+    server: MariaDBServer,
+    folder: Path,
+    name: str,
+    label: str,
+    transactions: int,
+    apply: Apply | None = None,
+    filters: Filter | None = None,
 ) -> ApplySummary:
     """Apply a recording up to a snapshot."""
     ts = next(s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text()) if s["label"] == label)
@@ -24,13 +30,17 @@ def replay(
     relay = land(RECORDINGS / name, url, transactions, through=ts)
     last = relay.last()
     assert last is not None
-    settings = Settings(Upstream("unused"), Relay(url), server.downstream, apply=apply or Apply(), filters=filters or Filter())
+    settings = Settings(
+        Upstream("unused"), Relay(url), server.downstream, apply=apply or Apply(), filters=filters or Filter()
+    )
     return run_apply(settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings))
 
 
 @pytest.mark.parametrize(("label", "transactions", "max_rows"), [("b_mid", 97, 500), ("e_end", 1000, 20_000)])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_bank_and_shop_under_concurrent_writers(mariadb: MariaDBServer, tmp_path: Path, label: str, transactions: int, max_rows: int, mode: str) -> None:
+def test_bank_and_shop_under_concurrent_writers(
+    mariadb: MariaDBServer, tmp_path: Path, label: str, transactions: int, max_rows: int, mode: str
+) -> None:
     summary = replay(mariadb, tmp_path, "shop", label, transactions, Apply(mode=mode, max_rows=max_rows))
     assert summary.batches > 1
     assert differences(RECORDINGS / "shop", label, mariadb) == []
@@ -51,9 +61,12 @@ def test_every_type_and_key_shape(mariadb: MariaDBServer, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
-    """Duplicates before the DDL binlog that allows them; rows written to partitions that are gone, and kept though theirs is dropped. All
-    in one or two windows; `test_apply_edges` has small ones."""
+def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
+    """Duplicates before the DDL binlog that allows them; rows written to partitions that are gone, and kept though
+    theirs is dropped. All in one or two windows; `test_apply_edges` has small ones.
+    """
     names = ("pr", "dp", "du")
     filters = Filter(do_tables=tuple(NameRule("Edges", name, name) for name in names))
     replay(mariadb, tmp_path, "edges", "e_constraints", 4000, Apply(mode=mode), filters)
@@ -63,12 +76,17 @@ def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(mariadb:
 
 @pytest.mark.parametrize("label", ["a_keys", "b_end"])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_cluster_without_new_collations_tells_case_and_trailing_blanks_apart(mariadb: MariaDBServer, tmp_path: Path, mode: str, label: str) -> None:
+def test_a_cluster_without_new_collations_tells_case_and_trailing_blanks_apart(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str, label: str
+) -> None:
     replay(mariadb, tmp_path, "oldcoll", label, 100, Apply(mode=mode))
     found = differences(RECORDINGS / "oldcoll", label, mariadb)
     assert [line for line in found if not line.startswith("oldc.p:")] == []
-    # The store that was recorded read NULL where this table's clustered key is: there only the other columns can be compared.
-    head, *lines = map(json.loads, (RECORDINGS / "oldcoll" / "snapshots" / label / "oldc.p.jsonl").read_text().splitlines())
+    # The store that was recorded read NULL where this table's clustered key is: there only the other columns can be
+    # compared.
+    head, *lines = map(
+        json.loads, (RECORDINGS / "oldcoll" / "snapshots" / label / "oldc.p.jsonl").read_text().splitlines()
+    )
     assert {row[0] for row in lines} == {None}
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(head['columns'][1:])} FROM oldc.p")
@@ -78,11 +96,16 @@ def test_a_cluster_without_new_collations_tells_case_and_trailing_blanks_apart(m
         assert {"strasse", "straße"} <= {k for (k,) in cursor.fetchall()}
 
 
-def test_every_collation_of_a_cluster_without_new_ones_compares_bytes_downstream(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_every_collation_of_a_cluster_without_new_ones_compares_bytes_downstream(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     """Whatever statement brings it: CREATE, ADD, MODIFY, CONVERT TO, a database's default."""
     replay(mariadb, tmp_path, "oldcoll", "b_end", 100)
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'oldc' AND COLLATION_NAME IS NOT NULL")
+        cursor.execute(
+            "SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'oldc' AND"
+            " COLLATION_NAME IS NOT NULL"
+        )
         assert cursor.fetchall() == (("utf8mb4_nopad_bin",),)
         cursor.execute("SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = 'oldc'")
         assert cursor.fetchall() == (("utf8mb4_nopad_bin",),)

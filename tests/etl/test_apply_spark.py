@@ -19,7 +19,9 @@ def test_the_shop_recording_goes_through_spark_without_a_difference(
     relay = land(RECORDINGS / "shop", url, transactions=1500)
     last = relay.last()
     assert last is not None
-    settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, Spark(spark_remote), apply=Apply(max_rows=20_000))
+    settings = Settings(
+        Upstream("unused"), Relay(url), mariadb.downstream, Spark(spark_remote), apply=Apply(max_rows=20_000)
+    )
     reports = []
     summary = run_apply(settings, until_ts=last.hi, stop=threading.Event(), on_batch=reports.append)
     assert summary.checkpoint == last.hi

@@ -19,26 +19,34 @@ from tests.etl.snapshots import differences
 
 
 @pytest.mark.parametrize("name", ["shop", "ddl"])
-def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(mariadb: MariaDBServer, tmp_path: Path, name: str) -> None:
+def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(
+    mariadb: MariaDBServer, tmp_path: Path, name: str
+) -> None:
     snapshots = json.loads((RECORDINGS / name / "snapshots.json").read_text())
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / name, url, 1_501, through=snapshots[-1]["ts"] + 10_000)
     settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
     for snapshot in snapshots:
         relay.set_control(Control(apply_until_ts=snapshot["ts"]))
-        summary = run_apply(settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=60, prepare=local_preparer(settings))
+        summary = run_apply(
+            settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=60, prepare=local_preparer(settings)
+        )
         assert summary.checkpoint == min(snapshot["ts"], relay.last().hi)
         assert differences(RECORDINGS / name, snapshot["label"], mariadb) == []
 
 
-def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / "shop", url, 5_000)
     relay.set_control(Control(apply_paused=True))
     settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream)
     result = []
     thread = threading.Thread(
-        target=lambda: result.append(run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings)))
+        target=lambda: result.append(
+            run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+        )
     )
     thread.start()
     time.sleep(1.0)
@@ -51,7 +59,9 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(maria
     assert result and result[0].checkpoint == relay.last().hi
 
 
-def test_applying_notes_its_position_and_lets_windows_go_that_it_has_passed(mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_applying_notes_its_position_and_lets_windows_go_that_it_has_passed(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("relay.retention.MIN_KEEP_MS", 1)
     monkeypatch.setitem(retention._UNITS, "m", 1_000)  # the recording is of a minute
     monkeypatch.setattr("etl.relay_upkeep._UNTIL_NEXT_S", 0.0)

@@ -39,7 +39,9 @@ def test_a_record_of_the_original_is_encoded_as_it_was() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(max_size=300), max_size=8))
-def test_what_was_written_is_read_back_with_its_offsets(tmp_path_factory: pytest.TempPathFactory, written: list[bytes]) -> None:
+def test_what_was_written_is_read_back_with_its_offsets(
+    tmp_path_factory: pytest.TempPathFactory, written: list[bytes]
+) -> None:
     path = tmp_path_factory.mktemp("files") / new_name(0)
     path.write_bytes(b"".join(map(encode_record, written)))
     assert messages(path) == written

@@ -1,4 +1,6 @@
-"""What goes to files and Kafka holds the values of every change, for every type, key and schema change in the recordings."""
+"""What goes to files and Kafka holds the values of every change, for every type, key and schema change in the
+recordings.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def messages_of(steps: Iterator[Step]) -> dict[int, bytes]:
     return found
 
 
-def decoded_singly(relay: RelayLog, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[Table, int, Row | None, Row | None]]]:
+def decoded_singly(
+    relay: RelayLog, monkeypatch: pytest.MonkeyPatch
+) -> dict[int, list[tuple[Table, int, Row | None, Row | None]]]:
     """Every replicated change by the row codec that decodes one row at a time: (table, kind, old, new)."""
     found: dict[int, list[tuple[int, Table, int, Row | None, Row | None]]] = {}
 
@@ -63,7 +67,9 @@ def decoded_singly(relay: RelayLog, monkeypatch: pytest.MonkeyPatch) -> dict[int
         rows = segment.changes["row"].to_pylist()
         for table, places in segment.tables:
             names = [*(column.name for column in table.stored_columns), "_tidb_rowid"]
-            columns = zip(*(segment.column(name, places) for name in ("commit_ts", "position", "kind")), places, strict=True)
+            columns = zip(
+                *(segment.column(name, places) for name in ("commit_ts", "position", "kind")), places, strict=True
+            )
             for commit_ts, position, kind, place in columns:
                 decode = (scalar.decode_insert, scalar.decode_update, scalar.decode_delete)[kind]
                 values = decode(table, rows[place])
@@ -119,7 +125,9 @@ def test_a_file_has_every_change_with_its_values(relay: RelayLog, monkeypatch: p
             columns = [pb.file_binlog.Column.FromString(column) for column in event.row]
             written = [c.name for c in (table.columns if kind == DELETE else table.writable_columns) if c.public]
             stored = {c.name for c in table.stored_columns}
-            assert [c.name for c in columns if c.name in stored or kind != DELETE] == [name for name in written if name in stored]
+            assert [c.name for c in columns if c.name in stored or kind != DELETE] == [
+                name for name in written if name in stored
+            ]
             for column in columns:
                 info = by_name[column.name]
                 kinds.add(info.kind)
@@ -139,7 +147,14 @@ def from_kafka(column: Column, value: Any, expected: Any) -> None:
     if expected is None:
         assert field == "is_null"
         return
-    wanted = {"bit": "bytes_value", "year": "string_value", "enum": "uint64_value", "set": "uint64_value", "json": "bytes_value", "binary": "bytes_value"}
+    wanted = {
+        "bit": "bytes_value",
+        "year": "string_value",
+        "enum": "uint64_value",
+        "set": "uint64_value",
+        "json": "bytes_value",
+        "binary": "bytes_value",
+    }
     if column.kind == "int":
         assert (field, getattr(value, field)) == ("uint64_value" if column.unsigned else "int64_value", expected)
     elif column.kind in ("float", "double"):
@@ -150,9 +165,9 @@ def from_kafka(column: Column, value: Any, expected: Any) -> None:
         assert (field, value.string_value) == ("string_value", f"{expected:04}")
     else:
         assert field == wanted.get(column.kind, "string_value")
-        assert (getattr(value, field) if isinstance(number(column, expected), int) else as_bytes(getattr(value, field))) == (
-            number(column, expected) if column.kind in ("enum", "set") else as_bytes(expected)
-        )
+        assert (
+            getattr(value, field) if isinstance(number(column, expected), int) else as_bytes(getattr(value, field))
+        ) == (number(column, expected) if column.kind in ("enum", "set") else as_bytes(expected))
 
 
 def test_a_kafka_message_has_every_change_with_its_values(relay: RelayLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +186,9 @@ def test_a_kafka_message_has_every_change_with_its_values(relay: RelayLog, monke
             shown = [column for column in table.columns if column.public and not column.hidden]
             assert [info.name for info in message.column_info] == [column.name for column in shown]
             assert mutation.HasField("change_row") == (kind == UPDATE)
-            images = [(mutation.row, old if kind == DELETE else new)] + ([(mutation.change_row, old)] if kind == UPDATE else [])
+            images = [(mutation.row, old if kind == DELETE else new)] + (
+                [(mutation.change_row, old)] if kind == UPDATE else []
+            )
             for row, image in images:
                 assert len(row.columns) == len(shown)
                 for column, value in zip(shown, row.columns, strict=True):
@@ -188,10 +205,16 @@ def test_kafka_messages_name_columns_and_keys_as_the_original(tmp_path: Path) ->
     tables = {t.table_name: t for m in found.values() for t in pb.secondary.Binlog.FromString(m).dml_data.tables}
     account, cart = tables["account"], tables["cart"]
     assert [(c.name, c.mysql_type, c.is_primary_key, c.flen, c.decimal) for c in account.column_info] == [
-        ("id", "int", True, 11, 0), ("email", "varchar", False, 40, 0), ("balance", "decimal", False, 20, 4), ("ver", "int", False, 11, 0),
+        ("id", "int", True, 11, 0),
+        ("email", "varchar", False, 40, 0),
+        ("balance", "decimal", False, 20, 4),
+        ("ver", "int", False, 11, 0),
         ("updated", "timestamp", False, 23, 3),
-    ]  # fmt: skip
-    assert [(key.name, list(key.column_names)) for key in account.unique_keys] == [("PRIMARY", ["id"]), ("email", ["email"])]
+    ]
+    assert [(key.name, list(key.column_names)) for key in account.unique_keys] == [
+        ("PRIMARY", ["id"]),
+        ("email", ["email"]),
+    ]
     assert [(key.name, list(key.column_names)) for key in cart.unique_keys] == [("PRIMARY", ["uid", "sku"])]
 
 
@@ -204,20 +227,29 @@ def test_binary_types_have_their_own_names() -> None:
         return file_binlog.type_name(Column(1, "c", 0, tp, charset=charset))
 
     assert [name(tp, "utf8mb4") for tp in (0xFC, 0xF9, 0xFE, 15)] == ["text", "tinytext", "char", "varchar"]
-    assert [name(tp, "binary") for tp in (0xFC, 0xF9, 0xFE, 15, 3)] == ["blob", "tinyblob", "binary", "varbinary", "int"]
+    assert [name(tp, "binary") for tp in (0xFC, 0xF9, 0xFE, 15, 3)] == [
+        "blob",
+        "tinyblob",
+        "binary",
+        "varbinary",
+        "int",
+    ]
 
 
 def test_timestamps_are_written_in_the_wanted_zone_and_datetimes_as_they_are(tmp_path: Path) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}", 40, through=first_transactions(60))
     by_zone = {
-        zone: messages_of(prepare_steps(relay.url, windows(relay), PrepareOptions("file_binlog", time_zone=zone))) for zone in ("UTC", "+08:00")
+        zone: messages_of(prepare_steps(relay.url, windows(relay), PrepareOptions("file_binlog", time_zone=zone)))
+        for zone in ("UTC", "+08:00")
     }
     times: dict[str, list[tuple[str, bytes]]] = {zone: [] for zone in by_zone}
     for zone, found in by_zone.items():
         for message in found.values():
             for event in pb.file_binlog.Binlog.FromString(message).dml_data.events:
                 columns = [pb.file_binlog.Column.FromString(column) for column in event.row]
-                times[zone] += [(c.mysql_type, c.value[2:]) for c in columns if c.mysql_type in ("timestamp", "datetime")]
+                times[zone] += [
+                    (c.mysql_type, c.value[2:]) for c in columns if c.mysql_type in ("timestamp", "datetime")
+                ]
     assert {kind for kind, _ in times["UTC"]} == {"timestamp", "datetime"}
     for (kind, utc), (_, shanghai) in zip(times["UTC"], times["+08:00"], strict=True):
         assert shanghai == (utc.replace(b" 09:", b" 17:") if kind == "timestamp" else utc)
@@ -227,7 +259,9 @@ def test_a_transaction_larger_than_a_step_comes_in_pieces() -> None:
     generator = np.random.default_rng(7)
     sizes = [10, 5000, 3, 1000, 999, 20, 2001, 1]
     dml = [generator.bytes(size) for size in sizes]
-    steps = list(transaction_steps(((100 + i, i + 1, [data[:7], data[7:]]) for i, data in enumerate(dml)), step_bytes=1000))
+    steps = list(
+        transaction_steps(((100 + i, i + 1, [data[:7], data[7:]]) for i, data in enumerate(dml)), step_bytes=1000)
+    )
     assert all(len(step.payload) <= 1000 + 40 for step in steps)
     assert any(step.detail["more"] for step in steps)
     record = bytearray()
@@ -244,10 +278,19 @@ def test_a_transaction_larger_than_a_step_comes_in_pieces() -> None:
 
 
 def test_ddl_is_written_with_its_database() -> None:
-    ddl = {"commit_ts": 470614791133593609, "type": 3, "schema_name": "b`k", "table_name": "t", "query": "CREATE TABLE t (a INT)"}
+    ddl = {
+        "commit_ts": 470614791133593609,
+        "type": 3,
+        "schema_name": "b`k",
+        "table_name": "t",
+        "query": "CREATE TABLE t (a INT)",
+    }
     file = pb.file_binlog.Binlog.FromString(file_binlog.ddl_message(ddl))
     assert (file.tp, file.commit_ts, file.ddl_query) == (1, 470614791133593609, b"use `b``k`; CREATE TABLE t (a INT);")
-    assert pb.file_binlog.Binlog.FromString(file_binlog.ddl_message({**ddl, "type": 1})).ddl_query == b"CREATE TABLE t (a INT);"
+    assert (
+        pb.file_binlog.Binlog.FromString(file_binlog.ddl_message({**ddl, "type": 1})).ddl_query
+        == b"CREATE TABLE t (a INT);"
+    )
     kafka = pb.secondary.Binlog.FromString(kafka_binlog.ddl_message(ddl))
     assert (kafka.type, kafka.commit_ts) == (1, 470614791133593609)
     data = kafka.ddl_data

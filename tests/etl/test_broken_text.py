@@ -1,5 +1,6 @@
-"""Text that isn't what its column declares, which TiDB takes where it doesn't check: it arrives byte for byte, in a column of bytes if
-need be."""
+"""Text that isn't what its column declares, which TiDB takes where it doesn't check: it arrives byte for byte, in a
+column of bytes if need be.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ SPECS = ("varchar(20)", "varchar(20) character set latin1", "varchar(20) charact
 
 def made(story: Story, spec: str, primary: str) -> Table:
     keys = ", PRIMARY KEY (`v`)" if primary == "v" else ", PRIMARY KEY (`id`)" if primary else ""
-    return story.create(table(11, "t", "id int", f"v {spec}", primary=primary), f"CREATE TABLE `t` (`id` int, `v` {spec}{keys})")
+    return story.create(
+        table(11, "t", "id int", f"v {spec}", primary=primary), f"CREATE TABLE `t` (`id` int, `v` {spec}{keys})"
+    )
 
 
 def rows_of(broken: tuple[bytes, ...]) -> list[Row]:
@@ -49,7 +52,9 @@ def test_utf8_in_an_ascii_column_arrives(mariadb: MariaDBServer, tmp_path: Path,
 @pytest.mark.parametrize("count", [1, 30], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("primary", ["id", ""], ids=["with a key", "without a key"])
-def test_bytes_that_text_cannot_hold_make_the_column_one_of_bytes(mariadb: MariaDBServer, tmp_path: Path, spec: str, primary: str, count: int) -> None:
+def test_bytes_that_text_cannot_hold_make_the_column_one_of_bytes(
+    mariadb: MariaDBServer, tmp_path: Path, spec: str, primary: str, count: int
+) -> None:
     story = Story(mariadb, tmp_path)
     of = made(story, spec, primary)
     rows = rows_of(BROKEN) + [{"id": 100 + i, "v": f"é{i}"} for i in range(count)]

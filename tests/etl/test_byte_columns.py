@@ -44,7 +44,7 @@ def test_fields_carry_their_length(values: list[bytes]) -> None:
     ("kind", "flag", "values"),
     [
         (pa.int64(), VARINT, INT64), (pa.uint64(), UVARINT, UINT64), (pa.float64(), FLOAT, DOUBLE),
-        (pa.float32(), FLOAT, st.floats(width=32, allow_nan=False)), (pa.large_binary(), COMPACT, st.binary(max_size=150)),
+        (pa.float32(), FLOAT, st.floats(width=32, allow_nan=False)), (pa.large_binary(), COMPACT, st.binary(max_size=150)),  # noqa: E501
     ],
     ids=["int", "unsigned", "double", "float", "bytes"],
 )  # fmt: skip
@@ -65,7 +65,10 @@ def test_text_datums_may_hold_bytes_that_are_no_text() -> None:
 
 
 def test_timestamps_are_moved_into_a_zone_and_zero_dates_stay() -> None:
-    texts = pa.array(["2026-03-29 00:59:59.123456", "2026-03-29 01:00:00", None, "0000-00-00 00:00:00.000", "2026-03-29 01:00:00"], pa.large_string())
+    texts = pa.array(
+        ["2026-03-29 00:59:59.123456", "2026-03-29 01:00:00", None, "0000-00-00 00:00:00.000", "2026-03-29 01:00:00"],
+        pa.large_string(),
+    )
     assert in_zone(texts, find_zone("Europe/Berlin")).to_pylist() == [
         "2026-03-29 01:59:59.123456", "2026-03-29 03:00:00", None, "0000-00-00 00:00:00.000", "2026-03-29 03:00:00",
     ]  # fmt: skip

@@ -14,7 +14,9 @@ from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import open_sink
 from tests.etl.mariadb_fixture import MariaDBServer
 
-DRAINER = '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
+DRAINER = (
+    '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
+)
 
 
 def test_what_a_drainer_left_is_read_and_kept() -> None:
@@ -35,7 +37,9 @@ def test_a_pending_ddl_is_kept_beside_what_drainer_reads() -> None:
 def test_how_far_a_drainers_changes_may_reach_is_kept_until_the_checkpoint_is_there() -> None:
     left = Checkpoint(5, 6, False, safe_until=9)
     assert left.needs_safe_mode and Checkpoint.parse(left.to_text(), 7) == left
-    assert left.to_text() == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,"sluice":{"safe-until":9}}'
+    assert (
+        left.to_text() == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,"sluice":{"safe-until":9}}'
+    )
     assert left.at(8) == Checkpoint(8, 6, False, safe_until=9)
     assert left.at(9) == Checkpoint(9, 6)
 
@@ -85,8 +89,12 @@ def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDB
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_commit_that_is_still_under_way_is_waited_for_when_its_connection_is_gone(mariadb: MariaDBServer, session: MySQLSession, mode: str) -> None:
-    """The server may be at it when the client has given up: going on from the row as it was would look like another process."""
+def test_a_commit_that_is_still_under_way_is_waited_for_when_its_connection_is_gone(
+    mariadb: MariaDBServer, session: MySQLSession, mode: str
+) -> None:
+    """The server may be at it when the client has given up: going on from the row as it was would look like another
+    process.
+    """
     settings = Settings(Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(mode, 2))
     table = CheckpointTable(session, 7)
     table.create()

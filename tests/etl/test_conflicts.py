@@ -16,7 +16,9 @@ def found(*changes: set[int]) -> Dispatch:
 
 
 def expected(changes: list[set[int]]) -> list[tuple[int, int]]:
-    """(round, number of the group in it) by the rule as it is told: one change at a time, sets of keys, a flush on conflict."""
+    """(round, number of the group in it) by the rule as it is told: one change at a time, sets of keys, a flush on
+    conflict.
+    """
     groups: list[set[int]] = []
     number, result = 0, []
     for keys in changes:

@@ -1,4 +1,6 @@
-"""Columns that get another type, on a real server: computed values in place, whatever keys there are, or nothing touched and all named."""
+"""Columns that get another type, on a real server: computed values in place, whatever keys there are, or nothing
+touched and all named.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from upstream.schema import Index, Table
 
 MODIFY = 12
 # What TiDB has now is in no other server's type, or in no character set; all other of the 658 conversions are exact.
-REFUSED = {"c_float__uint", "c_double__uint", "c_date__timestamp", "c_date__timestamp3", "c_binary__latin1", "c_json__tinyint"}
+REFUSED = {
+    "c_float__uint",
+    "c_double__uint",
+    "c_date__timestamp",
+    "c_date__timestamp3",
+    "c_binary__latin1",
+    "c_json__tinyint",
+}
 
 
 @pytest.fixture
@@ -33,7 +42,9 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def test_recorded_conversions_are_exact_on_the_server_or_stop_by_name(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    """A sixth of the tables, those that stop among them; `tests/upstream/test_conversion_recorded.py` has the values of all."""
+    """A sixth of the tables, those that stop among them; `tests/upstream/test_conversion_recorded.py` has the values of
+    all.
+    """
     recording, label, url = RECORDINGS / "conversions", "b_after", f"file://{tmp_path}/relay"
     pairs = json.loads((recording / "pairs.json").read_text())
     chosen = {name for name in pairs if zlib.crc32(name.encode()) % 6 == 0} | REFUSED
@@ -59,7 +70,12 @@ def test_recorded_conversions_are_exact_on_the_server_or_stop_by_name(mariadb: M
 def retyped(old: Table, spec: str, number: int = 9, **more: Any) -> Table:
     """`old` after a column got another type, and with it a new id."""
     name = spec.partition(" ")[0]
-    return replace(old, columns=tuple(replace(column(number, spec, **more), offset=c.offset) if c.name == name else c for c in old.columns))
+    return replace(
+        old,
+        columns=tuple(
+            replace(column(number, spec, **more), offset=c.offset) if c.name == name else c for c in old.columns
+        ),
+    )
 
 
 def test_rows_without_a_key_are_converted_by_their_values(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,16 +88,34 @@ def test_rows_without_a_key_are_converted_by_their_values(story: Story, monkeypa
     story.statement(MODIFY, "ALTER TABLE `t` MODIFY COLUMN `a` DECIMAL(5,1)", new, sql_mode=0)
     story.apply()
     got = {n: None if a is None else str(a) for a, n in story.rows("t")}
-    assert [got[n] for n in range(27)] == [*(f"{n}.5" for n in range(20)), "7.5", "0.0", "0.0", "0.0", None, "7.5", "0.0"]
+    assert [got[n] for n in range(27)] == [
+        *(f"{n}.5" for n in range(20)),
+        "7.5",
+        "0.0",
+        "0.0",
+        "0.0",
+        None,
+        "7.5",
+        "0.0",
+    ]
     story.delete(new, {"a": "7.5", "n": 20, "_tidb_rowid": 21})
     story.apply()
     assert len(story.rows("t")) == 26
 
 
-def test_indexes_place_default_and_clock_columns_stay_as_they_are_upstream(story: Story, mariadb: MariaDBServer) -> None:
+def test_indexes_place_default_and_clock_columns_stay_as_they_are_upstream(
+    story: Story, mariadb: MariaDBServer
+) -> None:
     moved = replace(column(4, "u timestamp(3)", default="CURRENT_TIMESTAMP"), flag=8192)
     old = table(10, "t", "id int", column(2, "v varchar(20)"), column(3, "k int"), moved, primary="id")
-    old = replace(old, indexes=(Index(2, "uv", (("v", 1, -1),), unique=True), Index(3, "kv", (("k", 2, -1), ("v", 1, 4))), Index(4, "k", (("k", 2, -1),))))
+    old = replace(
+        old,
+        indexes=(
+            Index(2, "uv", (("v", 1, -1),), unique=True),
+            Index(3, "kv", (("k", 2, -1), ("v", 1, 4))),
+            Index(4, "k", (("k", 2, -1),)),
+        ),
+    )
     story.create(old, "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     row = {"k": 1, "u": "2020-01-01 00:00:00.123"}
     story.insert(old, {"id": 1, "v": "10", **row}, {"id": 2, "v": "0x", **row}, {"id": 3, "v": "100", **row})
@@ -92,12 +126,26 @@ def test_indexes_place_default_and_clock_columns_stay_as_they_are_upstream(story
     )  # fmt: skip
     story.statement(MODIFY, "ALTER TABLE `t` MODIFY COLUMN `v` BIGINT NOT NULL DEFAULT 5", new, sql_mode=0)
     story.apply()
-    assert story.rows("t", "id, v, k, CAST(u AS CHAR)") == [(i, v, 1, "2020-01-01 00:00:00.123") for i, v in ((1, 10), (2, 0), (3, 100))]
+    assert story.rows("t", "id, v, k, CAST(u AS CHAR)") == [
+        (i, v, 1, "2020-01-01 00:00:00.123") for i, v in ((1, 10), (2, 0), (3, 100))
+    ]
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT column_name, column_type, is_nullable, column_default FROM information_schema.columns WHERE table_schema='d' ORDER BY ordinal_position")
+        cursor.execute(
+            "SELECT column_name, column_type, is_nullable, column_default FROM information_schema.columns WHERE"
+            " table_schema='d' ORDER BY ordinal_position"
+        )
         assert cursor.fetchall()[1] == ("v", "bigint(20)", "NO", "5")
-        cursor.execute("SELECT index_name, column_name, sub_part, non_unique FROM information_schema.statistics WHERE table_schema='d' ORDER BY index_name, seq_in_index")
-        assert cursor.fetchall() == (("k", "k", None, 1), ("kv", "k", None, 1), ("kv", "v", None, 1), ("PRIMARY", "id", None, 0), ("uv", "v", None, 0))
+        cursor.execute(
+            "SELECT index_name, column_name, sub_part, non_unique FROM information_schema.statistics WHERE"
+            " table_schema='d' ORDER BY index_name, seq_in_index"
+        )
+        assert cursor.fetchall() == (
+            ("k", "k", None, 1),
+            ("kv", "k", None, 1),
+            ("kv", "v", None, 1),
+            ("PRIMARY", "id", None, 0),
+            ("uv", "v", None, 0),
+        )
         cursor.execute("SHOW TABLES FROM sluice_recycle")
         assert cursor.fetchall() == ()
 
@@ -106,7 +154,10 @@ def test_a_column_is_renamed_and_retyped_and_another_one_too(story: Story) -> No
     old = table(10, "t", "id int", "a float", "b enum('x','7')", primary="id")
     story.create(old, "CREATE TABLE `t` (`id` INT PRIMARY KEY, `a` FLOAT, `b` ENUM('x','7'))")
     story.insert(old, {"id": 1, "a": 0.1, "b": "7"}, {"id": 2, "a": -1.5, "b": ""}, {"id": 3, "a": None, "b": "x"})
-    new = replace(old, columns=(old.columns[0], replace(column(8, "c varchar(20)"), offset=1), replace(column(9, "b year"), offset=2)))
+    new = replace(
+        old,
+        columns=(old.columns[0], replace(column(8, "c varchar(20)"), offset=1), replace(column(9, "b year"), offset=2)),
+    )
     story.statement(61, "ALTER TABLE `t` CHANGE COLUMN `a` `c` VARCHAR(20), MODIFY COLUMN `b` YEAR", new, sql_mode=0)
     story.apply()
     assert story.rows("t") == [(1, "0.1", 2002), (2, "-1.5", 0), (3, None, 2001)]
@@ -117,9 +168,20 @@ def test_a_value_that_cannot_be_exact_stops_before_anything_changed(story: Story
     story.create(old, "CREATE TABLE `t` (`id` INT PRIMARY KEY, `a` INT, `v` TIME)")
     story.insert(old, {"id": 1, "a": 5, "v": None}, {"id": 2, "a": 6, "v": "10:11:12"})
     new = retyped(retyped(old, "a varchar(9)"), "v datetime", 8)
-    story.statement(61, "ALTER TABLE `t` MODIFY COLUMN `a` VARCHAR(9), MODIFY COLUMN `v` DATETIME", new, sql_mode=0, time_zone="+00:00")
+    story.statement(
+        61,
+        "ALTER TABLE `t` MODIFY COLUMN `a` VARCHAR(9), MODIFY COLUMN `v` DATETIME",
+        new,
+        sql_mode=0,
+        time_zone="+00:00",
+    )
     for _ in range(2):
-        with pytest.raises(DdlError, match=r"d\.t\.v from TIME to DATETIME: the value '10:11:12': the date .* \(in the row id=2\).*sluice ddl skip"):
+        with pytest.raises(
+            DdlError,
+            match=(
+                r"d\.t\.v from TIME to DATETIME: the value '10:11:12': the date .* \(in the row id=2\).*sluice ddl skip"
+            ),
+        ):
             story.apply()
         with mariadb.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW COLUMNS FROM d.t")

@@ -37,7 +37,10 @@ def test_strings_names_and_comments_are_single_tokens() -> None:
         ({"type": 31, "query": ""}, "changes nothing"),
         ({"type": 6, "schema_state": 1, "query": "", "schema_name": "d"}, "only begun"),
         ({"type": 3, "query": "", "schema_name": "MySQL"}, "filtered"),
-        ({"type": 3, "query": "", "schema_name": "x", "effect": {"tables": {"5": {"schema_name": "tidb_binlog"}}}}, "filtered"),
+        (
+            {"type": 3, "query": "", "schema_name": "x", "effect": {"tables": {"5": {"schema_name": "tidb_binlog"}}}},
+            "filtered",
+        ),
     ],
 )
 def test_what_means_nothing_downstream_is_skipped_with_a_reason(ddl: dict[str, Any], part: str) -> None:
@@ -86,11 +89,24 @@ class CrashingSink(MySQLSession):
         raise Crash
 
 
-def ddl_step(kind: int, query: str, table: str, effect: dict[str, Any], before: dict[str, Any] | None = None, ts: int = 100) -> Step:
-    return Step("ddl", ts, detail={
-        "commit_ts": ts, "job_id": 5, "type": kind, "query": query, "schema_state": 5, "schema_name": "d", "table_name": table,
-        "effect": {"schemas": {}, "tables": effect}, "before": before or {},
-    })  # fmt: skip
+def ddl_step(
+    kind: int, query: str, table: str, effect: dict[str, Any], before: dict[str, Any] | None = None, ts: int = 100
+) -> Step:
+    return Step(
+        "ddl",
+        ts,
+        detail={
+            "commit_ts": ts,
+            "job_id": 5,
+            "type": kind,
+            "query": query,
+            "schema_state": 5,
+            "schema_name": "d",
+            "table_name": table,
+            "effect": {"schemas": {}, "tables": effect},
+            "before": before or {},
+        },
+    )
 
 
 def described(table_id: int, name: str, *columns: str) -> dict[str, Any]:
@@ -98,41 +114,114 @@ def described(table_id: int, name: str, *columns: str) -> dict[str, Any]:
     return Table(table_id, 1, "d", name, kept, pk_is_handle=True).to_json()
 
 
-ADD = ddl_step(5, "ALTER TABLE `t` ADD COLUMN `c` INT", "t", {"9": described(9, "t", "id", "c")}, {"9": described(9, "t", "id")})
+ADD = ddl_step(
+    5, "ALTER TABLE `t` ADD COLUMN `c` INT", "t", {"9": described(9, "t", "id", "c")}, {"9": described(9, "t", "id")}
+)
 SWAP = ddl_step(
-    47, "RENAME TABLE `t` TO `x`, `u` TO `t`, `x` TO `u`", "t", {"9": described(9, "u", "id"), "8": described(8, "t", "id")},
+    47,
+    "RENAME TABLE `t` TO `x`, `u` TO `t`, `x` TO `u`",
+    "t",
+    {"9": described(9, "u", "id"), "8": described(8, "t", "id")},
     {"9": described(9, "t", "id"), "8": described(8, "u", "id")},
-)  # fmt: skip
+)
 DROP = ddl_step(4, "DROP TABLE `t`, `u`", "t", {"9": None}, {"9": described(9, "t", "id")})
-TRUNCATE = ddl_step(11, "TRUNCATE TABLE `t`", "t", {"9": None, "10": described(10, "t", "id")}, {"9": described(9, "t", "id")})
-DROP_DATABASE = ddl_step(2, "DROP DATABASE `d`", "", {"9": None, "8": None}, {"9": described(9, "t", "id"), "8": described(8, "u", "id")})
+TRUNCATE = ddl_step(
+    11, "TRUNCATE TABLE `t`", "t", {"9": None, "10": described(10, "t", "id")}, {"9": described(9, "t", "id")}
+)
+DROP_DATABASE = ddl_step(
+    2, "DROP DATABASE `d`", "", {"9": None, "8": None}, {"9": described(9, "t", "id"), "8": described(8, "u", "id")}
+)
 FLOATS = (Column(1, "id", 0, 3, 3), Column(2, "f", 1, 4), Column(3, "f", 1, 15, 0, 20, 0, "utf8mb4", "utf8mb4_bin"))
 SPELL = ddl_step(
-    12, "ALTER TABLE `v` MODIFY COLUMN `f` VARCHAR(20)", "v", {"7": Table(7, 1, "d", "v", (FLOATS[0], FLOATS[2]), pk_is_handle=True).to_json()},
+    12,
+    "ALTER TABLE `v` MODIFY COLUMN `f` VARCHAR(20)",
+    "v",
+    {"7": Table(7, 1, "d", "v", (FLOATS[0], FLOATS[2]), pk_is_handle=True).to_json()},
     {"7": Table(7, 1, "d", "v", FLOATS[:2], pk_is_handle=True).to_json()},
-)  # fmt: skip
+)
 CASES = {
     **{
-        f"another type, {part}": (SPELL, part, lambda s: s.query("SELECT f FROM d.v") == [("16777216",)] and not s.query("SHOW TABLES FROM sluice_recycle"))
-        for part in ("CREATE TABLE `sluice_recycle`.`swapped_", "CREATE TABLE `sluice_recycle`.`new_", "ADD COLUMN `sluice_new_", "UPDATE `d`.`v`",
-                     "INSERT IGNORE INTO `sluice_recycle`.`swapped_", "DROP COLUMN", "VARCHAR(20)", "DROP TABLE")
+        f"another type, {part}": (
+            SPELL,
+            part,
+            lambda s: (
+                s.query("SELECT f FROM d.v") == [("16777216",)] and not s.query("SHOW TABLES FROM sluice_recycle")
+            ),
+        )
+        for part in (
+            "CREATE TABLE `sluice_recycle`.`swapped_",
+            "CREATE TABLE `sluice_recycle`.`new_",
+            "ADD COLUMN `sluice_new_",
+            "UPDATE `d`.`v`",
+            "INSERT IGNORE INTO `sluice_recycle`.`swapped_",
+            "DROP COLUMN",
+            "VARCHAR(20)",
+            "DROP TABLE",
+        )
     },
-    "truncate table": (TRUNCATE, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [] and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)]),
-    "drop database, a table": (DROP_DATABASE, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
-    "drop database, itself": (DROP_DATABASE, "DROP DATABASE", lambda s: s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)] and not s.query("SHOW DATABASES LIKE 'd'")),
-    "add column": (ADD, "ADD COLUMN", lambda s: [c for (c,) in s.query("SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND TABLE_NAME='t'")] == ["id", "c"]),
-    "rename that swaps equal tables": (SWAP, "RENAME TABLE", lambda s: s.query("SELECT * FROM d.t") == [(2,)] and s.query("SELECT * FROM d.u") == [(1,)]),
-    "drop table": (DROP, "RENAME TABLE", lambda s: s.query("SHOW TABLES FROM d") == [("u",), ("v",)] and s.query("SELECT * FROM d.u") == [(2,)]),
-}  # fmt: skip
+    "truncate table": (
+        TRUNCATE,
+        "RENAME TABLE",
+        lambda s: s.query("SELECT * FROM d.t") == [] and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)],
+    ),
+    "drop database, a table": (
+        DROP_DATABASE,
+        "RENAME TABLE",
+        lambda s: (
+            s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)]
+            and not s.query("SHOW DATABASES LIKE 'd'")
+        ),
+    ),
+    "drop database, itself": (
+        DROP_DATABASE,
+        "DROP DATABASE",
+        lambda s: (
+            s.query("SHOW TABLES FROM sluice_recycle") == [("t8_0",), ("t9_0",)]
+            and not s.query("SHOW DATABASES LIKE 'd'")
+        ),
+    ),
+    "add column": (
+        ADD,
+        "ADD COLUMN",
+        lambda s: (
+            [
+                c
+                for (c,) in s.query(
+                    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND TABLE_NAME='t'"
+                )
+            ]
+            == ["id", "c"]
+        ),
+    ),
+    "rename that swaps equal tables": (
+        SWAP,
+        "RENAME TABLE",
+        lambda s: s.query("SELECT * FROM d.t") == [(2,)] and s.query("SELECT * FROM d.u") == [(1,)],
+    ),
+    "drop table": (
+        DROP,
+        "RENAME TABLE",
+        lambda s: s.query("SHOW TABLES FROM d") == [("u",), ("v",)] and s.query("SELECT * FROM d.u") == [(2,)],
+    ),
+}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the statement", "after the statement"])
 @pytest.mark.parametrize("name", list(CASES))
-def test_a_statement_runs_exactly_once_whenever_the_process_dies(mariadb: MariaDBServer, session: MySQLSession, name: str, after: bool) -> None:
+def test_a_statement_runs_exactly_once_whenever_the_process_dies(
+    mariadb: MariaDBServer, session: MySQLSession, name: str, after: bool
+) -> None:
     step, verb, holds = CASES[name]
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "CREATE TABLE d.u (id int PRIMARY KEY)",
-                      "CREATE TABLE d.v (id int PRIMARY KEY, f float)", "INSERT INTO d.v VALUES (1, 16777216)",
-                      "INSERT INTO d.t VALUES (1)", "INSERT INTO d.u VALUES (2)", "COMMIT"):  # fmt: skip
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int PRIMARY KEY)",
+        "CREATE TABLE d.u (id int PRIMARY KEY)",
+        "CREATE TABLE d.v (id int PRIMARY KEY, f float)",
+        "INSERT INTO d.v VALUES (1, 16777216)",
+        "INSERT INTO d.t VALUES (1)",
+        "INSERT INTO d.u VALUES (2)",
+        "COMMIT",
+    ):
         session.query(statement)
     dying = CrashingSink(mariadb.downstream, lambda text: verb in text, after)
     first = MySQLSink(dying, CheckpointTable(dying, 7), Filter())
@@ -156,7 +245,12 @@ def test_a_statement_runs_exactly_once_whenever_the_process_dies(mariadb: MariaD
 
 
 def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(session: MySQLSession) -> None:
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT"):
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int PRIMARY KEY)",
+        "INSERT INTO d.t VALUES (1)",
+        "COMMIT",
+    ):
         session.query(statement)
     applier = MySQLSink(session, CheckpointTable(session, 7), Filter(), keep_dropped_s=3600)
     applier.recover()
@@ -175,13 +269,26 @@ def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(
 
 
 def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(session: MySQLSession) -> None:
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY, c int)", "INSERT INTO d.t VALUES (1, 2), (2, 2)", "COMMIT"):
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int PRIMARY KEY, c int)",
+        "INSERT INTO d.t VALUES (1, 2), (2, 2)",
+        "COMMIT",
+    ):
         session.query(statement)
     applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
-    keyed = described(9, "t", "id", "c") | {"indexes": [{"id": 1, "name": "uc", "columns": [["c", 1, -1]], "unique": True}]}
+    keyed = described(9, "t", "id", "c") | {
+        "indexes": [{"id": 1, "name": "uc", "columns": [["c", 1, -1]], "unique": True}]
+    }
     with pytest.raises(DdlError) as caught:
-        applier.run([ddl_step(7, "CREATE UNIQUE INDEX `uc` ON `t` (`c`)", "t", {"9": keyed}, {"9": described(9, "t", "id", "c")})])
+        applier.run(
+            [
+                ddl_step(
+                    7, "CREATE UNIQUE INDEX `uc` ON `t` (`c`)", "t", {"9": keyed}, {"9": described(9, "t", "id", "c")}
+                )
+            ]
+        )
     text = str(caught.value)
     for part in ("job 5", "commit_ts 100", "1062", "CREATE UNIQUE INDEX `uc` ON `t` (`c`)", "Way out"):
         assert part in text
@@ -190,10 +297,17 @@ def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(sessio
 
 
 def test_rows_get_the_moment_at_which_a_column_was_added(session: MySQLSession) -> None:
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT"):
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int PRIMARY KEY)",
+        "INSERT INTO d.t VALUES (1)",
+        "COMMIT",
+    ):
         session.query(statement)
     old = Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3),), pk_is_handle=True)
-    added = Column(2, "at", 1, 7, 8192, decimal=3, default="CURRENT_TIMESTAMP", origin_default="2024-05-06 07:08:09.123", version=2)
+    added = Column(
+        2, "at", 1, 7, 8192, decimal=3, default="CURRENT_TIMESTAMP", origin_default="2024-05-06 07:08:09.123", version=2
+    )
     new = replace(old, columns=(*old.columns, added))
     applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
@@ -204,13 +318,24 @@ def test_rows_get_the_moment_at_which_a_column_was_added(session: MySQLSession) 
 
 
 def test_values_that_tidb_shortened_are_shortened(session: MySQLSession) -> None:
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY, c varchar(20))", "INSERT INTO d.t VALUES (1, 'too long')", "COMMIT"):
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int PRIMARY KEY, c varchar(20))",
+        "INSERT INTO d.t VALUES (1, 'too long')",
+        "COMMIT",
+    ):
         session.query(statement)
-    table = json.loads(json.dumps(Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, 0, 3)), pk_is_handle=True).to_json()))
+    table = json.loads(
+        json.dumps(
+            Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, 0, 3)), pk_is_handle=True).to_json()
+        )
+    )
     before = json.loads(json.dumps(table).replace('"flen": 3', '"flen": 20'))
     applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
-    written = applier.run([ddl_step(12, "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(3)", "t", {"9": table}, {"9": before})])
+    written = applier.run(
+        [ddl_step(12, "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(3)", "t", {"9": table}, {"9": before})]
+    )
     assert session.query("SELECT c FROM d.t") == [("too",)]
     assert "converted" in written.warnings[0]
     assert "STRICT_TRANS_TABLES" in session.query("SELECT @@sql_mode")[0][0]

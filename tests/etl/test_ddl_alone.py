@@ -1,4 +1,6 @@
-"""A DDL statement whose client is gone may still be running on the server: it is never begun a second time beside itself."""
+"""A DDL statement whose client is gone may still be running on the server: it is never begun a second time beside
+itself.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,16 @@ MODIFY_COLUMN = 12
 
 def running(server: MariaDBServer, text: str) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE %s AND ID <> CONNECTION_ID()", (f"%{text}%",))
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE %s AND ID <> CONNECTION_ID()",
+            (f"%{text}%",),
+        )
         return bool(cursor.fetchone()[0])
 
 
-def test_a_statement_that_is_still_running_is_waited_for(mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_that_is_still_running_is_waited_for(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     story = Story(mariadb, tmp_path)
     story.create(OLD, "CREATE TABLE `item` (`id` int primary key, `v` int)")
     story.insert(OLD, {"id": 1, "v": 1})

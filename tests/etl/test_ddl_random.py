@@ -16,16 +16,45 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
 from upstream.schema import Column, Index
 
-NAMES = ("id", "Plain", "select", "it's", 'say "x"', "a`b", "100%", "%s", "with space", "back\\slash", "ключ", "semi;--", "KEY", "(paren", "/*c*/", "@v")
+NAMES = (
+    "id",
+    "Plain",
+    "select",
+    "it's",
+    'say "x"',
+    "a`b",
+    "100%",
+    "%s",
+    "with space",
+    "back\\slash",
+    "ключ",
+    "semi;--",
+    "KEY",
+    "(paren",
+    "/*c*/",
+    "@v",
+)
 TYPES = ("int", "bigint", "varchar(20)", "varchar(200)", "text", "datetime", "decimal(10,2)", "json")
 VALUES: dict[str, tuple[Any, ...]] = {
-    "int": (0, -5, 2**31 - 1, None), "text": ("", "it's \\ %s", "日本", None), "datetime": ("2020-01-02 03:04:05", None), "decimal": ("1.50", None),
+    "int": (0, -5, 2**31 - 1, None),
+    "text": ("", "it's \\ %s", "日本", None),
+    "datetime": ("2020-01-02 03:04:05", None),
+    "decimal": ("1.50", None),
     "json": ('{"a": "it\'s \\\\"}', None),
-}  # fmt: skip
-CHANGES = {"int": ("bigint", "varchar(30)"), "bigint": ("varchar(30)",), "varchar(20)": ("varchar(200)", "text"), "varchar(200)": ("text",)}
+}
+CHANGES = {
+    "int": ("bigint", "varchar(30)"),
+    "bigint": ("varchar(30)",),
+    "varchar(20)": ("varchar(200)", "text"),
+    "varchar(200)": ("text",),
+}
 DEFAULTS: dict[str, tuple[str | None, ...]] = {
-    "int": (None, "7"), "text": (None, "a'b\\%s"), "datetime": (None, "2019-12-31 23:59:59"), "decimal": (None, "2.25"), "json": (None,),
-}  # fmt: skip
+    "int": (None, "7"),
+    "text": (None, "a'b\\%s"),
+    "datetime": (None, "2019-12-31 23:59:59"),
+    "decimal": (None, "2.25"),
+    "json": (None,),
+}
 
 
 class Model:
@@ -40,7 +69,14 @@ class Model:
         self._keys = itertools.count(1)
         self._indexes = itertools.count(2)
 
-    def _become(self, kind: int, columns: list[Column], indexes: tuple[Index, ...] | None = None, query: str = "ALTER TABLE …", **more: Any) -> None:
+    def _become(
+        self,
+        kind: int,
+        columns: list[Column],
+        indexes: tuple[Index, ...] | None = None,
+        query: str = "ALTER TABLE …",
+        **more: Any,
+    ) -> None:
         placed = tuple(replace(c, offset=n) for n, c in enumerate(columns))
         where = {c.id: c for c in placed}
         old = {c.name: c.id for c in self.table.columns}
@@ -48,7 +84,14 @@ class Model:
         for index in self.table.indexes if indexes is None else indexes:
             at = [more.get("ids", {}).get(old.get(name), old.get(name)) for name, _, _ in index.columns]
             if all(i in where for i in at):
-                kept.append(replace(index, columns=tuple((where[i].name, where[i].offset, 10 if where[i].kind == "text" else -1) for i in at)))  # type: ignore[index]
+                kept.append(
+                    replace(
+                        index,
+                        columns=tuple(
+                            (where[i].name, where[i].offset, 10 if where[i].kind == "text" else -1) for i in at
+                        ),
+                    )
+                )  # type: ignore[index]
         self.table = replace(self.table, columns=placed, indexes=tuple(kept))
         self._story.statement(kind, query, self.table)
 
@@ -128,7 +171,11 @@ class Model:
     def rename_index(self, draw: Any) -> None:
         if self.table.indexes:
             first, *rest = self.table.indexes
-            other = replace(first, name=f"{first.name}+") if draw(st.booleans()) else replace(first, invisible=not first.invisible)
+            other = (
+                replace(first, name=f"{first.name}+")
+                if draw(st.booleans())
+                else replace(first, invisible=not first.invisible)
+            )
             self._become(18 if other.name != first.name else 41, list(self.table.columns), (other, *rest))
 
     def rename(self, draw: Any) -> None:
@@ -148,16 +195,34 @@ class Model:
             cursor.execute(f"SHOW INDEX FROM `d`.`{self.table.name.replace('`', '``')}`")
             indexes = {row[2]: row[4] for row in cursor.fetchall() if row[2] != "PRIMARY"}
         connection.close()
-        assert found == [tuple(None if row[c.id] is None else str(row[c.id]) for c in self.table.columns) for row in self.rows]
+        assert found == [
+            tuple(None if row[c.id] is None else str(row[c.id]) for c in self.table.columns) for row in self.rows
+        ]
         assert indexes == {index.name: index.columns[0][0] for index in self.table.indexes}
 
 
-STEPS = ("insert", "insert", "update", "add", "add", "drop", "change", "change", "change", "index", "rename_index", "rename", "apply")
+STEPS = (
+    "insert",
+    "insert",
+    "update",
+    "add",
+    "add",
+    "drop",
+    "change",
+    "change",
+    "change",
+    "index",
+    "rename_index",
+    "rename",
+    "apply",
+)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_whatever_statements_come_the_columns_their_order_and_their_values_are_the_upstreams(mariadb: MariaDBServer, data: st.DataObject) -> None:
+def test_whatever_statements_come_the_columns_their_order_and_their_values_are_the_upstreams(
+    mariadb: MariaDBServer, data: st.DataObject
+) -> None:
     mariadb.empty()
     folder = Path(tempfile.mkdtemp(prefix="sluice-ddl-"))
     try:
@@ -167,5 +232,3 @@ def test_whatever_statements_come_the_columns_their_order_and_their_values_are_t
         model.check()
     finally:
         shutil.rmtree(folder)
-
-

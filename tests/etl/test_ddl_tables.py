@@ -1,4 +1,6 @@
-"""What a statement says of a table as a whole: options, foreign keys, views, sequences, partitions the server doesn't take."""
+"""What a statement says of a table as a whole: options, foreign keys, views, sequences, partitions the server doesn't
+take.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,39 @@ def ask(story: Story, query: str) -> list[tuple[Any, ...]]:
 
 
 def key(number: int, name: str, column: str, target: str, **more: Any) -> dict[str, Any]:
-    return {"id": number, "fk_name": {"O": name}, "cols": [{"O": column}], "ref_schema": {"O": "d"}, "ref_table": {"O": target}, "ref_cols": [{"O": "id"}], **more}
+    return {
+        "id": number,
+        "fk_name": {"O": name},
+        "cols": [{"O": column}],
+        "ref_schema": {"O": "d"},
+        "ref_table": {"O": target},
+        "ref_cols": [{"O": "id"}],
+        **more,
+    }
 
 
 def test_options_are_those_of_the_table_whatever_the_text_repeats(story: Story) -> None:
-    text = "CREATE TABLE `t` (`id` INT PRIMARY KEY) DEFAULT CHARACTER SET = UTF8MB4 DEFAULT COLLATE = UTF8MB4_GENERAL_CI"
+    text = (
+        "CREATE TABLE `t` (`id` INT PRIMARY KEY) DEFAULT CHARACTER SET = UTF8MB4 DEFAULT COLLATE = UTF8MB4_GENERAL_CI"
+    )
     old = story.create(replace(table(10, "t", "id int", primary="id"), collate="utf8mb4_general_ci"), text)
     new = replace(old, collate="utf8mb4_bin", comment="it's \\ %s", auto_increment=100)
     story.statement(17, "ALTER TABLE `t` COMMENT = …", new)
     story.apply()
-    assert ask(story, "SELECT table_collation, table_comment FROM information_schema.tables WHERE table_name = 't'") == [("utf8mb4_bin", "it's \\ %s")]
+    assert ask(
+        story, "SELECT table_collation, table_comment FROM information_schema.tables WHERE table_name = 't'"
+    ) == [("utf8mb4_bin", "it's \\ %s")]
 
 
 def test_foreign_keys_come_and_go_and_rows_are_never_checked(story: Story) -> None:
     for number, name in ((10, "p"), (11, "c%s")):
         story.create(table(number, name, "id int", "pid int", primary="id"), "CREATE TABLE …")
     child = table(11, "c%s", "id int", "pid int", primary="id")
-    keyed = replace(child, indexes=(Index(2, "i", (("pid", 1, -1),)),), foreign_keys=(key(1, "f'k", "pid", "p", on_delete=2, on_update=3),))
+    keyed = replace(
+        child,
+        indexes=(Index(2, "i", (("pid", 1, -1),)),),
+        foreign_keys=(key(1, "f'k", "pid", "p", on_delete=2, on_update=3),),
+    )
     story.statement(61, "ALTER TABLE `c%s` ADD INDEX …, ADD CONSTRAINT …", keyed)
     story.insert(keyed, {"id": 1, "pid": 99})
     story.apply()
@@ -60,29 +78,54 @@ def test_foreign_keys_come_and_go_and_rows_are_never_checked(story: Story) -> No
 def test_a_view_means_the_tables_it_meant_whatever_database_a_session_was_in(story: Story) -> None:
     t = story.create(table(10, "t", "id int", "v int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.insert(t, {"id": 1, "v": 2})
-    seen = table(11, "v\"'`%", "i int", is_view=True, view={"view_select": "SELECT `d`.`t`.`v` AS `v` FROM `d`.`t` WHERE `id`>0", "view_security": 1})
+    seen = table(
+        11,
+        "v\"'`%",
+        "i int",
+        is_view=True,
+        view={"view_select": "SELECT `d`.`t`.`v` AS `v` FROM `d`.`t` WHERE `id`>0", "view_security": 1},
+    )
     story.statement(21, "CREATE VIEW v AS SELECT v FROM t WHERE id>0", seen)
     assert story.apply().warnings == []
     assert story.rows("v\"'`%") == [(2,)]
-    story.statement(21, "CREATE OR REPLACE VIEW …", 11, replace(seen, id=12, view={"view_select": "SELECT UUID_TO_BIN(`v`) AS `v` FROM `d`.`t`"}))
+    story.statement(
+        21,
+        "CREATE OR REPLACE VIEW …",
+        11,
+        replace(seen, id=12, view={"view_select": "SELECT UUID_TO_BIN(`v`) AS `v` FROM `d`.`t`"}),
+    )
     assert any("left out" in warning for warning in story.apply().warnings)
 
 
 def test_sequences_are_made_as_they_are(story: Story) -> None:
     info = {
-        "sequence_start": 5, "sequence_cache": True, "sequence_cycle": False, "sequence_min_value": 1, "sequence_max_value": 1000, "sequence_increment": 3,
+        "sequence_start": 5,
+        "sequence_cache": True,
+        "sequence_cycle": False,
+        "sequence_min_value": 1,
+        "sequence_max_value": 1000,
+        "sequence_increment": 3,
         "sequence_cache_value": 10,
-    }  # fmt: skip
+    }
     made = table(11, "s q", is_sequence=True, sequence=info)
     story.statement(34, "CREATE SEQUENCE …", made)
-    story.statement(35, "ALTER SEQUENCE …", replace(made, sequence=info | {"sequence_increment": 4, "sequence_cache": False}))
+    story.statement(
+        35, "ALTER SEQUENCE …", replace(made, sequence=info | {"sequence_increment": 4, "sequence_cache": False})
+    )
     assert story.apply().warnings == []
     assert ask(story, "SELECT minimum_value, increment FROM `d`.`s q`") == [(1, 4)]
 
 
 def ranged(number: int, *bounds: tuple[int, str, str], unique: tuple[str, ...] = ("v",)) -> Table:
     parts = [{"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]} for i, name, bound in bounds]
-    return table(number, "t", "p int", "v int", unique=unique, partition={"type": 1, "expr": "`p`", "enable": True, "definitions": parts, "num": len(parts)})
+    return table(
+        number,
+        "t",
+        "p int",
+        "v int",
+        unique=unique,
+        partition={"type": 1, "expr": "`p`", "enable": True, "definitions": parts, "num": len(parts)},
+    )
 
 
 def test_partitions_of_a_table_that_has_none_downstream_come_and_go_with_their_rows(story: Story) -> None:
@@ -119,14 +162,22 @@ def test_a_partition_whose_rows_no_condition_tells_stops_by_name(story: Story) -
     parts = [{"id": 21 + n, "name": {"O": f"p{n}", "L": f"p{n}"}} for n in range(2)]
     info = {"type": 2, "expr": "`p`", "enable": True, "definitions": parts, "num": 2}
     old = story.create(table(10, "t", "p int", "v int", unique=("v",), partition=info), "CREATE TABLE …")
-    story.statement(23, "ALTER TABLE `t` TRUNCATE PARTITION `p0`", replace(old, partition=info | {"definitions": [parts[0] | {"id": 30}, parts[1]]}))
+    story.statement(
+        23,
+        "ALTER TABLE `t` TRUNCATE PARTITION `p0`",
+        replace(old, partition=info | {"definitions": [parts[0] | {"id": 30}, parts[1]]}),
+    )
     with pytest.raises(DdlError, match=r"partition of d\.t can't be told"):
         story.apply()
 
 
-@pytest.mark.parametrize(("count", "spec"), [(120, "varchar(50)"), (60, "char(60)"), (300, "varchar(20)"), (700, "varchar(100)")])
+@pytest.mark.parametrize(
+    ("count", "spec"), [(120, "varchar(50)"), (60, "char(60)"), (300, "varchar(20)"), (700, "varchar(100)")]
+)
 def test_rows_too_wide_for_a_page_by_their_definition_are_kept_whole(story: Story, count: int, spec: str) -> None:
-    wide = story.create(table(10, "t", "id int", *(f"c{n} {spec}" for n in range(count)), primary="id"), "CREATE TABLE …")
+    wide = story.create(
+        table(10, "t", "id int", *(f"c{n} {spec}" for n in range(count)), primary="id"), "CREATE TABLE …"
+    )
     row = {"id": 1} | {f"c{n}": "日本" for n in range(count)}
     story.insert(wide, row)
     assert any("made TEXT or BLOB" in warning for warning in story.apply().warnings)

@@ -118,8 +118,11 @@ def test_each_statement_of_a_replacement_runs_once_however_it_is_interrupted(
     sql(story, "CREATE TABLE d.log (n int AUTO_INCREMENT PRIMARY KEY, t int)")
     at = add_column(story)
     statements = (
-        "INSERT INTO log (t) VALUES (1)", "ALTER TABLE item ADD COLUMN w int", "INSERT INTO log (t) SELECT 2", "ALTER TABLE item ADD INDEX (w)",
-    )  # fmt: skip
+        "INSERT INTO log (t) VALUES (1)",
+        "ALTER TABLE item ADD COLUMN w int",
+        "INSERT INTO log (t) SELECT 2",
+        "ALTER TABLE item ADD INDEX (w)",
+    )
     decide(story, at, REPLACE, *statements)
     execute = MySQLSession.execute
 
@@ -143,7 +146,10 @@ def test_each_statement_of_a_replacement_runs_once_however_it_is_interrupted(
 
 
 def test_statements_are_split_outside_of_quotes_and_comments() -> None:
-    text = "ALTER TABLE `a;b` ADD c varchar(9) DEFAULT 'x;''y'; -- one; two\n/* three; */ UPDATE t SET a = \"\\\";\" ;;\n -- nothing\n"
+    text = (
+        "ALTER TABLE `a;b` ADD c varchar(9) DEFAULT 'x;''y'; -- one; two\n/* three; */ UPDATE t SET a = \"\\\";\" ;;\n"
+        " -- nothing\n"
+    )
     assert split_statements(text) == [
         "ALTER TABLE `a;b` ADD c varchar(9) DEFAULT 'x;''y'",
         '-- one; two\n/* three; */ UPDATE t SET a = "\\";"',

@@ -1,4 +1,6 @@
-"""A decision counts as long as the transaction isn't committed: also for a batch that is prepared already, or being written."""
+"""A decision counts as long as the transaction isn't committed: also for a batch that is prepared already, or being
+written.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ITEM = table(11, "item", "id int", "v int", primary="id")
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_transaction_that_is_skipped_while_its_batch_is_prepared_is_left_out(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+def test_a_transaction_that_is_skipped_while_its_batch_is_prepared_is_left_out(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
     story = Story(mariadb, tmp_path)
     story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
     story.insert(ITEM, {"id": 1, "v": 1})

@@ -41,11 +41,23 @@ def test_only_where_a_rollback_undoes_it_rows_go_by_load_data() -> None:
 
 
 def test_each_server_is_asked_for_table_ids_in_its_own_tables() -> None:
-    found = {text: re.search(r"INNODB_\w+|TIDB_TABLE_ID", Dialect.of(text).table_ids) for text in ("10.11.1-MariaDB", "5.7.44", "8.0.36", "5.7.25-TiDB-v6.6.0")}
-    assert [match[0] for match in found.values() if match] == ["INNODB_SYS_TABLES", "INNODB_SYS_TABLES", "INNODB_TABLES", "TIDB_TABLE_ID"]
+    found = {
+        text: re.search(r"INNODB_\w+|TIDB_TABLE_ID", Dialect.of(text).table_ids)
+        for text in ("10.11.1-MariaDB", "5.7.44", "8.0.36", "5.7.25-TiDB-v6.6.0")
+    }
+    assert [match[0] for match in found.values() if match] == [
+        "INNODB_SYS_TABLES",
+        "INNODB_SYS_TABLES",
+        "INNODB_TABLES",
+        "TIDB_TABLE_ID",
+    ]
 
 
 def test_no_other_module_asks_for_a_product() -> None:
     asks = re.compile(r"is_mariadb|mariadb: bool|\.product\b|\"mariadb\" in", re.IGNORECASE)
-    found = [path.name for path in Path(__file__).parents[2].glob("etl/**/*.py") if path.name != "dialect.py" and asks.search(path.read_text())]
+    found = [
+        path.name
+        for path in Path(__file__).parents[2].glob("etl/**/*.py")
+        if path.name != "dialect.py" and asks.search(path.read_text())
+    ]
     assert found == []

@@ -52,9 +52,13 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_sluice_can_be_pointed_at_the_file_and_its_own_keys_win(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sluice_can_be_pointed_at_the_file_and_its_own_keys_win(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     written(tmp_path, DRAINER)
-    (tmp_path / "sluice.toml").write_text('drainer-config = "drainer.toml"\n[relay]\nurl = "file:///r"\n[downstream]\nport = 4001\n')
+    (tmp_path / "sluice.toml").write_text(
+        'drainer-config = "drainer.toml"\n[relay]\nurl = "file:///r"\n[downstream]\nport = 4001\n'
+    )
     with caplog.at_level(logging.WARNING):
         settings = load_settings(tmp_path / "sluice.toml")
     assert (settings.upstream.pd_urls, settings.upstream.initial_commit_ts) == ("http://pd-1:2379,http://pd-2:2379", 42)
@@ -66,7 +70,12 @@ def test_sluice_can_be_pointed_at_the_file_and_its_own_keys_win(tmp_path: Path, 
     assert settings.apply.worker_count == 32
     assert settings.ignored_ts == {470614793860415502}
     assert [settings.filters.wants_table("test", name) for name in ("a1", "b", "log")] == [True, False, False]
-    assert [settings.filters.wants_schema(name) for name in ("bank", "S1", "x", "binlog_state")] == [True, True, False, False]
+    assert [settings.filters.wants_schema(name) for name in ("bank", "S1", "x", "binlog_state")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert "[syncer.relay] log-dir has no meaning" in caplog.text
     assert "disable-dispatch" not in caplog.text, "a key that asks for nothing needs no warning"
 
@@ -79,15 +88,24 @@ def test_the_printed_settings_are_the_same_and_hold_no_password(tmp_path: Path) 
     (tmp_path / "printed.toml").write_text(text)
     (tmp_path / "pointing.toml").write_text('drainer-config = "drainer.toml"\n[relay]\nurl = "file:///r"\n')
     printed, pointing = load_settings(tmp_path / "printed.toml"), load_settings(tmp_path / "pointing.toml")
-    assert (printed.upstream, printed.filters, printed.ignored_ts, printed.apply) == (pointing.upstream, pointing.filters, pointing.ignored_ts, pointing.apply)
-    run = subprocess.run([sys.executable, "-m", "cli", "config", str(path)], capture_output=True, text=True, timeout=60, check=True)
+    assert (printed.upstream, printed.filters, printed.ignored_ts, printed.apply) == (
+        pointing.upstream,
+        pointing.filters,
+        pointing.ignored_ts,
+        pointing.apply,
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "cli", "config", str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "[upstream]" in run.stdout
     assert "hunter2" not in run.stdout + run.stderr
 
 
 def test_an_encrypted_password_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     written(tmp_path, '[syncer.to]\nhost = "h"\nencrypted_password = "c2VjcmV0"\n')
-    (tmp_path / "sluice.toml").write_text('drainer-config = "drainer.toml"\n[upstream]\npd-urls = "x"\n[relay]\nurl = "file:///r"\n')
+    (tmp_path / "sluice.toml").write_text(
+        'drainer-config = "drainer.toml"\n[upstream]\npd-urls = "x"\n[relay]\nurl = "file:///r"\n'
+    )
     with pytest.raises(SettingsError, match="password-env") as caught:
         load_settings(tmp_path / "sluice.toml").downstream.password()
     assert "c2VjcmV0" not in str(caught.value)
@@ -104,7 +122,10 @@ def test_an_encrypted_password_is_an_error_that_says_what_to_do(tmp_path: Path) 
         ("[syncer]\ndb-type = 'oracle'", "db-type = 'oracle'"),
         ("[syncer]\nloopback-control = true", "loopback-control"),
         ("[syncer.to]\nsync-mode = 2", "sync-mode = 2"),
-        ("[syncer.to]\nhost = 'a'\n[syncer.to.checkpoint]\ntype = 'mysql'\nhost = 'b'", "must be in the downstream itself"),
+        (
+            "[syncer.to]\nhost = 'a'\n[syncer.to.checkpoint]\ntype = 'mysql'\nhost = 'b'",
+            "must be in the downstream itself",
+        ),
         ("[syncer.to]\nread-timeout = 'soon'", "read-timeout = 'soon'"),
         ("[syncer", "drainer.toml"),
     ],
@@ -118,20 +139,39 @@ def test_what_cannot_be_taken_over_is_refused_by_name(tmp_path: Path, text: str,
 
 def test_a_mistake_in_a_rule_of_the_file_is_told_with_the_rule(tmp_path: Path) -> None:
     written(tmp_path, '[[syncer.ignore-table]]\ndb-name = "a"\ntbl-name = "~("\n[syncer.to]\nhost = "h"\n')
-    (tmp_path / "sluice.toml").write_text('drainer-config = "drainer.toml"\n[upstream]\npd-urls = "x"\n[relay]\nurl = "file:///r"\n')
+    (tmp_path / "sluice.toml").write_text(
+        'drainer-config = "drainer.toml"\n[upstream]\npd-urls = "x"\n[relay]\nurl = "file:///r"\n'
+    )
     with pytest.raises(SettingsError, match=r"ignore-table\[1\] tbl-name = '~\('"):
         load_settings(tmp_path / "sluice.toml")
 
 
 def test_files_and_kafka_are_taken_over_with_their_savepoint(tmp_path: Path) -> None:
-    document = read_drainer(written(tmp_path, 'data-dir = "/d"\n[syncer]\ndb-type = "pb"\nsync-ddl = false\n[syncer.to]\nretention-time = 7\n')).document
+    document = read_drainer(
+        written(
+            tmp_path, 'data-dir = "/d"\n[syncer]\ndb-type = "pb"\nsync-ddl = false\n[syncer.to]\nretention-time = 7\n'
+        )
+    ).document
     assert document["file"] == {"dir": "/d", "retention-days": 7, "savepoint": "/d/savepoint"}
     assert document["downstream"] == {"type": "file"}
     assert document["filter"]["binlog-filter-rule"] == {"no-ddl": {"ignore-event": ["all ddl"]}}
-    document = read_drainer(written(tmp_path, '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = "t"\nkafka-max-message-size = 1073741824\n')).document
-    assert document["kafka"] == {"brokers": "k:9092", "topic": "t", "max-message-bytes": 1_000_000_000, "savepoint": "data.drainer/savepoint"}
+    document = read_drainer(
+        written(
+            tmp_path,
+            '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = "t"\nkafka-max-message-size'
+            " = 1073741824\n",
+        )
+    ).document
+    assert document["kafka"] == {
+        "brokers": "k:9092",
+        "topic": "t",
+        "max-message-bytes": 1_000_000_000,
+        "savepoint": "data.drainer/savepoint",
+    }
 
 
 def test_what_reads_otherwise_than_in_the_original_is_a_warning(tmp_path: Path) -> None:
-    warnings = read_drainer(written(tmp_path, '[syncer]\nreplicate-do-db = ["shop*", "log_.*"]\nsql-mode = "ANSI"\n')).warnings
+    warnings = read_drainer(
+        written(tmp_path, '[syncer]\nreplicate-do-db = ["shop*", "log_.*"]\nsql-mode = "ANSI"\n')
+    ).warnings
     assert [("shop*" in w, "sql-mode" in w) for w in warnings] == [(False, True), (True, False)]

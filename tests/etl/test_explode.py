@@ -23,7 +23,9 @@ INSERT, UPDATE, DELETE = 0, 1, 4
 
 def window_batch(rows):
     columns = list(zip(*rows)) or [(), (), ()]
-    return pa.record_batch([pa.array(list(column), field.type) for column, field in zip(columns, WINDOW_SCHEMA)], schema=WINDOW_SCHEMA)
+    return pa.record_batch(
+        [pa.array(list(column), field.type) for column, field in zip(columns, WINDOW_SCHEMA)], schema=WINDOW_SCHEMA
+    )
 
 
 def explode(rows, batch_rows=1000, pump="pump-1"):
@@ -46,7 +48,9 @@ def mutation(table_id, *changes):
 
 def prewrite(start_ts, *mutations, schema_version=5, **more):
     value = pb.binlog.PrewriteValue(schema_version=schema_version, mutations=mutations)
-    return pb.binlog.Binlog(tp=0, start_ts=start_ts, commit_ts=0, prewrite_value=value.SerializeToString(), **more).SerializeToString()
+    return pb.binlog.Binlog(
+        tp=0, start_ts=start_ts, commit_ts=0, prewrite_value=value.SerializeToString(), **more
+    ).SerializeToString()
 
 
 @pytest.mark.parametrize("name", ["shop", "types", "ddl"])
@@ -85,7 +89,10 @@ changes = st.lists(st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.binar
 @settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.integers(1, 5), changes), max_size=4), max_size=6))
 def test_changes_of_a_table_come_out_in_the_order_of_its_sequence(transactions):
-    rows = [(10 * i + 5, 10 * i + 1, prewrite(10 * i + 1, *(mutation(t, *c) for t, c in made))) for i, made in enumerate(transactions)]
+    rows = [
+        (10 * i + 5, 10 * i + 1, prewrite(10 * i + 1, *(mutation(t, *c) for t, c in made)))
+        for i, made in enumerate(transactions)
+    ]
     table, _ = explode(rows, 2)
     expected = [
         (10 * i + 5, table_id, {INSERT: 0, UPDATE: 1, DELETE: 2}[kind], row)
@@ -101,7 +108,9 @@ def test_changes_of_a_table_come_out_in_the_order_of_its_sequence(transactions):
 
 
 def test_packed_sequences_are_read_too():
-    value = pb.binlog.PrewriteValue(schema_version=1, mutations=[mutation(3, (UPDATE, b"u"), (INSERT, b"i"))]).SerializeToString()
+    value = pb.binlog.PrewriteValue(
+        schema_version=1, mutations=[mutation(3, (UPDATE, b"u"), (INSERT, b"i"))]
+    ).SerializeToString()
     unpacked, packed = b"\x38\x01\x38\x00", b"\x3a\x02\x01\x00"
     assert value.endswith(unpacked)
     payload = pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=value[:-4] + packed).SerializeToString()
@@ -110,7 +119,13 @@ def test_packed_sequences_are_read_too():
 
 
 def test_changes_of_internal_tables_are_left_out_and_counted():
-    rows = [(2, 1, prewrite(1, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"x")), mutation(MAX_USER_TABLE_ID, (INSERT, b"y"))))]
+    rows = [
+        (
+            2,
+            1,
+            prewrite(1, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"x")), mutation(MAX_USER_TABLE_ID, (INSERT, b"y"))),
+        )
+    ]
     table, totals = explode(rows)
     assert table["row"].to_pylist() == [b"y"] and table["position"].to_pylist() == [0]
     assert totals.internal_changes == 1
@@ -135,15 +150,32 @@ GARBLED = [
     (prewrite(9), "with start_ts 9"),
     (pb.binlog.Binlog(tp=0, start_ts=1, commit_ts=0).SerializeToString(), "neither changes nor a whole DDL record"),
     (prewrite(1, ddl_query=b"", ddl_job_id=4), "neither changes nor a whole DDL record"),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[])), "table id 3: 1 inserted.*sequence of 0 known entries"),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[1])), "table id 3: 1 inserted, 0 updated.*says 0 inserted, 1 updated, 0 deleted"),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0])), "table id 3: 1 inserted, 0 updated, 1 deleted rows.*says 2 inserted"),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 4, 4])), "table id 3"),
+    (
+        prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[])),
+        "table id 3: 1 inserted.*sequence of 0 known entries",
+    ),
+    (
+        prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[1])),
+        "table id 3: 1 inserted, 0 updated.*says 0 inserted, 1 updated, 0 deleted",
+    ),
+    (
+        prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0])),
+        "table id 3: 1 inserted, 0 updated, 1 deleted rows.*says 2 inserted",
+    ),
+    (
+        prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 4, 4])),
+        "table id 3",
+    ),
     (prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], deleted_pks=[b"a"])), "deletions by key"),
     (prewrite(1, pb.binlog.TableMutation(table_id=3, deleted_ids=[4], sequence=[])), "deletions by key"),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], inserted_rows=[b"a"])), "table id 3: 1 inserted.*says 0 inserted"),
     (
-        pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x09\x08\x03\x12\x01a\x3a\x02\x00\x80").SerializeToString(),
+        prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], inserted_rows=[b"a"])),
+        "table id 3: 1 inserted.*says 0 inserted",
+    ),
+    (
+        pb.binlog.Binlog(
+            tp=0, start_ts=1, prewrite_value=b"\x12\x09\x08\x03\x12\x01a\x3a\x02\x00\x80"
+        ).SerializeToString(),
         "table id 3.*1 inserted.*sequence of 2 known entries",
     ),
     (
@@ -194,7 +226,10 @@ def test_a_large_transaction_comes_out_in_batches_of_bounded_size_and_in_order(m
     first = [(kinds[i % 5], b"%d" % i * 30) for i in range(700)]
     second = [(UPDATE, b"s%d" % i) for i in range(300)]
     internal = mutation(MAX_USER_TABLE_ID + 1, *[(INSERT, b"z" * 500)] * 9)
-    rows = [(2, 1, prewrite(1, mutation(3, *first), internal, mutation(4, *second))), (4, 3, prewrite(3, mutation(4, (INSERT, b"x" * 3000))))]
+    rows = [
+        (2, 1, prewrite(1, mutation(3, *first), internal, mutation(4, *second))),
+        (4, 3, prewrite(3, mutation(4, (INSERT, b"x" * 3000)))),
+    ]
     batches = list(Exploder().explode(window_batch(rows)))
     sizes = [sum(map(len, batch["row"].to_pylist())) for batch in batches]
     assert len(batches) > 50 and max(sizes[:-1]) <= 1000
@@ -229,13 +264,15 @@ before = kib("VmRSS")
 part = land(payload)
 assert part.rows == 200_000
 print(len(payload) // 1024, kib("VmHWM") - before)
-"""
+"""  # noqa: E501
 
 
 def test_a_large_transaction_is_landed_in_its_payload_and_little_more(tmp_path):
     path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
     used = limit = payload = 0
-    for attempt in range(3):  # what writes the part runs beside what explodes: on a busy machine more is under way at once
+    for attempt in range(
+        3
+    ):  # what writes the part runs beside what explodes: on a busy machine more is under way at once
         done = subprocess.run(
             [sys.executable, "-c", MEMORY, (tmp_path / str(attempt)).as_uri()],
             env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120,

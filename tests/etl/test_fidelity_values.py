@@ -26,7 +26,12 @@ VALUES: dict[str, list[Any]] = {
     "decimal(65,0)": ["9" * 65, "9" * 64 + "8", "-" + "9" * 65],
     "date": ["0000-00-00", "2020-00-00", "2020-05-00", "0000-01-01", "9999-12-31", "2021-02-31"],
     "datetime(6)": ["0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999", "2020-00-00 12:00:00.000001"],
-    "timestamp(6)": ["0000-00-00 00:00:00.000000", "1970-01-01 00:00:01.000000", "2038-01-19 03:14:07.999999", "2021-03-28 01:30:00.500000"],
+    "timestamp(6)": [
+        "0000-00-00 00:00:00.000000",
+        "1970-01-01 00:00:01.000000",
+        "2038-01-19 03:14:07.999999",
+        "2021-03-28 01:30:00.500000",
+    ],
     "time(6)": ["-838:59:59.000000", "838:59:59.000000", "-00:00:00.000001", "00:00:00.000000"],
     "enum('a','b')": ["a", "", None],
     "enum('a','0','')": ["a", "0", ""],
@@ -44,8 +49,18 @@ VALUES: dict[str, list[Any]] = {
     "varbinary(9)": [b"", b"\0", b"a ", b"a\0", b"\xff"],
     "longblob": [b"\0\xff" * 9000, b"a" * 4097, b"\\N", b""],
     "longtext": ["x" * 5000, "X" * 5000, "é" * 5000, "é" * 5000, "x"],
-    "json": ['{"a": 1}', '"x"', "null", "1", "1e+300", "18446744073709551615", "-9223372036854775808", _DEEP, '["' + "a" * 6000 + '"]'],
-}  # fmt: skip
+    "json": [
+        '{"a": 1}',
+        '"x"',
+        "null",
+        "1",
+        "1e+300",
+        "18446744073709551615",
+        "-9223372036854775808",
+        _DEEP,
+        '["' + "a" * 6000 + '"]',
+    ],
+}
 _NO_KEY = ("json", "longtext", "longblob")
 
 
@@ -63,7 +78,10 @@ def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer
         heap, key, own = (f"{number}_{what}" for what in ("heap", "key", "own"))
         tables = {
             heap: (table(3 * number, heap, f"c {sql}"), f"`c` {sql} NULL"),
-            key: (table(3 * number + 1, key, "id int", f"c {sql}", primary="id"), f"`id` INT PRIMARY KEY,`c` {sql} NULL"),
+            key: (
+                table(3 * number + 1, key, "id int", f"c {sql}", primary="id"),
+                f"`id` INT PRIMARY KEY,`c` {sql} NULL",
+            ),
         }
         if not sql.startswith(_NO_KEY):
             tables[own] = (table(3 * number + 2, own, f"c {sql}", primary="c"), f"`c` {sql} PRIMARY KEY")
@@ -87,10 +105,14 @@ def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer
 def test_rows_without_a_key_are_found_while_a_column_is_being_dropped(mariadb: MariaDBServer, tmp_path: Path) -> None:
     """TiDB's old images lack the column from the moment nobody can read it any more; the downstream still has it."""
     story = Story(mariadb, tmp_path)
-    whole = story.create(table(10, "t", "a int", "gone int", "b varchar(5)"), "CREATE TABLE `t` (`a` INT,`gone` INT,`b` VARCHAR(5))")
+    whole = story.create(
+        table(10, "t", "a int", "gone int", "b varchar(5)"), "CREATE TABLE `t` (`a` INT,`gone` INT,`b` VARCHAR(5))"
+    )
     one, two, three = {"a": 1, "gone": 7, "b": "x"}, {"a": 1, "gone": 8, "b": "x"}, {"a": 2, "gone": 9, "b": "y"}
     story.insert(whole, one, two, three)
-    rest = Table.from_json({**whole.to_json(), "columns": [c for c in whole.to_json()["columns"] if c["name"] != "gone"]})
+    rest = Table.from_json(
+        {**whole.to_json(), "columns": [c for c in whole.to_json()["columns"] if c["name"] != "gone"]}
+    )
     story.changes(
         (whole, UPDATE, encode_update(rest, one, one | {"b": "z"})), (whole, DELETE, encode_delete(rest, three)),
         (whole, INSERT, encode_insert(rest, {"a": 5, "b": "n", ROWID_NAME: 99})),
@@ -108,6 +130,9 @@ def test_a_default_of_a_column_in_change_is_the_columns_own(mariadb: MariaDBServ
     story.insert(old, {"id": 1})
     story.changes((new, INSERT, encode_insert(new, {"id": 2, "c": 7})))
     story.statement(5, "ALTER TABLE `t` ADD COLUMN `c` INT NOT NULL DEFAULT 7", new)
-    story.changes((old, INSERT, encode_insert(old, {"id": 3})), (new, UPDATE, encode_update(new, {"id": 1, "c": 7}, {"id": 1, "c": 8})))
+    story.changes(
+        (old, INSERT, encode_insert(old, {"id": 3})),
+        (new, UPDATE, encode_update(new, {"id": 1, "c": 7}, {"id": 1, "c": 8})),
+    )
     story.apply()
     assert story.rows("t") == [(1, 8), (2, 7), (3, 7)]

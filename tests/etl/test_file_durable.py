@@ -1,4 +1,6 @@
-"""Binlog files hold what is on the disk: what a failed or interrupted write left in the page cache is no record, and orders still count."""
+"""Binlog files hold what is on the disk: what a failed or interrupted write left in the page cache is no record, and
+orders still count.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,11 @@ def test_a_transaction_that_is_skipped_while_it_is_written_is_left_out_and_one_t
     told.insert(ITEM, {"id": 3, "v": 3})
     folder = tmp_path / "files"
     settings = Settings(
-        Upstream("unused"), Relay(told._url), Downstream(type="file"), apply=Apply(max_rows=1000), file=File(dir=str(folder))
+        Upstream("unused"),
+        Relay(told._url),
+        Downstream(type="file"),
+        apply=Apply(max_rows=1000),
+        file=File(dir=str(folder)),
     )
     prepare = local_preparer(settings)
     calls = []

@@ -1,4 +1,6 @@
-"""Binlog files: the original Drainer's bytes, every transaction exactly once, whatever stops the process that writes them."""
+"""Binlog files: the original Drainer's bytes, every transaction exactly once, whatever stops the process that writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
 
 
 def configured(relay: RelayLog, file: File, max_rows: int = 20_000) -> Settings:
-    return Settings(Upstream("unused"), Relay(relay.url), Downstream(type="file"), apply=Apply(max_rows=max_rows), file=file)
+    return Settings(
+        Upstream("unused"), Relay(relay.url), Downstream(type="file"), apply=Apply(max_rows=max_rows), file=file
+    )
 
 
 def apply(relay: RelayLog, file: File, max_rows: int = 20_000, until_ts: int | None = None) -> int:
@@ -75,7 +79,9 @@ def test_the_files_have_the_original_drainers_bytes(shop: RelayLog, tmp_path: Pa
     assert (checkpoint.commit_ts, checkpoint.schema_version) == (last.hi, last.schema_version)
 
 
-def test_files_end_with_the_record_that_reaches_the_limit(shop: RelayLog, tmp_path: Path, original: list[bytes]) -> None:
+def test_files_end_with_the_record_that_reaches_the_limit(
+    shop: RelayLog, tmp_path: Path, original: list[bytes]
+) -> None:
     limit = 300_000
     apply(shop, File(dir=str(tmp_path), max_file_bytes=limit))
     assert written(tmp_path) == original
@@ -86,7 +92,9 @@ def test_files_end_with_the_record_that_reaches_the_limit(shop: RelayLog, tmp_pa
         assert end == path.stat().st_size >= limit > before
 
 
-def test_finished_files_are_compressed_and_old_ones_removed(shop: RelayLog, tmp_path: Path, original: list[bytes]) -> None:
+def test_finished_files_are_compressed_and_old_ones_removed(
+    shop: RelayLog, tmp_path: Path, original: list[bytes]
+) -> None:
     options = File(dir=str(tmp_path), max_file_bytes=1_000_000, compression="gzip", retention_days=2)
     half = commit_ts_of(original[len(original) // 2])
     apply(shop, options, until_ts=half)
@@ -116,8 +124,9 @@ class _Crash(BaseException):
 
 
 class _Crashing:
-    """Lets the operating system's calls through until one of them is the last, which may write a part of its data only. `synced`
-    is told how many bytes of each file are durable."""
+    """Lets the operating system's calls through until one of them is the last, which may write a part of its data only.
+    `synced` is told how many bytes of each file are durable.
+    """
 
     def __init__(self, calls: int, share: float, synced: dict[str, int]) -> None:
         self.left, self.share, self.synced = calls, share, synced
@@ -146,9 +155,10 @@ class _Crashing:
 
     def __enter__(self) -> None:
         self.patches = [
-            mock.patch("etl.sinks.file.os.write", self.do_write), mock.patch("etl.sinks.file.os.fdatasync", self.do_sync),
+            mock.patch("etl.sinks.file.os.write", self.do_write),
+            mock.patch("etl.sinks.file.os.fdatasync", self.do_sync),
             mock.patch("pathlib.Path.replace", lambda path, target: self.do_replace(path, target)),
-        ]  # fmt: skip
+        ]
         for patch in self.patches:
             patch.start()
 
@@ -175,7 +185,9 @@ def story(after: int, sizes: list[int], batch: int) -> Iterator[Step]:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_every_transaction_is_there_once_after_crashes_and_lost_pages(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_every_transaction_is_there_once_after_crashes_and_lost_pages(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("files")
     sizes = data.draw(st.lists(st.integers(0, 60) | st.sampled_from([399, 400, 900, 1500]), min_size=1, max_size=25))
     batch = data.draw(st.integers(1, 9))
@@ -221,17 +233,21 @@ _WRITER = textwrap.dedent("""
     prepare = local_preparer(settings)
     run_apply(settings, until_ts=hi, run_seconds=60, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
     print("done", flush=True)
-""")
+""")  # noqa: E501
 
 
-def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, tmp_path: Path, original: list[bytes]) -> None:
+def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
+    shop: RelayLog, tmp_path: Path, original: list[bytes]
+) -> None:
     last = shop.last()
     assert last is not None
     generator = random.Random(20261121)
     kills = 0
     finished = False
     for attempt in range(10):
-        process = subprocess.Popen([sys.executable, "-c", _WRITER, shop.url, str(tmp_path), str(last.hi)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, shop.url, str(tmp_path), str(last.hi)], stdout=subprocess.PIPE, text=True
+        )
         try:
             assert process.stdout is not None
             batches = generator.randrange(12) if attempt < 3 else None
@@ -273,9 +289,15 @@ def a_drainers_folder(folder: Path, commit_ts: int, content: bytes) -> None:
     (folder / new_name(0)).write_bytes(content)
 
 
-def test_a_drainers_folder_is_taken_over_behind_its_last_record(shop: RelayLog, tmp_path: Path, original: list[bytes]) -> None:
+def test_a_drainers_folder_is_taken_over_behind_its_last_record(
+    shop: RelayLog, tmp_path: Path, original: list[bytes]
+) -> None:
     half = len(original) // 2
-    a_drainers_folder(tmp_path, commit_ts_of(original[half - 200]), b"".join(map(encode_record, original[:half])) + b"\x04\x05\x1b\x1c\x33")
+    a_drainers_folder(
+        tmp_path,
+        commit_ts_of(original[half - 200]),
+        b"".join(map(encode_record, original[:half])) + b"\x04\x05\x1b\x1c\x33",
+    )
     apply(shop, File(dir=str(tmp_path)))
     assert written(tmp_path) == original
 
@@ -290,7 +312,10 @@ def test_garbage_that_a_drainer_went_on_behind_is_reported_with_the_way_out(tmp_
     good, garbage = encode_record(message(1, 9)), b"\x04\x05\x1b\x1c\x05\0\0\0"
     a_drainers_folder(tmp_path, 2, good + garbage + encode_record(message(2, 9)))
     sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
-    with pytest.raises(ApplyError, match=rf"record at byte {len(good)} .*behind it are whole ones.*truncate -s {len(good)}.*commitTS .* to 1,"):
+    with pytest.raises(
+        ApplyError,
+        match=rf"record at byte {len(good)} .*behind it are whole ones.*truncate -s {len(good)}.*commitTS .* to 1,",
+    ):
         sink.recover()
     sink.close()
     assert (tmp_path / new_name(0)).read_bytes() == good + garbage + encode_record(message(2, 9))
@@ -304,7 +329,11 @@ def test_a_drainer_can_go_on_where_the_sink_stopped(tmp_path: Path) -> None:
     sink.run(story(0, [5, 5], 2))
     sink.close()
     document = tomllib.loads((tmp_path / "savepoint").read_text())
-    assert {key: document[key] for key in ("consistent", "commitTS", "schema-version")} == {"consistent": True, "commitTS": 2, "schema-version": 1}
+    assert {key: document[key] for key in ("consistent", "commitTS", "schema-version")} == {
+        "consistent": True,
+        "commitTS": 2,
+        "schema-version": 1,
+    }
 
 
 def test_files_shorter_than_what_was_durable_are_an_error(tmp_path: Path) -> None:
@@ -369,20 +398,38 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
     def ddl(commit_ts: int, kind: int, query: str, **more: object) -> Step:
         table = {"id": 5, "schema_id": 1, "schema_name": "shop", "name": "t"}
         effect = {"schemas": {}, "tables": {"5": table}}
-        return Step("ddl", commit_ts, detail={
-            "commit_ts": commit_ts, "type": kind, "query": query, "schema_name": "shop", "table_name": "t", "schema_version": 9,
-            "effect": effect, "before": {"5": table}, **more,
-        })  # fmt: skip
+        return Step(
+            "ddl",
+            commit_ts,
+            detail={
+                "commit_ts": commit_ts,
+                "type": kind,
+                "query": query,
+                "schema_name": "shop",
+                "table_name": "t",
+                "schema_version": 9,
+                "effect": effect,
+                "before": {"5": table},
+                **more,
+            },
+        )
 
     sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
     sink.recover()
-    sink.run([
-        ddl(1, 16, "ALTER TABLE t SHARD_ROW_ID_BITS = 4"),
-        ddl(2, 5, "select setval(`shop`.`s`, 7)"),
-        ddl(3, 5, "ALTER TABLE t ADD COLUMN b INT", replaced_by=["ALTER TABLE t ADD COLUMN b BIGINT;", "ALTER TABLE t COMMENT 'x'"]),
-        ddl(4, 5, "ALTER TABLE t ADD COLUMN c INT"),
-        Step("commit", 4, detail={"schema_version": None}),
-    ])  # fmt: skip
+    sink.run(
+        [
+            ddl(1, 16, "ALTER TABLE t SHARD_ROW_ID_BITS = 4"),
+            ddl(2, 5, "select setval(`shop`.`s`, 7)"),
+            ddl(
+                3,
+                5,
+                "ALTER TABLE t ADD COLUMN b INT",
+                replaced_by=["ALTER TABLE t ADD COLUMN b BIGINT;", "ALTER TABLE t COMMENT 'x'"],
+            ),
+            ddl(4, 5, "ALTER TABLE t ADD COLUMN c INT"),
+            Step("commit", 4, detail={"schema_version": None}),
+        ]
+    )
     sink.close()
     found = [pb.file_binlog.Binlog.FromString(message) for message in written(tmp_path)]
     assert [(binlog.commit_ts, binlog.ddl_query.decode()) for binlog in found] == [

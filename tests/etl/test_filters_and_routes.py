@@ -23,9 +23,11 @@ from upstream.schema import Schema, Table
 
 def settings_for(server: MariaDBServer, url: str, rules: Mapping[str, Any]) -> Settings:
     document = {
-        "upstream": {"pd-urls": "unused"}, "relay": {"url": url}, "downstream": {"host": "127.0.0.1", "port": server.port},
+        "upstream": {"pd-urls": "unused"},
+        "relay": {"url": url},
+        "downstream": {"host": "127.0.0.1", "port": server.port},
         "apply": {"max-rows": 100_000},
-    }  # fmt: skip
+    }
     return parse_settings(document | dict(rules))
 
 
@@ -64,7 +66,12 @@ class Told(Story):
         return found
 
     def database(self, number: int, name: str) -> None:
-        self.statement(1, f"CREATE DATABASE `{name}`", schemas={number: Schema(number, name, "utf8mb4", "utf8mb4_bin")}, schema=name)
+        self.statement(
+            1,
+            f"CREATE DATABASE `{name}`",
+            schemas={number: Schema(number, name, "utf8mb4", "utf8mb4_bin")},
+            schema=name,
+        )
 
 
 def in_schema(made: Table, number: int, schema: str) -> Table:
@@ -86,8 +93,12 @@ def databases(server: MariaDBServer) -> set[str]:
     return found
 
 
-def test_only_the_wanted_tables_of_a_recording_arrive_with_their_database(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    listed = next(s for s in json.loads((RECORDINGS / "shop" / "snapshots.json").read_text()) if s["label"] == "b_mid")["tables"]
+def test_only_the_wanted_tables_of_a_recording_arrive_with_their_database(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    listed = next(s for s in json.loads((RECORDINGS / "shop" / "snapshots.json").read_text()) if s["label"] == "b_mid")[
+        "tables"
+    ]
     wanted, *others = listed
     schema, name = wanted.split(".")
     rules = {"filter": {"replicate-do-table": [{"db-name": schema.upper(), "tbl-name": name[:-1] + "?"}]}}
@@ -98,7 +109,9 @@ def test_only_the_wanted_tables_of_a_recording_arrive_with_their_database(mariad
     assert all("columns []" in line for line in found)
 
 
-def test_a_recording_of_which_nothing_is_wanted_moves_the_checkpoint_and_makes_nothing(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_recording_of_which_nothing_is_wanted_moves_the_checkpoint_and_makes_nothing(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     before = databases(mariadb)
     summary = replayed(mariadb, tmp_path, "shop", "b_mid", {"filter": {"replicate-do-db": ["~^nothing"]}})
     assert (summary.changes, summary.rows, summary.ddls) == (0, 0, 0)
@@ -107,8 +120,15 @@ def test_a_recording_of_which_nothing_is_wanted_moves_the_checkpoint_and_makes_n
 
 
 @pytest.mark.parametrize("label", ["c_renamed", "f_end"])
-def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(mariadb: MariaDBServer, tmp_path: Path, label: str) -> None:
-    rules = {"route": [{"schema-pattern": "shop", "target-schema": "Store x"}, {"schema-pattern": "other", "table-pattern": "g2", "target-schema": "third", "target-table": "g`3"}]}
+def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(
+    mariadb: MariaDBServer, tmp_path: Path, label: str
+) -> None:
+    rules = {
+        "route": [
+            {"schema-pattern": "shop", "target-schema": "Store x"},
+            {"schema-pattern": "other", "table-pattern": "g2", "target-schema": "third", "target-table": "g`3"},
+        ]
+    }
     summary = replayed(mariadb, tmp_path, "ddl", label, rules)
     assert summary.ddls > 15
     assert "shop" not in databases(mariadb)
@@ -118,7 +138,10 @@ def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(mariadb: 
         cursor.execute("SET foreign_key_checks = 0")
         cursor.execute("CREATE DATABASE shop")
         cursor.execute("CREATE DATABASE IF NOT EXISTS other")
-        cursor.execute("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA IN ('Store x', 'third') AND TABLE_TYPE = 'BASE TABLE'")
+        cursor.execute(
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA IN ('Store x', 'third')"
+            " AND TABLE_TYPE = 'BASE TABLE'"
+        )
         for schema, name in cursor.fetchall():
             to = f"shop.`{name}`" if schema == "Store x" else "other.g2"
             quoted = name.replace("`", "``")
@@ -127,7 +150,9 @@ def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(mariadb: 
     assert differences(RECORDINGS / "ddl", label, mariadb) == []
 
 
-def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_way_out(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_way_out(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Told(mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "old_*"}]})
     t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.insert(t, {"id": 1})
@@ -143,7 +168,9 @@ def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_way_
     assert story.rows("t") == [(1,)]
 
 
-def test_a_table_that_comes_into_what_is_replicated_stops_as_its_rows_are_not_there(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_table_that_comes_into_what_is_replicated_stops_as_its_rows_are_not_there(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Told(mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "old_*"}]})
     old = story.create(table(10, "old_t", "id int", primary="id"), "CREATE TABLE `old_t` (`id` INT PRIMARY KEY)")
     story.insert(old, {"id": 1})
@@ -165,17 +192,25 @@ def test_dropping_a_database_drops_what_was_replicated_and_nothing_else(mariadb:
     assert any("stays" in warning for warning in summary.warnings)
 
 
-MODES = pytest.mark.parametrize("mode", [{"mode": "atomic"}, {"mode": "parallel", "worker-count": 3}], ids=["atomic", "parallel"])
+MODES = pytest.mark.parametrize(
+    "mode", [{"mode": "atomic"}, {"mode": "parallel", "worker-count": 3}], ids=["atomic", "parallel"]
+)
 
 
 @MODES
-def test_changes_and_statements_that_the_event_filter_names_stay_away(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_changes_and_statements_that_the_event_filter_names_stay_away(
+    mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]
+) -> None:
     rules = {
-        "binlog-filter-rule": {"keep": {"ignore-event": ["delete", "Truncate Table"], "ignore-sql": ["add column `secret`"]}},
+        "binlog-filter-rule": {
+            "keep": {"ignore-event": ["delete", "Truncate Table"], "ignore-sql": ["add column `secret`"]}
+        },
         "table-migrate-rule": [{"source": {"schema": "d", "table": "log_*"}, "binlog-filter-rule": ["keep"]}],
     }
     story = Told(mariadb, tmp_path, filters=rules, apply=mode)
-    log_1 = story.create(table(10, "log_1", "id int", "v int", primary="id"), "CREATE TABLE `log_1` (`id` INT PRIMARY KEY, `v` INT)")
+    log_1 = story.create(
+        table(10, "log_1", "id int", "v int", primary="id"), "CREATE TABLE `log_1` (`id` INT PRIMARY KEY, `v` INT)"
+    )
     other = story.create(table(11, "other", "id int", primary="id"), "CREATE TABLE `other` (`id` INT PRIMARY KEY)")
     heap = story.create(table(12, "log_heap", "v int"), "CREATE TABLE `log_heap` (`v` INT)")
     row, twin, gone = {"id": 1, "v": 1}, {"id": 2, "v": 2}, {"v": 5}
@@ -205,13 +240,21 @@ def sharded(story: Told, *columns: str) -> list[Table]:
     for number in (1, 2):
         story.database(20 + number, f"shard_{number}")
         t = in_schema(table(30 + number, "orders", *columns, primary="id"), 20 + number, f"shard_{number}")
-        story.statement(3, f"CREATE TABLE `orders` ({columns[0]} primary key, {columns[1]})", t, schema=f"shard_{number}", name="orders")
+        story.statement(
+            3,
+            f"CREATE TABLE `orders` ({columns[0]} primary key, {columns[1]})",
+            t,
+            schema=f"shard_{number}",
+            name="orders",
+        )
         made.append(t)
     return made
 
 
 @MODES
-def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_others(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_others(
+    mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]
+) -> None:
     story = Told(mariadb, tmp_path, route=MERGE, apply=mode)
     a, b = sharded(story, "id int", "v int")
     story.insert(a, {"id": 1, "v": 10})
@@ -221,14 +264,26 @@ def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_oth
     assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [(1, 11), (2, 20)]
     wide = []
     for number, t in ((1, a), (2, b)):
-        more = in_schema(table(t.id, "orders", "id int", "v int", column(3, "w int", default="7", origin_default="7"), primary="id"), 20 + number, t.schema_name)
-        story.statement(5, f"ALTER TABLE `{t.schema_name}`.`orders` ADD COLUMN `w` INT DEFAULT 7", more, schema=t.schema_name)
+        more = in_schema(
+            table(t.id, "orders", "id int", "v int", column(3, "w int", default="7", origin_default="7"), primary="id"),
+            20 + number,
+            t.schema_name,
+        )
+        story.statement(
+            5, f"ALTER TABLE `{t.schema_name}`.`orders` ADD COLUMN `w` INT DEFAULT 7", more, schema=t.schema_name
+        )
         wide.append(more)
     story.insert(wide[1], {"id": 3, "v": 30, "w": 300})
     summary = story.apply()
     assert any("done already" in warning for warning in summary.warnings)
     assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [(1, 11, 7), (2, 20, 7), (3, 30, 300)]
-    story.statement(11, "TRUNCATE TABLE `orders`", wide[0].id, in_schema(table(40, "orders", "id int", "v int", "w int", primary="id"), 21, "shard_1"), schema="shard_1")
+    story.statement(
+        11,
+        "TRUNCATE TABLE `orders`",
+        wide[0].id,
+        in_schema(table(40, "orders", "id int", "v int", "w int", primary="id"), 21, "shard_1"),
+        schema="shard_1",
+    )
     story.statement(4, "DROP TABLE `orders`", wide[1].id, schema="shard_2")
     story.statement(2, "DROP DATABASE `shard_2`", schemas={22: None}, schema="shard_2")
     summary = story.apply()
@@ -239,7 +294,9 @@ def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_oth
 
 
 @MODES
-def test_a_row_that_moves_between_merged_tables_is_no_conflict(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_a_row_that_moves_between_merged_tables_is_no_conflict(
+    mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]
+) -> None:
     story = Told(mariadb, tmp_path, route=MERGE, apply=mode)
     a, b = sharded(story, "id int", "v int")
     story.insert(a, {"id": 1, "v": 10})
@@ -253,7 +310,9 @@ def test_a_row_that_moves_between_merged_tables_is_no_conflict(mariadb: MariaDBS
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_same_key_from_two_merged_tables_is_an_error_that_names_them(mariadb: MariaDBServer, tmp_path: Path, together: bool) -> None:
+def test_the_same_key_from_two_merged_tables_is_an_error_that_names_them(
+    mariadb: MariaDBServer, tmp_path: Path, together: bool
+) -> None:
     story = Told(mariadb, tmp_path, route=MERGE)
     a, b = sharded(story, "id int", "v int")
     story.insert(a, {"id": 1, "v": 10})
@@ -269,13 +328,20 @@ def test_the_same_key_from_two_merged_tables_is_an_error_that_names_them(mariadb
     assert story.ask("SELECT * FROM shop.orders") == ([] if together else [(1, 10)])
 
 
-def test_a_second_source_with_another_structure_is_an_error_that_says_what_differs(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_second_source_with_another_structure_is_an_error_that_says_what_differs(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     from etl.ddl import DdlError
 
     story = Told(mariadb, tmp_path, route=MERGE)
     sharded(story, "id int", "v int")
     story.database(25, "shard_5")
-    story.statement(3, "CREATE TABLE `orders` (`id` INT PRIMARY KEY, `v` VARCHAR(5))", in_schema(table(45, "orders", "id int", "v varchar(5)", primary="id"), 25, "shard_5"), schema="shard_5")
+    story.statement(
+        3,
+        "CREATE TABLE `orders` (`id` INT PRIMARY KEY, `v` VARCHAR(5))",
+        in_schema(table(45, "orders", "id int", "v varchar(5)", primary="id"), 25, "shard_5"),
+        schema="shard_5",
+    )
     with pytest.raises(DdlError) as caught:
         story.apply()
     assert "column v is int" in str(caught.value)
@@ -283,7 +349,11 @@ def test_a_second_source_with_another_structure_is_an_error_that_says_what_diffe
 
 
 def test_a_table_with_the_name_of_a_target_is_not_mixed_in_unasked(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    story = Told(mariadb, tmp_path, route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "d", "target-table": "u"}])
+    story = Told(
+        mariadb,
+        tmp_path,
+        route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "d", "target-table": "u"}],
+    )
     story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.create(table(11, "u", "id int", primary="id"), "CREATE TABLE `u` (`id` INT PRIMARY KEY)")
     with pytest.raises(ChangeError) as caught:
@@ -294,10 +364,27 @@ def test_a_table_with_the_name_of_a_target_is_not_mixed_in_unasked(mariadb: Mari
 
 
 def test_a_view_reads_the_tables_where_routes_take_them(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    story = Told(mariadb, tmp_path, route=[{"schema-pattern": "d", "target-schema": "x"}, {"schema-pattern": "d", "table-pattern": "t", "target-schema": "y", "target-table": "tt"}])
+    story = Told(
+        mariadb,
+        tmp_path,
+        route=[
+            {"schema-pattern": "d", "target-schema": "x"},
+            {"schema-pattern": "d", "table-pattern": "t", "target-schema": "y", "target-table": "tt"},
+        ],
+    )
     t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
-    story.statement(21, "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `v` (`i`) AS SELECT `d`.`t`.`id` FROM `d`.`t` WHERE `t`.`id`>1",
-                    table(11, "v", "i int", is_view=True, view={"view_select": "SELECT `d`.`t`.`id` AS `id` FROM `d`.`t` WHERE `t`.`id`>1"}))  # fmt: skip
+    story.statement(
+        21,
+        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `v` (`i`) AS SELECT `d`.`t`.`id`"
+        " FROM `d`.`t` WHERE `t`.`id`>1",
+        table(
+            11,
+            "v",
+            "i int",
+            is_view=True,
+            view={"view_select": "SELECT `d`.`t`.`id` AS `id` FROM `d`.`t` WHERE `t`.`id`>1"},
+        ),
+    )
     story.insert(t, {"id": 1}, {"id": 2})
     assert story.apply().warnings == []
     assert story.ask("SELECT * FROM x.v") == [(2,)]
@@ -306,10 +393,16 @@ def test_a_view_reads_the_tables_where_routes_take_them(mariadb: MariaDBServer, 
     assert tables(story, "x") == []
 
 
-def test_a_crash_between_making_the_database_a_route_needs_and_the_table_leaves_nothing_out(mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_making_the_database_a_route_needs_and_the_table_leaves_nothing_out(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from etl.mysql import MySQLSession
 
-    story = Told(mariadb, tmp_path, route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "t"}])
+    story = Told(
+        mariadb,
+        tmp_path,
+        route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "t"}],
+    )
     t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.insert(t, {"id": 1})
     execute = MySQLSession.execute
@@ -333,7 +426,10 @@ def test_filters_and_routes_travel_to_sparks_workers() -> None:
 
     from etl.apply import prepare_options
 
-    rules = {"filter": {"ignore-table": [{"db-name": "a", "tbl-name": "~b"}], "ignore-txn-commit-ts": [7]}, "route": MERGE}
+    rules = {
+        "filter": {"ignore-table": [{"db-name": "a", "tbl-name": "~b"}], "ignore-txn-commit-ts": [7]},
+        "route": MERGE,
+    }
     options = prepare_options(settings_for(type("Server", (), {"port": 3306})(), "file:///r", rules))  # type: ignore[arg-type]
     assert cloudpickle.loads(cloudpickle.dumps(options)) == options
     assert options.ignored_ts == {7}
@@ -341,13 +437,17 @@ def test_filters_and_routes_travel_to_sparks_workers() -> None:
 
 
 @MODES
-def test_a_key_comes_again_after_a_truncate_that_was_left_out(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_a_key_comes_again_after_a_truncate_that_was_left_out(
+    mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]
+) -> None:
     rules = {
         "binlog-filter-rule": {"keep": {"ignore-event": ["truncate table"]}},
         "table-migrate-rule": [{"source": {"schema": "d", "table": "t"}, "binlog-filter-rule": ["keep"]}],
     }
     story = Told(mariadb, tmp_path, filters=rules, apply=mode)
-    t = story.create(table(10, "t", "id int", "v int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)")
+    t = story.create(
+        table(10, "t", "id int", "v int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)"
+    )
     story.insert(t, {"id": 1, "v": 1}, {"id": 2, "v": 2})
     story.apply()
     fresh = table(11, "t", "id int", "v int", primary="id")
@@ -359,7 +459,9 @@ def test_a_key_comes_again_after_a_truncate_that_was_left_out(mariadb: MariaDBSe
 
 
 @MODES
-def test_a_column_that_one_source_of_a_merged_table_drops_stays_for_the_others(mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_a_column_that_one_source_of_a_merged_table_drops_stays_for_the_others(
+    mariadb: MariaDBServer, tmp_path: Path, mode: dict[str, Any]
+) -> None:
     story = Told(mariadb, tmp_path, route=MERGE, apply=mode)
     a, b = sharded(story, "id int", "v int not null")
     story.insert(a, {"id": 1, "v": 10})

@@ -1,4 +1,6 @@
-"""A flight that was broken off, and what may have changed before it is flown again: decisions, and how far windows reach."""
+"""A flight that was broken off, and what may have changed before it is flown again: decisions, and how far windows
+reach.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(story
 
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
-def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flown_again(story: Story, mode: str) -> None:
+def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flown_again(
+    story: Story, mode: str
+) -> None:
     """It never was downstream, and its rows may be others there."""
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("UPDATE d.item SET v = 99 WHERE id IN (1, 4)")
@@ -192,7 +196,9 @@ def test_a_skip_that_is_taken_back_after_the_flight_broke_off_counts_no_more(sto
     break_off(story, after, frozenset({at}))
     go_on(story, mode)
     values = {1: 77, 4: 77, 5: 1, 22: 77, 33: 77}
-    assert story.rows("item") == sorted([(i, f"n{i}", values.get(i, 0)) for i in [0, 1, 22, 33, *range(4, 10)]], key=repr)
+    assert story.rows("item") == sorted(
+        [(i, f"n{i}", values.get(i, 0)) for i in [0, 1, 22, 33, *range(4, 10)]], key=repr
+    )
 
 
 def test_a_flight_is_not_finished_under_other_rules_than_it_was_begun_under(story: Story) -> None:
@@ -207,9 +213,21 @@ def test_a_flight_is_not_finished_under_other_rules_than_it_was_begun_under(stor
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32), st.integers(1, 25), st.integers(1, 25), st.floats(0, 1), st.sampled_from(["parallel", "atomic"]))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 25),
+    st.integers(1, 25),
+    st.floats(0, 1),
+    st.sampled_from(["parallel", "atomic"]),
+)
 def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
-    mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, seed: int, kept: int, skipped: int, share: float, mode: str
+    mariadb: MariaDBServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    kept: int,
+    skipped: int,
+    share: float,
+    mode: str,
 ) -> None:
     history = History(seed)
     history.grow(kept)
@@ -238,7 +256,9 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
 
 
 def test_what_cannot_even_be_decoded_begins_no_flight_and_can_be_skipped(story: Story) -> None:
-    heap = story.create(table(12, "other", "id int", "v int", primary="id"), "CREATE TABLE `other` (`id` int primary key, `v` int)")
+    heap = story.create(
+        table(12, "other", "id int", "v int", primary="id"), "CREATE TABLE `other` (`id` int primary key, `v` int)"
+    )
     go_on(story, "parallel")
     story.insert(ITEM, item(50))
     story.changes((ITEM, UPDATE, encode_update(ITEM, item(1), item(1, 77))), (heap, INSERT, b"\x03\x80\x00garbage"))

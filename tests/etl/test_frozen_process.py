@@ -1,4 +1,6 @@
-"""A process that stands still (a frozen machine, a long wait) while another one takes over writes nothing more when it wakes."""
+"""A process that stands still (a frozen machine, a long wait) while another one takes over writes nothing more when it
+wakes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def spread(items: list[int], count: int) -> list[int]:
     return [items[len(items) * n // count] for n in range(count)] if len(items) > count else items
 
 
-@pytest.mark.parametrize(("first", "second"), [("atomic", "parallel"), ("parallel", "parallel"), ("parallel", "atomic")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("atomic", "parallel"), ("parallel", "parallel"), ("parallel", "atomic")]
+)
 def test_wherever_a_process_is_stopped_another_takes_over_at_once_and_the_first_changes_nothing(
     mariadb: MariaDBServer, tmp_path: Path, freezer: Freezer, first: str, second: str
 ) -> None:

@@ -23,8 +23,12 @@ def test_an_ignored_ddl_is_not_sent_but_later_rows_are_read_with_the_schema_it_m
     ddls = [step for step in everything if step.kind == "ddl"]
     altered = next(step for step in ddls if "ADD COLUMN" in str(step.detail["query"]))
     found = steps_of(tmp_path, {altered.commit_ts})
-    assert [s.commit_ts for s in found if s.kind == "ddl"] == [s.commit_ts for s in ddls if s.commit_ts != altered.commit_ts]
-    assert [bytes(s.payload) for s in found if s.kind != "commit"] == [bytes(s.payload) for s in everything if s.kind != "commit" and s is not altered]
+    assert [s.commit_ts for s in found if s.kind == "ddl"] == [
+        s.commit_ts for s in ddls if s.commit_ts != altered.commit_ts
+    ]
+    assert [bytes(s.payload) for s in found if s.kind != "commit"] == [
+        bytes(s.payload) for s in everything if s.kind != "commit" and s is not altered
+    ]
     warnings = [warning for s in found if s.kind == "commit" for warning in s.detail.get("warnings", ())]
     assert len(warnings) == 1
     assert str(altered.commit_ts) in warnings[0]
@@ -35,7 +39,9 @@ def test_an_ignored_transaction_is_left_out_and_the_checkpoint_moves_on(tmp_path
     everything = steps_of(tmp_path, set())
     single = next(s for s in everything if s.kind == "load" and s.detail["first_ts"] == s.commit_ts)
     found = steps_of(tmp_path, {single.commit_ts})
-    assert not [s for s in found if s.kind in ("load", "delete") and s.commit_ts == single.commit_ts == s.detail["first_ts"]]
+    assert not [
+        s for s in found if s.kind in ("load", "delete") and s.commit_ts == single.commit_ts == s.detail["first_ts"]
+    ]
     assert found[-1].kind == "commit"
     assert found[-1].commit_ts == everything[-1].commit_ts
     assert sum(s.changes for s in found) < sum(s.changes for s in everything)

@@ -1,4 +1,6 @@
-"""Databases, tables, columns, indexes and values named like statements: through DDL, DML, errors and the search for a culprit."""
+"""Databases, tables, columns, indexes and values named like statements: through DDL, DML, errors and the search for a
+culprit.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def _column(number: int, name: str, spec: str) -> Column:
 def nasty_table(number: int, schema: str, name: str, key: bool, *more: Column) -> Table:
     from dataclasses import replace
 
-    columns = (_column(1, "k" + NASTY, "varchar(120) not null"), _column(2, "v" + NASTY, "varchar(200)"), _column(3, "e" + NASTY, "int"), *more)
+    columns = (
+        _column(1, "k" + NASTY, "varchar(120) not null"),
+        _column(2, "v" + NASTY, "varchar(200)"),
+        _column(3, "e" + NASTY, "int"),
+        *more,
+    )
     made = table(number, "t", *columns)
     indexes: tuple[Index, ...] = ()
     if key:
@@ -45,7 +52,10 @@ def nasty_table(number: int, schema: str, name: str, key: bool, *more: Column) -
 
 
 def created(made: Table) -> str:
-    lines = [f"{q(c.name)} {'int' if c.kind == 'int' else f'varchar({c.flen})'}{' NOT NULL' if c.not_null else ''}" for c in made.columns]
+    lines = [
+        f"{q(c.name)} {'int' if c.kind == 'int' else f'varchar({c.flen})'}{' NOT NULL' if c.not_null else ''}"
+        for c in made.columns
+    ]
     for index in made.indexes:
         kind = "PRIMARY KEY" if index.primary else f"UNIQUE KEY {q(index.name)}"
         lines.append(f"{kind} ({', '.join(q(name) for name, _, _ in index.columns)})")
@@ -62,7 +72,12 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Iterator[Story]:
     story = Story(mariadb, tmp_path)
     guard = story.create(table(90, "guard", "id int", primary="id"), "CREATE TABLE `guard` (`id` int primary key)")
     story.insert(guard, {"id": 1})
-    story.statement(CREATE_SCHEMA, f"CREATE DATABASE {q(NASTY)}", schemas={2: Schema(2, NASTY, "utf8mb4", "utf8mb4_bin")}, schema=NASTY)
+    story.statement(
+        CREATE_SCHEMA,
+        f"CREATE DATABASE {q(NASTY)}",
+        schemas={2: Schema(2, NASTY, "utf8mb4", "utf8mb4_bin")},
+        schema=NASTY,
+    )
     story.apply()
     yield story
     assert story.rows("guard") == [(1,)]
@@ -90,10 +105,20 @@ def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(story: Story
 
     extra = _column(4, "n" + NASTY, "int")
     second = nasty_table(11, NASTY, "t" + NASTY, key, extra)
-    story.statement(ADD_COLUMN, f"ALTER TABLE {q(first.name)} ADD COLUMN {q(extra.name)} int", second, schema=NASTY, name=first.name)
-    story.statement(ADD_INDEX, f"ALTER TABLE {q(first.name)} ADD INDEX {q('i' + NASTY)}({q(extra.name)})", second, schema=NASTY, name=first.name)
+    story.statement(
+        ADD_COLUMN, f"ALTER TABLE {q(first.name)} ADD COLUMN {q(extra.name)} int", second, schema=NASTY, name=first.name
+    )
+    story.statement(
+        ADD_INDEX,
+        f"ALTER TABLE {q(first.name)} ADD INDEX {q('i' + NASTY)}({q(extra.name)})",
+        second,
+        schema=NASTY,
+        name=first.name,
+    )
     third = nasty_table(11, "d", "r" + NASTY, key, extra)
-    story.statement(RENAME, f"ALTER TABLE {q(first.name)} RENAME TO `d`.{q(third.name)}", third, schema=NASTY, name=first.name)
+    story.statement(
+        RENAME, f"ALTER TABLE {q(first.name)} RENAME TO `d`.{q(third.name)}", third, schema=NASTY, name=first.name
+    )
     story.insert(third, row("last", VALUE, 99, **{extra.name: 7}))
     story.apply()
     assert ("last", VALUE, 99, 7) in read(story, "d", third.name)
@@ -123,7 +148,13 @@ def test_what_the_text_of_a_statement_says_is_never_executed(story: Story) -> No
     assert story.apply().warnings == []
     assert read(story, NASTY, made.name) == [("a", VALUE, 1)]
     wider = nasty_table(11, NASTY, "t" + NASTY, True, _column(4, "w" + NASTY, "int"))
-    story.statement(ADD_COLUMN, f"ALTER TABLE {q(made.name)} ADD COLUMN {q('w' + NASTY)} int NO_SUCH_OPTION", wider, schema=NASTY, name=made.name)
+    story.statement(
+        ADD_COLUMN,
+        f"ALTER TABLE {q(made.name)} ADD COLUMN {q('w' + NASTY)} int NO_SUCH_OPTION",
+        wider,
+        schema=NASTY,
+        name=made.name,
+    )
     story.insert(wider, row("b", VALUE, 2, **{"w" + NASTY: 5}))
     story.apply()
     assert ("b", VALUE, 2, 5) in read(story, NASTY, made.name)
@@ -153,7 +184,9 @@ def test_what_errors_are_found_by_stays_quoted_too(story: Story, kind: str) -> N
 def test_the_checkpoint_may_lie_in_a_nasty_table_and_replaced_ddl_is_the_operators_own_text(story: Story) -> None:
     made = nasty_table(11, NASTY, "t" + NASTY, True)
     story.statement(3, created(made), made, schema=NASTY, name=made.name)
-    story._relay.decisions.add(Decision(story._ts, REPLACE, (created(made), f"INSERT INTO {q(made.name)} VALUES ('%s', '{{}}', 1)")))
+    story._relay.decisions.add(
+        Decision(story._ts, REPLACE, (created(made), f"INSERT INTO {q(made.name)} VALUES ('%s', '{{}}', 1)"))
+    )
     from dataclasses import replace
 
     downstream = replace(story.server.downstream, checkpoint_schema="c" + NASTY, checkpoint_table="t" + NASTY)

@@ -21,7 +21,9 @@ DIFFS: dict[int, dict[str, Any]] = {
 
 
 def job(kind: int, version: int, table_id: int = 7) -> Job:
-    return Job.from_json({"id": 1, "type": kind, "state": 6, "table_id": table_id, "binlog": {"SchemaVersion": version}})
+    return Job.from_json(
+        {"id": 1, "type": kind, "state": 6, "table_id": table_id, "binlog": {"SchemaVersion": version}}
+    )
 
 
 def test_the_steps_of_a_job_are_told_from_those_of_others_and_of_the_job_before() -> None:
@@ -36,8 +38,21 @@ def test_only_jobs_that_may_give_up_a_key_loosen_a_table() -> None:
 
 
 def test_an_index_that_rows_are_still_written_to_is_enforced() -> None:
-    table = Table(9, 1, "d", "t", (Column(1, "a", 0, 3),), tuple(Index(n, f"i{n}", (("a", 0, -1),), unique=n != 6) for n in range(1, 7)))
-    states = {1: 5, 2: 2, 3: 1, 4: 4, 6: 1}  # public, write only, delete only, delete reorganisation; 5 is gone, 6 was never unique
+    table = Table(
+        9,
+        1,
+        "d",
+        "t",
+        (Column(1, "a", 0, 3),),
+        tuple(Index(n, f"i{n}", (("a", 0, -1),), unique=n != 6) for n in range(1, 7)),
+    )
+    states = {
+        1: 5,
+        2: 2,
+        3: 1,
+        4: 4,
+        6: 1,
+    }  # public, write only, delete only, delete reorganisation; 5 is gone, 6 was never unique
     info = {"index_info": [{"id": i, "state": state} for i, state in states.items()]}
     assert relaxed_indexes(table, info) == [3, 4, 5]
     assert relaxed_indexes(table, None) == []

@@ -1,7 +1,8 @@
 """Kafka: every transaction is in the topic once, whatever stops the process that sends.
 
-The broker is librdkafka's own mock, in the test's process, which speaks the protocol over TCP. It knows transactions, but doesn't hide
-those that were given up and shuts nobody out; to see that too, name a broker in SLUICE_TEST_KAFKA (host:port).
+The broker is librdkafka's own mock, in the test's process, which speaks the protocol over TCP. It knows transactions,
+but doesn't hide those that were given up and shuts nobody out; to see that too, name a broker in SLUICE_TEST_KAFKA
+(host:port).
 """
 
 from __future__ import annotations
@@ -53,21 +54,31 @@ def broker() -> Iterator[str]:
 
 @pytest.fixture
 def options(broker: str, tmp_path: Path) -> Kafka:
-    return Kafka(brokers=broker, topic=f"sluice-{secrets.token_hex(6)}", savepoint=str(tmp_path / "savepoint"), timeout_s=20)
+    return Kafka(
+        brokers=broker, topic=f"sluice-{secrets.token_hex(6)}", savepoint=str(tmp_path / "savepoint"), timeout_s=20
+    )
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
     through = committed(RECORDINGS / "shop")[1500][0]
-    return land(RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 100, through=through, cluster_id=CLUSTER)
+    return land(
+        RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 100, through=through, cluster_id=CLUSTER
+    )
 
 
 def messages(options: Kafka, isolation: str = "read_committed") -> list[bytes]:
     """What a consumer gets from the topic."""
-    consumer = Consumer({
-        "bootstrap.servers": options.brokers, "group.id": "test", "enable.auto.commit": False, "isolation.level": isolation,
-        "enable.partition.eof": True, "auto.offset.reset": "earliest",
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": options.brokers,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
     consumer.assign([TopicPartition(options.topic, 0, 0)])
     found = []
     deadline = time.monotonic() + 30
@@ -84,7 +95,9 @@ def messages(options: Kafka, isolation: str = "read_committed") -> list[bytes]:
 
 
 def configured(relay: RelayLog, options: Kafka) -> Settings:
-    return Settings(Upstream("unused"), Relay(relay.url), Downstream(type="kafka"), apply=Apply(max_rows=400), kafka=options)
+    return Settings(
+        Upstream("unused"), Relay(relay.url), Downstream(type="kafka"), apply=Apply(max_rows=400), kafka=options
+    )
 
 
 def expected(relay: RelayLog) -> list[bytes]:
@@ -140,7 +153,7 @@ _SENDER = textwrap.dedent("""
     prepare = local_preparer(settings)
     run_apply(settings, until_ts=int(hi), run_seconds=60, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
     print("done", flush=True)
-""")
+""")  # noqa: E501
 
 
 def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, options: Kafka) -> None:
@@ -150,7 +163,16 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, opti
     kills = 0
     finished = False
     for attempt in range(10):
-        command = [sys.executable, "-c", _SENDER, shop.url, options.brokers, options.topic, options.savepoint, str(last.hi)]
+        command = [
+            sys.executable,
+            "-c",
+            _SENDER,
+            shop.url,
+            options.brokers,
+            options.topic,
+            options.savepoint,
+            str(last.hi),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
@@ -229,7 +251,9 @@ def test_a_transaction_above_the_limit_is_named_with_the_ways_out(options: Kafka
     sink = sink_for(small)
     sink.recover()
     sink.run(steps(10))
-    with pytest.raises(ApplyError, match=r"commit_ts 20 is a message of \d+ bytes.*max-message-bytes is 2000.*sluice txn skip 20"):
+    with pytest.raises(
+        ApplyError, match=r"commit_ts 20 is a message of \d+ bytes.*max-message-bytes is 2000.*sluice txn skip 20"
+    ):
         sink.run(steps(20, size=3000))
     sink.close()
     assert [commit_ts_of(m) for m in messages(options)] == [10]
@@ -244,7 +268,10 @@ def test_a_topic_that_lost_what_was_delivered_is_an_error(options: Kafka) -> Non
     found = saved.load()
     assert found is not None
     saved.save(found.checkpoint, options.topic, found.offset + 1000)
-    with pytest.raises(ApplyError, match=r"ends before offset \d+, which was delivered by commitTS 20: it was made anew, or lost messages"):
+    with pytest.raises(
+        ApplyError,
+        match=r"ends before offset \d+, which was delivered by commitTS 20: it was made anew, or lost messages",
+    ):
         sink.recover()
     sink.close()
 
@@ -285,7 +312,9 @@ def test_a_broker_that_is_away_can_be_tried_again(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_secrets_come_from_where_the_settings_say_and_are_not_in_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_come_from_where_the_settings_say_and_are_not_in_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "key").write_text("from-the-file\n")
     monkeypatch.setenv("SECRET_OF_TEST", "hunter2-from-the-environment")
     kafka = Kafka(
@@ -300,7 +329,9 @@ def test_secrets_come_from_where_the_settings_say_and_are_not_in_messages(tmp_pa
         sink.recover()
     assert "hunter2" not in str(caught.value) + repr(kafka)
     monkeypatch.delenv("SECRET_OF_TEST")
-    with pytest.raises(SettingsError, match=r'\[kafka.client-env\] "sasl.password": the environment has no variable SECRET_OF_TEST'):
+    with pytest.raises(
+        SettingsError, match=r'\[kafka.client-env\] "sasl.password": the environment has no variable SECRET_OF_TEST'
+    ):
         sink.recover()
 
 

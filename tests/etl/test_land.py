@@ -28,6 +28,8 @@ from relay import SKIP, ClaimLostError, Control, Decision, RelayLog, Window
 from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb
 
 RECORDING = RECORDINGS / "ddl"
+
+
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory):
     """etcd, the stand-in cluster and two pumps that have taken the whole recording."""
@@ -95,7 +97,9 @@ def test_a_whole_recording_lands_in_windows_with_the_schemas_and_ddl_it_needs(se
     assert {"plan", "job", "resolve", "commit", "read", "explode", "write"} <= set(summary.stages_ms)
     landed = [(ddl["commit_ts"], ddl["job_id"], ddl["query"]) for window in windows for ddl in window.ddls]
     assert landed == [(ddl.commit_ts, ddl.job_id, ddl.query) for ddl in expected[2].ddls]
-    created = next(ddl for window in windows for ddl in window.ddls if ddl["type"] == 3 and ddl["schema_name"] == "shop")
+    created = next(
+        ddl for window in windows for ddl in window.ddls if ddl["type"] == 3 and ddl["schema_name"] == "shop"
+    )
     (table,) = created["effect"]["tables"].values()
     assert table["name"] == created["table_name"] and table["columns"]
     begun = [ddl for window in windows for ddl in window.ddls if ddl["type"] == 6 and ddl["schema_state"] == 1]
@@ -113,14 +117,21 @@ def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
 def test_a_lander_killed_at_any_moment_loses_and_repeats_nothing(settings, expected, tmp_path):
     config = tmp_path / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\n[relay]\nurl = "{settings.relay.url}"\n[downstream]\nhost = "x"\n'
-        f'[spark]\nremote = "{settings.spark.remote}"\n[window]\nmax-transactions = 60\n'
+        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\n[relay]\nurl ='
+        f' "{settings.relay.url}"\n[downstream]\nhost = "x"\n[spark]\nremote ='
+        f' "{settings.spark.remote}"\n[window]\nmax-transactions = 60\n'
     )
-    program = "from etl import load_settings, run_land\nrun_land(load_settings(), start_ts=0, on_window=lambda w: print(w.hi, flush=True))"
+    program = (
+        "from etl import load_settings, run_land\nrun_land(load_settings(), start_ts=0, on_window=lambda w: print(w.hi,"
+        " flush=True))"
+    )
     landed = []
     for windows in (1, 3):
         child = subprocess.Popen(
-            [sys.executable, "-c", program], env=os.environ | {"SLUICE_CONFIG": str(config)}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program],
+            env=os.environ | {"SLUICE_CONFIG": str(config)},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             landed += [int(child.stdout.readline()) for _ in range(windows)]
@@ -141,7 +152,11 @@ def test_a_pump_that_is_away_is_waited_for_and_named(settings, expected, upstrea
     os.kill(upstream.state().parts["pump-2"].process.pid, signal.SIGKILL)
     stop = threading.Event()
     result = []
-    thread = threading.Thread(target=lambda: result.append(run_land(settings, start_ts=0, until_ts=until(expected), stop=stop, run_seconds=150)))
+    thread = threading.Thread(
+        target=lambda: result.append(
+            run_land(settings, start_ts=0, until_ts=until(expected), stop=stop, run_seconds=150)
+        )
+    )
     thread.start()
     try:
         deadline = time.monotonic() + 60
@@ -197,7 +212,9 @@ def test_starting_now_is_made_durable_at_once(settings):
     now = dataclasses.replace(settings, upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1))
     with PDClient(settings.upstream.pd_urls) as pd:
         before = pd.tso()
-        summary = run_land(now, start_ts=pd.tso(), run_seconds=60, stop=lambda: RelayLog.open(settings.relay.url).last() is not None)
+        summary = run_land(
+            now, start_ts=pd.tso(), run_seconds=60, stop=lambda: RelayLog.open(settings.relay.url).last() is not None
+        )
     window = RelayLog.open(settings.relay.url).last()
     assert summary.windows == 1 and window.lo > before and window.transactions == 0
     assert window.schema_version > 50
@@ -205,7 +222,9 @@ def test_starting_now_is_made_durable_at_once(settings):
 
 def test_without_a_relay_log_an_unreachable_downstream_is_waited_for(settings, caplog):
     caplog.set_level(logging.WARNING, "sluice.land")
-    assert run_land(settings, run_seconds=1.5).windows == 0  # the checkpoint may be there: beginning elsewhere could skip commits
+    assert (
+        run_land(settings, run_seconds=1.5).windows == 0
+    )  # the checkpoint may be there: beginning elsewhere could skip commits
     assert "127.0.0.1:1" in caplog.text
 
 
@@ -223,7 +242,9 @@ def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_
 
     def look(window):
         deadline = time.monotonic() + 20
-        while ((entry := registry.get_drainer(node_id)) is None or entry.state != "online") and time.monotonic() < deadline:
+        while (
+            (entry := registry.get_drainer(node_id)) is None or entry.state != "online"
+        ) and time.monotonic() < deadline:
             time.sleep(0.02)
         at_work.append(entry)
 
@@ -241,7 +262,9 @@ def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_
     assert after.label == {"sluice": settings.relay.url, "downstream": "127.0.0.1:1, checkpoint tidb_binlog.checkpoint"}
 
 
-def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows_a_drainer(settings, expected, upstream, mariadb):
+def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows_a_drainer(
+    settings, expected, upstream, mariadb
+):
     settings = dataclasses.replace(
         settings, downstream=dataclasses.replace(mariadb.downstream, checkpoint_schema="tidb_binlgo"),
         upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1),
@@ -249,10 +272,19 @@ def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows
     with EtcdClient(settings.upstream.pd_urls) as etcd:
         Registry(etcd).update_drainer(NodeStatus("gone:8249", "10.0.0.1:8249", "offline", max_commit_ts=77))
         try:
-            with pytest.raises(NoCheckpointError, match=r"checkpoint tidb_binlgo\.checkpoint: there is no checkpoint.*drainer gone:8249 \(offline\) through commit_ts 77.*initial-commit-ts = 77"):
+            with pytest.raises(
+                NoCheckpointError,
+                match=(
+                    r"checkpoint tidb_binlgo\.checkpoint: there is no checkpoint.*drainer gone:8249 \(offline\) through"
+                    r" commit_ts 77.*initial-commit-ts = 77"
+                ),
+            ):
                 run_land(settings, run_seconds=60)
             assert RelayLog.open(settings.relay.url).last() is None
-            elsewhere = dataclasses.replace(settings, upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["gone:8249", *others(etcd)]))
+            elsewhere = dataclasses.replace(
+                settings,
+                upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["gone:8249", *others(etcd)]),
+            )
             assert run_land(elsewhere, until_ts=1, run_seconds=60).hi > 1
         finally:
             etcd.delete("/tidb-binlog/v1/drainers/gone:8249")
@@ -268,7 +300,9 @@ def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings
     at = totals.ddls[len(totals.ddls) // 2].commit_ts
     with mariadb.connect() as connection, connection.cursor() as cursor, PDClient(settings.upstream.pd_urls) as pd:
         cursor.execute("CREATE DATABASE tidb_binlog")
-        cursor.execute("CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+        cursor.execute(
+            "CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)"
+        )
         left = f'{{"consistent":false,"commitTS":{at},"ts-map":{{"primary-ts":1,"secondary-ts":1}},"schema-version":1}}'
         cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (%s, %s)", (pd.cluster_id, left))
     settings = dataclasses.replace(settings, downstream=mariadb.downstream)
@@ -294,13 +328,17 @@ def write(settings, make_payload):
 
 def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
     lo, _, commit_ts = write(settings, lambda start_ts: prewrite(start_ts, mutation(987654, (INSERT, b"\x08\x02"))))
-    with pytest.raises(UnknownTableError, match=f"commit_ts {commit_ts} on are of table id 987654.*`sluice txn skip {commit_ts}`"):
+    with pytest.raises(
+        UnknownTableError, match=f"commit_ts {commit_ts} on are of table id 987654.*`sluice txn skip {commit_ts}`"
+    ):
         run_land(settings, start_ts=lo, run_seconds=60)
     relay = RelayLog.open(settings.relay.url)
     relay.decisions.add(Decision(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
     windows = list(relay.windows(lo))
-    assert set(relay.read(windows)["commit_ts"].to_pylist()) == {commit_ts}  # landed all the same: applying leaves it out
+    assert set(relay.read(windows)["commit_ts"].to_pylist()) == {
+        commit_ts
+    }  # landed all the same: applying leaves it out
     assert not [window for window in windows if window.skipped]
 
 
@@ -313,12 +351,18 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
 
     lo, start_ts, commit_ts = write(settings, payload)
     with pytest.raises(
-        BinlogDecodeError, match=rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts {start_ts}.*`sluice txn skip {commit_ts}`"
+        BinlogDecodeError,
+        match=(
+            rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts {start_ts}.*`sluice txn skip"
+            rf" {commit_ts}`"
+        ),
     ):
         run_land(settings, start_ts=lo, run_seconds=60)
     relay = RelayLog.open(settings.relay.url)
     assert relay.last() is None or relay.last().hi < commit_ts
     relay.decisions.add(Decision(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
-    assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [(commit_ts, start_ts)]
+    assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [
+        (commit_ts, start_ts)
+    ]
     assert relay.last().hi >= commit_ts

@@ -17,7 +17,9 @@ from etl.source import PumpRange
 
 
 def stats(n: int, transactions: int) -> str:
-    return json.dumps({"n": n, "part": None, "transactions": transactions, "ddls": [], "tables": {}, "skipped": {}, "worker_ms": {}})
+    return json.dumps(
+        {"n": n, "part": None, "transactions": transactions, "ddls": [], "tables": {}, "skipped": {}, "worker_ms": {}}
+    )
 
 
 @pytest.mark.parametrize("answers", [[], [0], [1], [0, 0], [0, 1, 1]])

@@ -8,7 +8,9 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
 
 
-def test_a_warning_that_one_statement_expects_is_not_expected_of_the_next(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_warning_that_one_statement_expects_is_not_expected_of_the_next(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     """ENUM's index 0 is stored with a warning; the rows of the next statement have none."""
     story = Story(mariadb, tmp_path)
     made = story.create(table(11, "big", "id int", "e enum('a')", "t longtext", primary="id"),

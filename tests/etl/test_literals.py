@@ -21,7 +21,24 @@ from tests.etl.story import column, table
 from upstream.schema import Column
 
 MODES = ("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES")
-NASTY = ("", "'", "''", "\\", "\\'", "'\\", "\\\\'; DROP TABLE x; -- ", "%s %d %%", '"', "\0", "a\0'b", "\x1a\n\r\t\b", "é😀", "x' OR '1'='1", "{}", "`")
+NASTY = (
+    "",
+    "'",
+    "''",
+    "\\",
+    "\\'",
+    "'\\",
+    "\\\\'; DROP TABLE x; -- ",
+    "%s %d %%",
+    '"',
+    "\0",
+    "a\0'b",
+    "\x1a\n\r\t\b",
+    "é😀",
+    "x' OR '1'='1",
+    "{}",
+    "`",
+)
 ETL = Path(__file__).parents[2] / "etl"
 
 
@@ -30,9 +47,13 @@ def test_text_and_bytes_are_read_back_as_they_were_in_every_mode(session: MySQLS
     session.query("SET SESSION sql_mode = %s", (mode,))
     for text in NASTY:
         assert session.query("SELECT %s", (text,)) == [(text,)]
-        assert session.query("SELECT HEX(%s)", (text.encode() + b"\xff\\'",)) == [((text.encode() + b"\xff\\'").hex().upper(),)]
+        assert session.query("SELECT HEX(%s)", (text.encode() + b"\xff\\'",)) == [
+            ((text.encode() + b"\xff\\'").hex().upper(),)
+        ]
     array = pa.array([*NASTY, None], pa.large_string())
-    for text, made in zip([*NASTY, None], literal_column(array, Column(1, "c", 0, 15, charset="utf8mb4")).to_pylist(), strict=True):
+    for text, made in zip(
+        [*NASTY, None], literal_column(array, Column(1, "c", 0, 15, charset="utf8mb4")).to_pylist(), strict=True
+    ):
         assert session.query(b"SELECT " + made) == [(text,)]
 
 
@@ -44,7 +65,16 @@ def test_any_text_is_read_back_in_any_mode(session: MySQLSession, text: str, mod
 
 
 def test_numbers_are_read_back_as_the_same_number(session: MySQLSession) -> None:
-    for number in (0, -1, 2**64 - 1, 0.1, 1e300, 5e-324, decimal.Decimal("-12345678901234567890.123456789"), decimal.Decimal("1E+3")):
+    for number in (
+        0,
+        -1,
+        2**64 - 1,
+        0.1,
+        1e300,
+        5e-324,
+        decimal.Decimal("-12345678901234567890.123456789"),
+        decimal.Decimal("1E+3"),
+    ):
         assert session.query("SELECT %s", (number,)) == [(number,)]
     assert session.query("SELECT %s, %s", (None, True)) == [(None, 1)]
     for value in (float("nan"), float("inf"), decimal.Decimal("NaN"), object(), [1], "\ud800"):
@@ -54,14 +84,19 @@ def test_numbers_are_read_back_as_the_same_number(session: MySQLSession) -> None
 
 def test_only_places_outside_of_names_are_filled() -> None:
     name = quote_name("a %s ` %s")
-    assert fill(f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = %s", ("%s",)) == f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = '%s'"
+    assert (
+        fill(f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = %s", ("%s",))
+        == f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = '%s'"
+    )
     for args in ((), (1, 2)):
         with pytest.raises(ValueError, match="places"):
             fill("SELECT %s", args)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stays_a_value(session: MySQLSession, mode: str) -> None:
+def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stays_a_value(
+    session: MySQLSession, mode: str
+) -> None:
     text = '{"a": "\\\\\' WHERE 1; DROP TABLE d.t; -- \\" %s"}'
     before = table(11, "t", "id int", primary="id")
     added = column(2, "j json", origin_default=text)
@@ -77,7 +112,11 @@ def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stay
 
 
 def _is_digits(value: ast.AST) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("hex", "hexdigest")
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in ("hex", "hexdigest")
+    )
 
 
 def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
@@ -88,14 +127,19 @@ def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
                 text = before.value if isinstance(before, ast.Constant) else ""
                 if isinstance(after, ast.FormattedValue) and str(text).endswith("'") and not _is_digits(after.value):
                     yield node
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and isinstance(node.left, ast.Constant):
+        elif (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Add | ast.Mod)
+            and isinstance(node.left, ast.Constant)
+        ):
             value: Any = node.left.value
             found = value.decode() if isinstance(value, bytes) else value
             if isinstance(found, str) and (found.endswith("'") if isinstance(node.op, ast.Add) else "'%" in found):
                 yield node
 
 
-# What is pasted between quotes there: digits of numbers, our own constants and random names, rules of filters in messages.
+# What is pasted between quotes there: digits of numbers, our own constants and random names, rules of filters in
+# messages.
 ALLOWED = {
     "_sql_text.py": {"literal", "literal_column", "_quoted", "_text_literals", "_same_digest"},
     "_ddl_generate.py": {"_default", "quote_text"},

@@ -22,7 +22,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
     cert, key = authority.issue("mariadb", "mariadb")
-    server = MariaDBServer(tmp_path_factory.mktemp("tls"), f"--ssl-ca={authority.path}", f"--ssl-cert={cert}", f"--ssl-key={key}")
+    server = MariaDBServer(
+        tmp_path_factory.mktemp("tls"), f"--ssl-ca={authority.path}", f"--ssl-cert={cert}", f"--ssl-key={key}"
+    )
     server.start()
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER known@'%' REQUIRE X509")
@@ -61,8 +63,12 @@ def test_a_server_of_another_authority_is_refused_for_good(server: MariaDBServer
     assert not is_transient(caught.value)
 
 
-def test_a_certificate_for_another_host_is_refused_unless_that_is_not_checked(server: MariaDBServer, authority: Authority) -> None:
-    elsewhere = replace(server.downstream, host="localhost", ssl_ca=str(authority.path))  # the certificate names 127.0.0.1
+def test_a_certificate_for_another_host_is_refused_unless_that_is_not_checked(
+    server: MariaDBServer, authority: Authority
+) -> None:
+    elsewhere = replace(
+        server.downstream, host="localhost", ssl_ca=str(authority.path)
+    )  # the certificate names 127.0.0.1
     with pytest.raises(DownstreamError, match="ssl-verify-identity"):
         session(elsewhere)
     assert cipher(session(replace(elsewhere, ssl_verify_identity=False))) != ""

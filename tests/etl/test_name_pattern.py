@@ -74,7 +74,13 @@ def test_what_is_written_as_in_drainer_toml_means_the_same(pattern: str, fitting
 
 @pytest.mark.parametrize(
     ("pattern", "text"),
-    [("~(", "unterminated subpattern at position 1"), ("[a", "unterminated character set at position 0"), ("", "empty"), ("a\\", "backslash"), ("~*", "nothing to repeat at position 1")],
+    [
+        ("~(", "unterminated subpattern at position 1"),
+        ("[a", "unterminated character set at position 0"),
+        ("", "empty"),
+        ("a\\", "backslash"),
+        ("~*", "nothing to repeat at position 1"),
+    ],
 )
 def test_a_mistake_is_told_with_its_place(pattern: str, text: str) -> None:
     with pytest.raises(PatternError, match=text):

@@ -15,7 +15,9 @@ from etl.net_effect import DELETE, INSERT, UPDATE, BrokenHistoryError, key_codes
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[dict[int, int], list[tuple[int, int | None, int | None, int]]]:
-    """Rows before, and changes (kind, old key, new key, new value) that can follow one another; updates may move keys."""
+    """Rows before, and changes (kind, old key, new key, new value) that can follow one another; updates
+    may move keys.
+    """
     before = {key: 1000 + key for key in draw(st.sets(st.integers(0, 6)))}
     rows, changes = dict(before), []
     for value in range(draw(st.integers(1, 25))):
@@ -61,7 +63,12 @@ def test_deletes_then_writes_leave_what_all_changes_would(case: tuple) -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "change", "text"),
-    [([INSERT, INSERT], 1, "exists"), ([DELETE, DELETE], 1, "doesn't exist"), ([DELETE, UPDATE], 1, "doesn't exist"), ([UPDATE, UPDATE, INSERT], 2, "exists")],
+    [
+        ([INSERT, INSERT], 1, "exists"),
+        ([DELETE, DELETE], 1, "doesn't exist"),
+        ([DELETE, UPDATE], 1, "doesn't exist"),
+        ([UPDATE, UPDATE, INSERT], 2, "exists"),
+    ],
 )
 def test_changes_that_contradict_each_other_are_an_error(kinds: list[int], change: int, text: str) -> None:
     old, new = [7 for k in kinds if k != INSERT], [7 for k in kinds if k != DELETE]
@@ -71,7 +78,10 @@ def test_changes_that_contradict_each_other_are_an_error(kinds: list[int], chang
 
 
 def test_keys_are_equal_where_every_column_is_equal_byte_for_byte() -> None:
-    old = [pa.array(["a", "A", "a ", "b--c", None, "x"], pa.large_string()), pa.array([1, 1, 1, 2, 3, 2**63], pa.uint64())]
+    old = [
+        pa.array(["a", "A", "a ", "b--c", None, "x"], pa.large_string()),
+        pa.array([1, 1, 1, 2, 3, 2**63], pa.uint64()),
+    ]
     new = [pa.array(["a", "b", "x", None], pa.large_string()), pa.array([1, 2, 2**63, 3], pa.uint64())]
     old_codes, new_codes = key_codes(old, new)
     assert len(set(old_codes)) == 6

@@ -1,4 +1,6 @@
-"""An order counts until the commit: it is followed by a batch that is prepared or being written, or it is refused at once by name."""
+"""An order counts until the commit: it is followed by a batch that is prepared or being written, or it is refused at
+once by name.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,15 @@ def place(settings: Settings) -> Checkpoint:
 
 @contextlib.contextmanager
 def meanwhile(
-    monkeypatch: pytest.MonkeyPatch, method: str, order: Callable[[], Any], given: Callable[[], bool], when: Callable[[], bool] = lambda: True
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    order: Callable[[], Any],
+    given: Callable[[], bool],
+    when: Callable[[], bool] = lambda: True,
 ) -> Iterator[list[Any]]:
-    """When a session gets to `method`, an operator gives an order, which is `given` before that goes on. What came of the order."""
+    """When a session gets to `method`, an operator gives an order, which is `given` before that goes on. What came of
+    the order.
+    """
     came: list[Any] = []
     threads: list[threading.Thread] = []
     call = getattr(MySQLSession, method)
@@ -85,12 +93,19 @@ def meanwhile(
     assert threads and came
 
 
-def test_a_point_to_stop_at_is_kept_by_the_batch_that_is_being_written(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_to_stop_at_is_kept_by_the_batch_that_is_being_written(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     story.insert(ITEM, {"id": 2, "v": 2})
     stop = story._ts
     story.delete(ITEM, {"id": 1, "v": 1})
     settings, relay = settings_of(story, "atomic"), story._relay
-    with meanwhile(monkeypatch, "load", lambda: operate.run_until(settings, str(stop)), lambda: relay.control().apply_until_ts == stop) as came:
+    with meanwhile(
+        monkeypatch,
+        "load",
+        lambda: operate.run_until(settings, str(stop)),
+        lambda: relay.control().apply_until_ts == stop,
+    ) as came:
         go_on(story, "atomic", 2)
     assert "goes to" in came[0]
     assert story.rows("item") == [(1, 1), (2, 2)]
@@ -132,13 +147,17 @@ def test_a_ddl_does_not_begin_after_a_pause(story: Story) -> None:
     assert place(settings).pending is None
 
 
-def test_a_skip_that_comes_during_the_commit_is_refused_and_not_kept(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skip_that_comes_during_the_commit_is_refused_and_not_kept(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process has asked for decisions already, and sends the COMMIT."""
     story.insert(ITEM, {"id": 2, "v": 2})
     settings, relay, at = settings_of(story, "atomic"), story._relay, story._ts
     loaded: list[bool] = []
     load = MySQLSession.load
-    monkeypatch.setattr(MySQLSession, "load", lambda self, *args, **more: (loaded.append(True), load(self, *args, **more))[1])
+    monkeypatch.setattr(
+        MySQLSession, "load", lambda self, *args, **more: (loaded.append(True), load(self, *args, **more))[1]
+    )
     skip = lambda: operate.skip_transaction(settings, at)  # noqa: E731
     with meanwhile(monkeypatch, "commit", skip, lambda: bool(relay.decisions.list()), lambda: bool(loaded)) as came:
         go_on(story, "atomic")

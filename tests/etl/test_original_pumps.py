@@ -107,7 +107,9 @@ def windows(site, planner, through, lo=0, between=lambda windows: None):
 
 
 def check(found, expected):
-    """Every transaction of the recording once, in the window where it belongs, with the changes and DDL of its Prewrite."""
+    """Every transaction of the recording once, in the window where it belongs, with the changes and DDL of its
+    Prewrite.
+    """
     rows, table, totals = expected
     last = rows[-1][0]
     got = sorted((commit, *rest) for _, inside in found for commit, rest in inside.items() if commit <= last)
@@ -174,7 +176,9 @@ def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(s
     client = site.client()
     lo = site.pd.tso()
     start, open_start = site.pd.tso(), site.pd.tso()
-    client.prewrite(open_start, prewrite(open_start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"held")), prewrite_key=b"a"))
+    client.prewrite(
+        open_start, prewrite(open_start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"held")), prewrite_key=b"a")
+    )
     client.prewrite(start, prewrite(start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"row")), prewrite_key=b"b"))
     commit = site.pd.tso()
     done = pb.binlog.Binlog(tp=1, start_ts=start, commit_ts=commit, ddl_job_id=0, ddl_schema_state=0)
@@ -192,7 +196,10 @@ def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(s
     client.close()
     found = windows(site, planner, open_commit, lo=lo)
     planner.close()
-    assert [(c, s) for _, rows in found for c, (s, _) in sorted(rows.items())] == [(commit, start), (open_commit, open_start)]
+    assert [(c, s) for _, rows in found for c, (s, _) in sorted(rows.items())] == [
+        (commit, start),
+        (open_commit, open_start),
+    ]
 
 
 def test_a_whole_recording_lands_from_original_pumps(site, expected, monkeypatch, spark_remote, tmp_path):

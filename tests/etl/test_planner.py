@@ -82,7 +82,9 @@ def test_limits_cut_a_backlog_into_windows_that_miss_nothing(world, planner):
     lo, seen, windows = 0, [], 0
     while (plan := planner.plan(lo)) is not None and plan.transactions:
         assert plan.lo == lo
-        got = [batch["commit_ts"][0].as_py() for r in plan.ranges for batch in read_range(r.host, CLUSTER_ID, r.lo, r.hi)]
+        got = [
+            batch["commit_ts"][0].as_py() for r in plan.ranges for batch in read_range(r.host, CLUSTER_ID, r.lo, r.hi)
+        ]
         assert len(got) <= 20
         seen += sorted(got)
         lo = plan.hi
@@ -106,7 +108,9 @@ def test_a_pump_that_cannot_be_reached_stops_planning_and_an_offline_one_is_left
     assert planner.plan(4).transactions == 1
 
 
-@pytest.mark.parametrize(("pumps", "what"), [([], "no pump in the registry"), (["offline"], "1 pumps in the registry, all offline")])
+@pytest.mark.parametrize(
+    ("pumps", "what"), [([], "no pump in the registry"), (["offline"], "1 pumps in the registry, all offline")]
+)
 def test_without_pumps_nothing_is_planned(world, planner, pumps, what):
     for state in pumps:
         world.pump("a", state=state)
@@ -195,7 +199,9 @@ def test_two_pumps_at_one_address_are_not_taken_for_both(world, planner):
     first, second = world.pump("a", [(5, 1, b"x")]), world.pump("b")
     gone = second.status
     second.status = dataclasses.replace(first.status, node_id="b")
-    with pytest.raises(PumpUnavailableError, match=rf"pumps a \(online\) and b \(online\) are both registered at {first.status.host}"):
+    with pytest.raises(
+        PumpUnavailableError, match=rf"pumps a \(online\) and b \(online\) are both registered at {first.status.host}"
+    ):
         planner.plan(4)
     second.status = dataclasses.replace(second.status, state="offline")
     assert planner.plan(4).transactions == 1

@@ -1,4 +1,6 @@
-"""A transaction that can't be applied stops the pipeline with its name, and each of the ways out that the error tells works."""
+"""A transaction that can't be applied stops the pipeline with its name, and each of the ways out that the error tells
+works.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ def _update(i: int) -> tuple[Table, int, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("there", "said"), [("(205, 'other', 1)", "key id=205"), ("(999, 'n205', 1)", "n205")], ids=["primary key", "unique key"]
+    ("there", "said"),
+    [("(205, 'other', 1)", "key id=205"), ("(999, 'n205', 1)", "n205")],
+    ids=["primary key", "unique key"],
 )
 def test_a_key_that_is_there_already_is_named(story: Story, there: str, said: str) -> None:
     run(story, f"INSERT INTO d.item VALUES {there}")
@@ -133,8 +137,10 @@ def test_a_key_that_is_there_already_is_named(story: Story, there: str, said: st
     ("trap", "remove", "said"),
     [
         (
-            "CREATE TRIGGER d.guard BEFORE INSERT ON d.item FOR EACH ROW IF NEW.v > 500 THEN SIGNAL SQLSTATE '45000' SET "
-            "MESSAGE_TEXT = 'guarded'; END IF",
+            (
+                "CREATE TRIGGER d.guard BEFORE INSERT ON d.item FOR EACH ROW IF NEW.v > 500 THEN SIGNAL SQLSTATE"
+                " '45000' SET MESSAGE_TEXT = 'guarded'; END IF"
+            ),
             "DROP TRIGGER d.guard",
             "guarded",
         ),
@@ -142,7 +148,9 @@ def test_a_key_that_is_there_already_is_named(story: Story, there: str, said: st
     ],
     ids=["trigger", "value too large"],
 )
-def test_a_value_that_the_downstream_refuses_is_named_and_both_ways_out_work(story: Story, trap: str, remove: str, said: str) -> None:
+def test_a_value_that_the_downstream_refuses_is_named_and_both_ways_out_work(
+    story: Story, trap: str, remove: str, said: str
+) -> None:
     run(story, trap)
     first = traffic(story, lambda: story.insert(ITEM, item(50), item(51, 1000), item(52)))
     fails(story, first, "key id=51", "insert", said)
@@ -165,7 +173,9 @@ def test_a_row_without_a_key_that_is_missing_is_named_by_its_row_id(story: Story
 
 
 def test_a_row_that_does_not_fit_its_schema_is_named_and_skipping_it_goes_on(story: Story) -> None:
-    at = traffic(story, lambda: story.changes((ITEM, INSERT, encode_insert(ITEM, item(50))), (ITEM, INSERT, b"\x03\x80\xff\xff")))
+    at = traffic(
+        story, lambda: story.changes((ITEM, INSERT, encode_insert(ITEM, item(50))), (ITEM, INSERT, b"\x03\x80\xff\xff"))
+    )
     fails(story, at, "table d.item", "insert")
     assert ids(story) == set(range(10))
     skip(story, at)

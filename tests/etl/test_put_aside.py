@@ -1,4 +1,6 @@
-"""Tables that are put aside, and what tells that a DDL has run: nothing is dropped, or taken for done, for a reason that passes."""
+"""Tables that are put aside, and what tells that a DDL has run: nothing is dropped, or taken for done, for a reason
+that passes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from tests.etl.test_ddl import ddl_step, described
 
 
 def test_a_table_that_cannot_be_put_aside_at_once_is_not_dropped(mariadb: MariaDBServer, session: MySQLSession) -> None:
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "COMMIT", "SET lock_wait_timeout = 1"):
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int PRIMARY KEY)",
+        "INSERT INTO d.t VALUES (1)",
+        "COMMIT",
+        "SET lock_wait_timeout = 1",
+    ):
         session.query(statement)
     with mariadb.connect() as reader, reader.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -26,7 +34,13 @@ def test_a_table_that_cannot_be_put_aside_at_once_is_not_dropped(mariadb: MariaD
 def test_rows_do_not_look_like_a_ddl_that_has_run(session: MySQLSession) -> None:
     for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int AUTO_INCREMENT PRIMARY KEY)", "COMMIT"):
         session.query(statement)
-    ddl = ddl_step(5, "ALTER TABLE `t` ADD COLUMN `c` INT", "t", {"9": described(9, "t", "id", "c")}, {"9": described(9, "t", "id")}).detail
+    ddl = ddl_step(
+        5,
+        "ALTER TABLE `t` ADD COLUMN `c` INT",
+        "t",
+        {"9": described(9, "t", "id", "c")},
+        {"9": described(9, "t", "id")},
+    ).detail
     before = fingerprint(session, ddl, swaps=False)
     session.query("INSERT INTO d.t VALUES (1000)")
     session.query("COMMIT")

@@ -78,7 +78,9 @@ def test_a_row_in_the_way_is_refused_again_by_every_later_attempt_and_none_is_lo
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_an_order_to_go_on_still_lets_no_other_row_be_replaced(story: Story, mode: str) -> None:
-    """What an order lets through is written by key; a row that is in nobody's changes stays, and the refusal of that is a new one."""
+    """What an order lets through is written by key; a row that is in nobody's changes stays, and the refusal of that is
+    a new one.
+    """
     refused(story, "parallel")
     old = accepted(refused(story, mode))
     accept(settings_of(story, mode), old)

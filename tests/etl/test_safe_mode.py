@@ -1,4 +1,6 @@
-"""Going on from a checkpoint that a Drainer left in the middle of its work: what it had done beyond makes no difference."""
+"""Going on from a checkpoint that a Drainer left in the middle of its work: what it had done beyond makes no
+difference.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def leave_checkpoint(connection, commit_ts: int, consistent: bool = False, clust
     text = json.dumps({"consistent": consistent, "commitTS": commit_ts, "ts-map": {}, "schema-version": 0} | more)
     with connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS tidb_binlog")
-        cursor.execute("CREATE TABLE IF NOT EXISTS tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+        cursor.execute(
+            "CREATE TABLE IF NOT EXISTS tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint"
+            " MEDIUMTEXT)"
+        )
         cursor.execute("REPLACE INTO tidb_binlog.checkpoint VALUES (%s, %s)", (cluster_id, text))
 
 
@@ -53,12 +58,16 @@ def fill(connection, name: str, rows) -> None:
     with connection.cursor() as cursor:
         for row in rows:
             names = ", ".join(f"`{c}`" for c in columns)
-            cursor.execute(f"INSERT INTO rnd.`{name}` ({names}) VALUES ({', '.join(['%s'] * len(columns))})", [row[c] for c in columns])
+            cursor.execute(
+                f"INSERT INTO rnd.`{name}` ({names}) VALUES ({', '.join(['%s'] * len(columns))})",
+                [row[c] for c in columns],
+            )
 
 
 class Torn:
-    """A history, and a downstream as a Drainer leaves it that breaks off: complete through `checkpoint`, and every table, in `plain` every
-    row, some way further, at most through `ahead`."""
+    """A history, and a downstream as a Drainer leaves it that breaks off: complete through `checkpoint`, and every
+    table, in `plain` every row, some way further, at most through `ahead`.
+    """
 
     def __init__(self, seed: int, before: int, beyond: int, after: int) -> None:
         self.history = History(seed)
@@ -84,8 +93,15 @@ class Torn:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 40), st.integers(0, 20), st.integers(1, 30), st.sampled_from([1, 20, 100_000]),
-       st.sampled_from(["atomic", "parallel"]))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(0, 20),
+    st.integers(1, 30),
+    st.sampled_from([1, 20, 100_000]),
+    st.sampled_from(["atomic", "parallel"]),
+)
 def test_a_torn_downstream_ends_like_the_model(
     mariadb: MariaDBServer, seed: int, before: int, beyond: int, after: int, size: int, max_rows: int, mode: str
 ) -> None:
@@ -98,7 +114,9 @@ def test_a_torn_downstream_ends_like_the_model(
         if last is None:
             return
         leave_checkpoint(connection, torn.checkpoint, sluice={"safe-until": torn.ahead})
-        config = Settings(Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows, mode=mode))
+        config = Settings(
+            Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows, mode=mode)
+        )
         run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
         for name in KEYED:
             assert rows_of(connection, name) == torn.history.expected(name), name
@@ -120,7 +138,9 @@ def test_without_safe_mode_a_torn_downstream_is_an_error(mariadb: MariaDBServer,
         run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
 
 
-def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(mariadb: MariaDBServer, etcd_url: str, tmp_path: Path, monkeypatch) -> None:
+def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
+    mariadb: MariaDBServer, etcd_url: str, tmp_path: Path, monkeypatch
+) -> None:
     torn = Torn(5, 20, 20, 20)
     connection = fresh(mariadb)
     for name, rows in torn.rows.items():
@@ -150,7 +170,9 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(maria
     def stop_halfway(report) -> None:
         on_the_way.append(read_checkpoint(connection))
 
-    run_apply(config, until_ts=torn.checkpoint + 1, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway)
+    run_apply(
+        config, until_ts=torn.checkpoint + 1, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway
+    )
     run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway)
     assert asked == [etcd_url]
     for found in on_the_way:
@@ -184,7 +206,9 @@ def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_an
     assert rows_of(connection, "heap") == history.expected("heap") != []
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
     forget(url)
-    with pytest.raises(ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*pause-drainer"):
+    with pytest.raises(
+        ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*pause-drainer"
+    ):
         run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap")
 
@@ -210,7 +234,9 @@ def test_of_two_equal_rows_one_is_not_removed_twice(mariadb: MariaDBServer, tmp_
     assert story.rows("note") == kept
 
 
-def test_rows_without_a_key_that_a_drainer_removed_all_are_no_reason_to_stop(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_rows_without_a_key_that_a_drainer_removed_all_are_no_reason_to_stop(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     note = table(12, "note", "a int", "b int")
     story = Story(mariadb, tmp_path)
     story.create(note, "CREATE TABLE `note` (`a` int, `b` int)")

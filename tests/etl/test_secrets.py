@@ -60,9 +60,15 @@ def test_the_password_of_each_source_opens_the_downstream_and_no_repr_shows_it(
 
 @pytest.mark.parametrize("place", ["[downstream]\n", "[upstream]\n", "[spark]\n"])
 @pytest.mark.parametrize("key", ["password", "ssl-key-password", "passwd"])
-def test_a_password_in_the_settings_file_is_refused_with_the_places_where_it_goes_and_not_repeated(tmp_path: Path, place: str, key: str) -> None:
+def test_a_password_in_the_settings_file_is_refused_with_the_places_where_it_goes_and_not_repeated(
+    tmp_path: Path, place: str, key: str
+) -> None:
     path = config(tmp_path, 1, "")
-    path.write_text(path.read_text().replace(place, f'{place}{key} = "hush-hush"\n') if place in path.read_text() else path.read_text() + f'{place}{key} = "hush-hush"\n')
+    path.write_text(
+        path.read_text().replace(place, f'{place}{key} = "hush-hush"\n')
+        if place in path.read_text()
+        else path.read_text() + f'{place}{key} = "hush-hush"\n'
+    )
     with pytest.raises(SettingsError) as caught:
         load_settings(path)
     for word in (key, "password-env", "password-file", "password-connection"):
@@ -71,7 +77,11 @@ def test_a_password_in_the_settings_file_is_refused_with_the_places_where_it_goe
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path, sources: dict[str, str]) -> None:
-    for name, value in (("password_env", "NOT_THERE"), ("password_file", "/nowhere/at/all"), ("password_connection", "not_there")):
+    for name, value in (
+        ("password_env", "NOT_THERE"),
+        ("password_file", "/nowhere/at/all"),
+        ("password_connection", "not_there"),
+    ):
         with pytest.raises(SettingsError, match=f"{name.replace('_', '-')}.*{value}"):
             Downstream("h", **{name: value}).password()
 
@@ -103,9 +113,13 @@ def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_passwor
     land(RECORDINGS / "orphans", f"file://{tmp_path}/relay", 1_000)
     path = config(tmp_path, 1 if port == "refused" else mariadb.port, sources["environment"])
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "ignore", "-c", PROGRAM], env=os.environ | {"SLUICE_CONFIG": str(path), "DOWNSTREAM_PASSWORD": SECRET},
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-X", "dev", "-W", "ignore", "-c", PROGRAM],
+        env=os.environ | {"SLUICE_CONFIG": str(path), "DOWNSTREAM_PASSWORD": SECRET},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     said = done.stdout + done.stderr
     assert "writer@127.0.0.1" in said
     if port == "denied":
@@ -114,7 +128,9 @@ def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_passwor
         assert hidden not in said
 
 
-def test_what_goes_to_spark_and_into_the_task_results_holds_no_secret(mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str]) -> None:
+def test_what_goes_to_spark_and_into_the_task_results_holds_no_secret(
+    mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str]
+) -> None:
     from etl._prepare_job import PrepareWindows
     from etl.apply import ApplySummary, prepare_options
 
@@ -124,7 +140,9 @@ def test_what_goes_to_spark_and_into_the_task_results_holds_no_secret(mariadb: M
     assert "writer" not in json.dumps(ApplySummary().as_dict())
 
 
-def test_a_refused_password_is_not_in_the_error(mariadb: MariaDBServer, sources: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_password_is_not_in_the_error(
+    mariadb: MariaDBServer, sources: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(DownstreamError) as caught:
         MySQLSession(Downstream("127.0.0.1", mariadb.port, "nobody", password_env="DOWNSTREAM_PASSWORD")).connect()

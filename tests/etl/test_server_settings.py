@@ -40,7 +40,9 @@ def opened(server: MariaDBServer, **settings: object) -> MySQLSession:
     return session
 
 
-def test_null_in_a_timestamp_stays_null_whatever_the_servers_default_is(mariadb: MariaDBServer, with_globals: list[str]) -> None:
+def test_null_in_a_timestamp_stays_null_whatever_the_servers_default_is(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
     set_global(mariadb, with_globals, explicit_defaults_for_timestamp="0")
     session = opened(mariadb)
     session.query("CREATE DATABASE d")
@@ -50,12 +52,28 @@ def test_null_in_a_timestamp_stays_null_whatever_the_servers_default_is(mariadb:
     assert session.query("SELECT at, later FROM d.t") == [(None, None)]
 
 
-def test_servers_defaults_that_would_change_what_is_written_do_not_count(mariadb: MariaDBServer, with_globals: list[str]) -> None:
+def test_servers_defaults_that_would_change_what_is_written_do_not_count(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
     set_global(
-        mariadb, with_globals, completion_type="1", sql_safe_updates="1", sql_select_limit="1", default_storage_engine="MyISAM", sql_notes="0",
-        sql_mode="'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'", time_zone="'+05:00'", foreign_key_checks="1", max_error_count="0",
-        tx_isolation="'SERIALIZABLE'", tx_read_only="1", sql_if_exists="1", autocommit="1", default_week_format="3", max_statement_time="1",
-    )  # fmt: skip
+        mariadb,
+        with_globals,
+        completion_type="1",
+        sql_safe_updates="1",
+        sql_select_limit="1",
+        default_storage_engine="MyISAM",
+        sql_notes="0",
+        sql_mode="'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
+        time_zone="'+05:00'",
+        foreign_key_checks="1",
+        max_error_count="0",
+        tx_isolation="'SERIALIZABLE'",
+        tx_read_only="1",
+        sql_if_exists="1",
+        autocommit="1",
+        default_week_format="3",
+        max_statement_time="1",
+    )
     session = opened(mariadb)
     session.query("CREATE DATABASE d")
     session.query("CREATE TABLE d.t (a varchar(9))")
@@ -67,16 +85,25 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(mariadb
     assert session.query("SELECT a FROM d.t ORDER BY 1") == [("a\tb",), ("c",)]
     assert session.execute("DELETE FROM d.t WHERE a LIKE '%b'") == 1
     assert session.query("SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_NAME = 't'") == [("InnoDB",)]
-    assert session.query("SELECT @@max_statement_time, @@tx_isolation, @@default_week_format") == [(0.0, "REPEATABLE-READ", 0)]
+    assert session.query("SELECT @@max_statement_time, @@tx_isolation, @@default_week_format") == [
+        (0.0, "REPEATABLE-READ", 0)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"), [("binlog_format", "STATEMENT"), ("wsrep_load_data_splitting", "ON"), ("max_allowed_packet", "1048576")]
+    ("variable", "value"),
+    [("binlog_format", "STATEMENT"), ("wsrep_load_data_splitting", "ON"), ("max_allowed_packet", "1048576")],
 )
 def test_what_only_the_server_can_change_is_refused_by_name(variable: str, value: str) -> None:
     from etl._session_setup import problems
 
-    fine = {"log_bin": "ON", "wsrep_on": "ON", "max_allowed_packet": "16777216", "binlog_format": "MIXED", "tx_isolation": "REPEATABLE-READ"}
+    fine = {
+        "log_bin": "ON",
+        "wsrep_on": "ON",
+        "max_allowed_packet": "16777216",
+        "binlog_format": "MIXED",
+        "tx_isolation": "REPEATABLE-READ",
+    }
     assert list(problems(fine)) == []
     (found,) = problems(fine | {variable: value})
     assert variable in found
@@ -112,9 +139,16 @@ def test_grants_are_read_as_servers_write_them() -> None:
     assert missing_rights([listed], "tidb_binlog", process=True) == []
     assert missing_rights([listed.replace("PROCESS, ", "")], "tidb_binlog", process=True) == ["PROCESS on *.*"]
     assert missing_rights([listed.replace("PROCESS, ", "")], "tidb_binlog", process=False) == []
-    assert missing_rights([listed.replace("INDEX, ", "")], "tidb_binlog", process=True) == ["INDEX on the replicated databases"]
-    assert "UPDATE on the replicated databases" in missing_rights([listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], "c", process=True)
-    assert len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], "c", process=True)) == len(ON_TABLES) + 1
+    assert missing_rights([listed.replace("INDEX, ", "")], "tidb_binlog", process=True) == [
+        "INDEX on the replicated databases"
+    ]
+    assert "UPDATE on the replicated databases" in missing_rights(
+        [listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], "c", process=True
+    )
+    assert (
+        len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], "c", process=True))
+        == len(ON_TABLES) + 1
+    )
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
@@ -144,16 +178,23 @@ def test_a_checkpoint_table_without_transactions_is_refused(mariadb: MariaDBServ
         checkpoint.create()
 
 
-def test_a_timestamp_that_an_old_server_made_move_by_itself_stays_when_rows_are_given_a_new_columns_value(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_timestamp_that_an_old_server_made_move_by_itself_stays_when_rows_are_given_a_new_columns_value(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Story(mariadb, tmp_path)
-    made = story.create(table(11, "t", "id int", "at timestamp", primary="id"), "CREATE TABLE `t` (`id` int primary key, `at` timestamp null)")
+    made = story.create(
+        table(11, "t", "id int", "at timestamp", primary="id"),
+        "CREATE TABLE `t` (`id` int primary key, `at` timestamp null)",
+    )
     story.insert(made, {"id": 1, "at": "2020-01-01 00:00:00"})
     story.apply()
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET explicit_defaults_for_timestamp = 0, time_zone = '+00:00'")
         cursor.execute("ALTER TABLE d.t MODIFY at timestamp")  # ON UPDATE CURRENT_TIMESTAMP, unsaid
     added = column(3, "d date not null", origin_default="2021-05-05")
-    story.statement(5, "ALTER TABLE `t` ADD COLUMN `d` date not null", table(11, "t", "id int", "at timestamp", added, primary="id"))
+    story.statement(
+        5, "ALTER TABLE `t` ADD COLUMN `d` date not null", table(11, "t", "id int", "at timestamp", added, primary="id")
+    )
     with mariadb.connect() as connection, connection.cursor() as cursor:
         story.apply()
         cursor.execute("SHOW CREATE TABLE d.t")

@@ -42,7 +42,9 @@ def test_a_wrong_setting_is_refused_by_name(document, text):
 
 def test_settings_come_from_the_file_that_the_environment_names(tmp_path, monkeypatch):
     path = tmp_path / "sluice.toml"
-    path.write_text('[upstream]\npd-urls="a"\n[relay]\nurl="b"\n[downstream]\nhost="c"\npassword-env="SLUICE_TEST_PW"\n')
+    path.write_text(
+        '[upstream]\npd-urls="a"\n[relay]\nurl="b"\n[downstream]\nhost="c"\npassword-env="SLUICE_TEST_PW"\n'
+    )
     monkeypatch.setenv("SLUICE_CONFIG", str(path))
     monkeypatch.setenv("SLUICE_TEST_PW", "s3cret")
     settings = load_settings()

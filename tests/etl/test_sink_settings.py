@@ -18,17 +18,26 @@ def parsed(text: str) -> Settings:
 
 def test_a_folder_is_all_that_files_need() -> None:
     settings = parsed('[downstream]\ntype = "file"\n[file]\ndir = "/data"\n')
-    assert (settings.file.dir, settings.file.max_file_bytes, settings.file.compression, settings.file.retention_days) == ("/data", 512 * 2**20, "", 0)
+    assert (
+        settings.file.dir,
+        settings.file.max_file_bytes,
+        settings.file.compression,
+        settings.file.retention_days,
+    ) == ("/data", 512 * 2**20, "", 0)
     assert (settings.time_zone, sink_shape(settings)) == ("UTC", "file_binlog")
 
 
 def test_kafka_takes_the_clients_own_options() -> None:
     settings = parsed(
-        '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:9092,b:9092"\nsavepoint = "/data/savepoint"\ntime-zone = "+08:00"\n'
-        '[kafka.client]\n"security.protocol" = "SASL_SSL"\n"batch.num.messages" = 1024\n"enable.ssl.certificate.verification" = true\n'
-        '[kafka.client-env]\n"sasl.password" = "KAFKA_PASSWORD"\n'
+        '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:9092,b:9092"\nsavepoint = "/data/savepoint"\ntime-zone ='
+        ' "+08:00"\n[kafka.client]\n"security.protocol" = "SASL_SSL"\n"batch.num.messages" ='
+        ' 1024\n"enable.ssl.certificate.verification" = true\n[kafka.client-env]\n"sasl.password" = "KAFKA_PASSWORD"\n'
     )
-    assert settings.kafka.client == {"security.protocol": "SASL_SSL", "batch.num.messages": 1024, "enable.ssl.certificate.verification": True}
+    assert settings.kafka.client == {
+        "security.protocol": "SASL_SSL",
+        "batch.num.messages": 1024,
+        "enable.ssl.certificate.verification": True,
+    }
     assert settings.kafka.client_env == {"sasl.password": "KAFKA_PASSWORD"}
     assert (settings.time_zone, sink_shape(settings)) == ("+08:00", "kafka_binlog")
 
@@ -53,12 +62,12 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
         (f'{FILE}dir = "/d"\ntime-zone = "Nowhere"\n', r"\[file\] time-zone: 'Nowhere' is no time zone"),
         ('[downstream]\ntype = "kafka"\n', r"\[kafka\] brokers is missing"),
         ('[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\n', r"\[kafka\] savepoint is missing"),
-        (f"{KAFKA}max-message-bytes = 2000000000\n", r"\[kafka\] max-message-bytes = 2000000000: the client takes 1000000000 at most"),
-        (f'{KAFKA}[kafka.client]\n"sasl.password" = "x"\n', r'\[kafka.client\] "sasl.password" looks like a secret: .*\[kafka.client-env\]'),
+        (f"{KAFKA}max-message-bytes = 2000000000\n", r"\[kafka\] max-message-bytes = 2000000000: the client takes 1000000000 at most"),  # noqa: E501
+        (f'{KAFKA}[kafka.client]\n"sasl.password" = "x"\n', r'\[kafka.client\] "sasl.password" looks like a secret: .*\[kafka.client-env\]'),  # noqa: E501
         (f'{KAFKA}[kafka.client]\n"ssl.key.pem" = "x"\n', r'"ssl.key.pem" looks like a secret'),
         (f'{KAFKA}[kafka.client]\n"acks" = 1\n', r'\[kafka.client\] "acks" is set by Sluice'),
-        (f'{KAFKA}[kafka.client-env]\n"transactional.id" = "x"\n', r'\[kafka.client-env\] "transactional.id" is set by Sluice'),
-        (f'{KAFKA}[kafka.client]\n"linger.ms" = [1]\n', r"\[kafka.client\] linger.ms = \[1\]: a text, a number, true or false expected"),
+        (f'{KAFKA}[kafka.client-env]\n"transactional.id" = "x"\n', r'\[kafka.client-env\] "transactional.id" is set by Sluice'),  # noqa: E501
+        (f'{KAFKA}[kafka.client]\n"linger.ms" = [1]\n', r"\[kafka.client\] linger.ms = \[1\]: a text, a number, true or false expected"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_name(text: str, said: str) -> None:

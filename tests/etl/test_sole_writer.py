@@ -1,4 +1,6 @@
-"""Two that write to the same downstream end with different rows: the pipeline doesn't begin, and doesn't go on, beside another writer."""
+"""Two that write to the same downstream end with different rows: the pipeline doesn't begin, and doesn't go on, beside
+another writer.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,18 @@ def apply(story: Story, settings: Settings) -> None:
     run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
 
 
-def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_is_not(story: Story, settings: Settings, registry: Registry) -> None:
+def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_is_not(
+    story: Story, settings: Settings, registry: Registry
+) -> None:
     for state in ("online", "pausing", "closing"):
         registry.update_drainer(drainer(state))
-        with pytest.raises(NotSoleWriterError, match=f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*pause-drainer -node-id drainer-1:8249"):
+        with pytest.raises(
+            NotSoleWriterError,
+            match=(
+                f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*pause-drainer -node-id"
+                " drainer-1:8249"
+            ),
+        ):
             apply(story, settings)
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW DATABASES")
@@ -65,7 +75,9 @@ def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_
     assert story.rows("item") == [(1, 1)]
 
 
-def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_when_it_goes(story: Story, settings: Settings, registry: Registry) -> None:
+def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_when_it_goes(
+    story: Story, settings: Settings, registry: Registry
+) -> None:
     apply(story, settings)
     failures: list[BaseException] = []
 
@@ -84,7 +96,11 @@ def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_whe
         story.insert(ITEM, {"id": number, "v": 1})
         time.sleep(0.02)
     thread.join(30)
-    assert isinstance(failures[0], NotSoleWriterError) and "sluice takeover" in str(failures[0]) and "drainer-1:8249" in str(failures[0])
+    assert (
+        isinstance(failures[0], NotSoleWriterError)
+        and "sluice takeover" in str(failures[0])
+        and "drainer-1:8249" in str(failures[0])
+    )
     rows = story.rows("item")
     registry.update_drainer(drainer("offline"))
     story.insert(ITEM, {"id": 2, "v": 2})
@@ -94,23 +110,32 @@ def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_whe
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_checkpoint_that_a_drainer_moved_stops_the_pipeline_and_is_left_as_it_is(story: Story, settings: Settings, mode: str) -> None:
+def test_a_checkpoint_that_a_drainer_moved_stops_the_pipeline_and_is_left_as_it_is(
+    story: Story, settings: Settings, mode: str
+) -> None:
     settings = dataclasses.replace(settings, apply=Apply(mode))
     apply(story, settings)
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
     with story.server.connect() as connection:
         for consistent in (False, True):
-            leave_checkpoint(connection, at, consistent=consistent)  # it may stand at the same place: the Drainer had nothing to do yet
+            leave_checkpoint(
+                connection, at, consistent=consistent
+            )  # it may stand at the same place: the Drainer had nothing to do yet
             before = read_checkpoint(connection)
             for _ in range(2):
-                with pytest.raises(NotSoleWriterError, match=f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint.* at {at}.*a Drainer"):
+                with pytest.raises(
+                    NotSoleWriterError,
+                    match=f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint.* at {at}.*a Drainer",
+                ):
                     apply(story, settings)
             assert read_checkpoint(connection) == before
     assert story.rows("item") == [(1, 1)]
 
 
-def test_a_checkpoint_that_is_taken_over_names_the_pipeline_from_the_first_write_on(story: Story, settings: Settings) -> None:
+def test_a_checkpoint_that_is_taken_over_names_the_pipeline_from_the_first_write_on(
+    story: Story, settings: Settings
+) -> None:
     with story.server.connect() as connection:
         apply(story, settings)
         owner = read_checkpoint(connection)["sluice"]["owner"]
@@ -121,13 +146,20 @@ def test_a_checkpoint_that_is_taken_over_names_the_pipeline_from_the_first_write
             apply(story, settings)
 
 
-def test_another_relay_log_does_not_take_a_pipelines_downstream(story: Story, settings: Settings, tmp_path: Path) -> None:
+def test_another_relay_log_does_not_take_a_pipelines_downstream(
+    story: Story, settings: Settings, tmp_path: Path
+) -> None:
     apply(story, settings)
     other = Story(story.server, tmp_path / "other")
     with pytest.raises(NotSoleWriterError, match=r"written by pipeline sluice-.*sluice takeover"):
         other.apply()
-    moved = dataclasses.replace(settings, downstream=dataclasses.replace(settings.downstream, checkpoint_schema="tidb_binlgo"))
-    with pytest.raises(NotSoleWriterError, match=r"applied to .* tidb_binlog.checkpoint so far, and sluice.toml now names .*tidb_binlgo"):
+    moved = dataclasses.replace(
+        settings, downstream=dataclasses.replace(settings.downstream, checkpoint_schema="tidb_binlgo")
+    )
+    with pytest.raises(
+        NotSoleWriterError,
+        match=r"applied to .* tidb_binlog.checkpoint so far, and sluice.toml now names .*tidb_binlgo",
+    ):
         apply(story, moved)
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW DATABASES")
@@ -136,11 +168,17 @@ def test_another_relay_log_does_not_take_a_pipelines_downstream(story: Story, se
 
 def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Settings, registry: Registry) -> None:
     registry.update_drainer(drainer("online", "kafka:8249"))
-    registry.update_drainer(drainer("online", "sluice-2", label={"sluice": "file:///other", "downstream": "other:3306, checkpoint a.b"}))
-    settings = dataclasses.replace(settings, upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["kafka:8249"]))
+    registry.update_drainer(
+        drainer("online", "sluice-2", label={"sluice": "file:///other", "downstream": "other:3306, checkpoint a.b"})
+    )
+    settings = dataclasses.replace(
+        settings, upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["kafka:8249"])
+    )
     apply(story, settings)
     assert story.rows("item") == [(1, 1)]
-    registry.update_drainer(drainer("online", "sluice-3", label={"sluice": "file:///other", "downstream": downstream_name(settings)}))
+    registry.update_drainer(
+        drainer("online", "sluice-3", label={"sluice": "file:///other", "downstream": downstream_name(settings)})
+    )
     with pytest.raises(NotSoleWriterError, match="sluice-3"):
         apply(story, settings)
 
@@ -155,7 +193,9 @@ def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(sto
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_drainer_that_writes_the_checkpoint_beside_a_running_pipeline_stops_it(story: Story, settings: Settings, mode: str) -> None:
+def test_a_drainer_that_writes_the_checkpoint_beside_a_running_pipeline_stops_it(
+    story: Story, settings: Settings, mode: str
+) -> None:
     """Nothing tells of it but the row: the Drainer is one that the settings call unrelated."""
     settings = dataclasses.replace(settings, apply=Apply(mode))
     apply(story, settings)

@@ -11,16 +11,29 @@ from etl.sinks.sink import ApplyError
 
 PLAIN = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id))"
 PARTITIONED = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id)) PARTITION BY HASH (id) PARTITIONS 3"
-GENERATED = "CREATE TABLE d.t (id int PRIMARY KEY, v int, w int AS (v + 1) STORED, x int AS (v + 2) VIRTUAL, UNIQUE (w))"
+GENERATED = (
+    "CREATE TABLE d.t (id int PRIMARY KEY, v int, w int AS (v + 1) STORED, x int AS (v + 2) VIRTUAL, UNIQUE (w))"
+)
 LAYOUT = {"columns": ["id", "v"], "bits": [], "hex": []}
 
 
 @pytest.mark.parametrize("create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"])
 @pytest.mark.parametrize(("replaces", "told"), [(0, r"there already: \(1,\)"), (2, r"missing: \(2,\)")])
-def test_a_load_that_meets_other_rows_than_expected_names_them(session: MySQLSession, create: str, replaces: int, told: str) -> None:
+def test_a_load_that_meets_other_rows_than_expected_names_them(
+    session: MySQLSession, create: str, replaces: int, told: str
+) -> None:
     for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
         session.query(statement)
-    step = Step("load", 100, "d", "t", {"first_ts": 90, "layout": LAYOUT, "replaces": replaces, "keys": ["id"]}, 2, 0, b"1\t10\n2\t20\n")
+    step = Step(
+        "load",
+        100,
+        "d",
+        "t",
+        {"first_ts": 90, "layout": LAYOUT, "replaces": replaces, "keys": ["id"]},
+        2,
+        0,
+        b"1\t10\n2\t20\n",
+    )
     with pytest.raises(ApplyError, match=told):
         StepWriter(session).write(step)
     assert session.query("SELECT id, v FROM d.t") == [(1, 1)]

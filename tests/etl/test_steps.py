@@ -11,7 +11,11 @@ from etl._steps import Step, from_batches, to_batches
 
 
 def test_steps_come_back_as_they_were() -> None:
-    steps = [Step("load", 5, "d", "t", {"n": [1, "é"]}, 3, 0, b"\x00abc"), Step("delete", 6, "d", "t", {}, 1, 0, b""), Step("commit", 7)]
+    steps = [
+        Step("load", 5, "d", "t", {"n": [1, "é"]}, 3, 0, b"\x00abc"),
+        Step("delete", 6, "d", "t", {}, 1, 0, b""),
+        Step("commit", 7),
+    ]
     found = list(from_batches(to_batches(iter(steps))))
     assert [(s.kind, s.commit_ts, s.full_name, s.detail, s.rows, bytes(s.payload)) for s in found] == [
         (s.kind, s.commit_ts, s.full_name, s.detail, s.rows, s.payload) for s in steps

@@ -25,7 +25,9 @@ LOG = table(31, "log", "a int", "b int")
 
 
 def tell(story: Story) -> list[int]:
-    """Tables come, go, come back under the same name, and get columns that they lose again; after each step its commit_ts."""
+    """Tables come, go, come back under the same name, and get columns that they lose again; after each step its
+    commit_ts.
+    """
     marks = [story._ts]
 
     def done() -> None:
@@ -90,7 +92,9 @@ def test_it_goes_on_from_wherever_the_drainer_broke_off(mariadb: MariaDBServer, 
                 refused.append((checkpoint, reached))
                 continue
             bad.append(f"{checkpoint} to {reached}: {type(error).__name__} {error!s:.250}")
-    assert refused == [(1, 5)], "dropped and made again: nothing tells whether it was, nor whose rows are in a table without a key"
+    assert refused == [(1, 5)], (
+        "dropped and made again: nothing tells whether it was, nor whose rows are in a table without a key"
+    )
     assert not bad, "\n".join(bad)
 
 
@@ -113,7 +117,9 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def test_rows_behind_a_ddl_that_has_run_keep_what_the_drainer_wrote(story: Story) -> None:
-    """A later DDL says that all before it is there: nothing before it is done again, nor made as it was right after that."""
+    """A later DDL says that all before it is there: nothing before it is done again, nor made as it was right after
+    that.
+    """
     at = story._ts
     made = column(3, "made datetime", default="2020-01-01 00:00:00", origin_default="2020-01-01 00:00:00")
     wide = table(30, "other", "id int", "v int", made, primary="id")
@@ -138,7 +144,9 @@ def test_a_database_that_was_dropped_and_made_again_stays(story: Story) -> None:
     at = story._ts
     story.statement(2, "DROP DATABASE `d`", 30, schemas={1: None})
     story.statement(1, "CREATE DATABASE `d`", schemas={2: Schema(2, "d", "utf8mb4", "utf8mb4_bin")})
-    again = story.create(table(33, "item", "id int", "v int", primary="id"), "CREATE TABLE `item` (`id` int primary key, `v` int)")
+    again = story.create(
+        table(33, "item", "id int", "v int", primary="id"), "CREATE TABLE `item` (`id` int primary key, `v` int)"
+    )
     story.insert(again, {"id": 5, "v": 5})
     story.create(table(41, "two", "id int", primary="id"), "CREATE TABLE `two` (`id` int primary key)")
     broke_off(story, at, story._ts)
@@ -162,7 +170,9 @@ def test_an_index_that_somebody_built_ahead_is_no_proof_that_what_comes_before_i
 
 
 def test_capitals_in_names_are_looked_up_as_they_are(story: Story) -> None:
-    big = story.create(table(50, "Item", "id int", "v int", primary="id"), "CREATE TABLE `Item` (`id` int primary key, `v` int)")
+    big = story.create(
+        table(50, "Item", "id int", "v int", primary="id"), "CREATE TABLE `Item` (`id` int primary key, `v` int)"
+    )
     story.insert(big, {"id": 1, "v": 1})
     story.apply()
     at = story._ts
@@ -179,12 +189,21 @@ def test_capitals_in_names_are_looked_up_as_they_are(story: Story) -> None:
 
 
 def test_a_swap_that_the_drainer_may_have_run_is_not_run_again(story: Story) -> None:
-    one = story.create(table(20, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)")
-    two = story.create(table(21, "two", "id int", "v int", primary="id"), "CREATE TABLE `two` (`id` int primary key, `v` int)")
+    one = story.create(
+        table(20, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)"
+    )
+    two = story.create(
+        table(21, "two", "id int", "v int", primary="id"), "CREATE TABLE `two` (`id` int primary key, `v` int)"
+    )
     story.insert(one, {"id": 1, "v": 1})
     story.insert(two, {"id": 2, "v": 2})
     at = story._ts
-    story.statement(47, "RENAME TABLE `one` TO `t`, `two` TO `one`, `t` TO `two`", replace(one, name="two"), replace(two, name="one"))
+    story.statement(
+        47,
+        "RENAME TABLE `one` TO `t`, `two` TO `one`, `t` TO `two`",
+        replace(one, name="two"),
+        replace(two, name="one"),
+    )
     broke_off(story, at, story._ts)
     with pytest.raises(DdlError, match="a second time would undo it"):
         story.apply()

@@ -40,7 +40,9 @@ def finish(story: Story, settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("name", ["item", "Item"])
-def test_an_index_that_a_dba_had_built_makes_no_change_before_it_vanish(mariadb: MariaDBServer, tmp_path: Path, name: str) -> None:
+def test_an_index_that_a_dba_had_built_makes_no_change_before_it_vanish(
+    mariadb: MariaDBServer, tmp_path: Path, name: str
+) -> None:
     story = Story(mariadb, tmp_path)
     item = story.create(table(11, name, ID, V, primary="id"), f"CREATE TABLE `{name}` (`id` int primary key, `v` int)")
     first = {"id": 1, "v": 1}
@@ -55,7 +57,9 @@ def test_an_index_that_a_dba_had_built_makes_no_change_before_it_vanish(mariadb:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_column_that_is_there_already_is_the_drainers_only_if_the_rows_before_it_are(mariadb: MariaDBServer, tmp_path: Path, there: bool) -> None:
+def test_a_column_that_is_there_already_is_the_drainers_only_if_the_rows_before_it_are(
+    mariadb: MariaDBServer, tmp_path: Path, there: bool
+) -> None:
     story = Story(mariadb, tmp_path)
     item = story.create(table(11, "item", ID, V, primary="id"), "CREATE TABLE `item` (`id` int primary key, `v` int)")
     first, second = {"id": 1, "v": 1}, {"id": 2, "v": 2}
@@ -63,12 +67,19 @@ def test_a_column_that_is_there_already_is_the_drainers_only_if_the_rows_before_
     at = story._ts
     story.update(item, first, {"v": 10})
     story.delete(item, second)
-    story.statement(ADD_COLUMN, "ALTER TABLE `item` ADD COLUMN `w` int DEFAULT 7", table(11, "item", ID, V, column(3, "w int", default="7", origin_default="7"), primary="id"))
+    story.statement(
+        ADD_COLUMN,
+        "ALTER TABLE `item` ADD COLUMN `w` int DEFAULT 7",
+        table(11, "item", ID, V, column(3, "w int", default="7", origin_default="7"), primary="id"),
+    )
     end = story._ts
     done = ["UPDATE d.item SET v = 10 WHERE id = 1", "DELETE FROM d.item WHERE id = 2"] if there else []
     settings = left_by_a_drainer(story, at, *done, "ALTER TABLE d.item ADD COLUMN w int DEFAULT 7")
     if not there:
-        with pytest.raises(DdlError, match=rf"at commit_ts {end}: ALTER TABLE .* look as if it had run, but .* d.item, key id=1, .*Then undo it"):
+        with pytest.raises(
+            DdlError,
+            match=rf"at commit_ts {end}: ALTER TABLE .* look as if it had run, but .* d.item, key id=1, .*Then undo it",
+        ):
             finish(story, settings)
         assert story.rows("item") == [(1, 1, 7), (2, 2, 7)]
         with story.server.connect() as connection:
@@ -77,7 +88,9 @@ def test_a_column_that_is_there_already_is_the_drainers_only_if_the_rows_before_
     assert story.rows("item") == [(1, 10, 7)]
 
 
-def test_a_dropped_table_with_capitals_in_its_name_does_not_look_as_if_it_had_run(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_dropped_table_with_capitals_in_its_name_does_not_look_as_if_it_had_run(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Story(mariadb, tmp_path)
     item = story.create(table(11, "Item", ID, V, primary="id"), "CREATE TABLE `Item` (`id` int primary key, `v` int)")
     log = story.create(table(12, "log", "a int"), "CREATE TABLE `log` (`a` int)")

@@ -1,4 +1,6 @@
-"""A TiDB as the downstream: each change exactly once, in both modes, and nothing that it refuses. See `tests.etl.tidb_stand_in`."""
+"""A TiDB as the downstream: each change exactly once, in both modes, and nothing that it refuses. See
+`tests.etl.tidb_stand_in`.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,11 @@ def test_the_stand_in_commits_with_load_data(mariadb: MariaDBServer, tidb: TiDBS
 def test_a_session_is_set_up_as_writing_to_a_tidb_needs_it(tidb: TiDBStandIn, tidb_session: MySQLSession) -> None:
     assert (tidb_session.dialect.product, tidb_session.dialect.version) == ("TiDB", (6, 6, 0))
     shown = dict(tidb_session.query("SHOW SESSION VARIABLES"))
-    wanted = {"tidb_txn_mode": "pessimistic", "allow_auto_random_explicit_insert": "ON", "tidb_constraint_check_in_place": "ON"}
+    wanted = {
+        "tidb_txn_mode": "pessimistic",
+        "allow_auto_random_explicit_insert": "ON",
+        "tidb_constraint_check_in_place": "ON",
+    }
     assert {name: shown[name] for name in wanted} == wanted
     assert tidb.seen.refused == []
 
@@ -112,9 +118,14 @@ def test_every_type_and_key_shape_arrives(tidb: TiDBStandIn, tmp_path: Path, mar
     assert tidb.seen.refused == []
 
 
-def test_a_transaction_that_is_too_large_is_refused_with_the_settings_that_help(tidb: TiDBStandIn, tmp_path: Path) -> None:
+def test_a_transaction_that_is_too_large_is_refused_with_the_settings_that_help(
+    tidb: TiDBStandIn, tmp_path: Path
+) -> None:
     story = Story(tidb, tmp_path)  # type: ignore[arg-type]
-    made = story.create(table(11, "t", "id int", "v varchar(100)", primary="id"), "CREATE TABLE `t` (`id` int primary key, `v` varchar(100))")
+    made = story.create(
+        table(11, "t", "id int", "v varchar(100)", primary="id"),
+        "CREATE TABLE `t` (`id` int primary key, `v` varchar(100))",
+    )
     story.apply()
     tidb.seen = Seen(transaction_bytes=1000)
     for first in range(0, 100, 10):
@@ -127,7 +138,10 @@ def test_a_transaction_that_is_too_large_is_refused_with_the_settings_that_help(
 
 
 def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, tidb_session: MySQLSession) -> None:
-    before, after = table(11, "t", "id int", primary="id"), table(11, "t", "id int", "x int", "y int", primary="id", unique=("x",))
+    before, after = (
+        table(11, "t", "id int", primary="id"),
+        table(11, "t", "id int", "x int", "y int", primary="id", unique=("x",)),
+    )
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
     plain = table(11, "t", "id int", "x int", "y int", primary="id")
@@ -136,7 +150,9 @@ def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, t
     assert len(statements) == 2
     for statement in statements:
         tidb_session.execute(statement)
-    assert tidb_session.query("SELECT COUNT(*) FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME = 'x'") == [(1,)]
+    assert tidb_session.query(
+        "SELECT COUNT(*) FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME = 'x'"
+    ) == [(1,)]
 
 
 def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServer, tidb_session: MySQLSession) -> None:

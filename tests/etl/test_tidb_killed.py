@@ -1,5 +1,7 @@
-"""kill -9 of the process that writes to a TiDB, at statements that change something: then another one goes on, and nothing is lost,
-doubled or left behind. With SLUICE_TEST_EVERY_KILL=1 at every such statement (a minute), else at every seventh."""
+"""kill -9 of the process that writes to a TiDB, at statements that change something: then another one goes on, and
+nothing is lost, doubled or left behind. With SLUICE_TEST_EVERY_KILL=1 at every such statement (a minute), else at every
+seventh.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def apply(settings: Settings, until_ts: int) -> None:
 
 
 def told(story: Story) -> dict[str, list[tuple[object, ...]]]:
-    """A history of a table with keys, one without, and DDL of which each may run once only; what there is in the end."""
+    """A history of a table with keys, one without, and DDL of which each may run once only; what there
+    is in the end.
+    """
     keyed = story.create(
         table(11, "k", "id int", "u varchar(9)", "n decimal(20,0)", primary="id", unique=("u",)),
         "CREATE TABLE `k` (`id` int primary key, `u` varchar(9), `n` decimal(20,0), UNIQUE KEY `u2` (`u`))",
@@ -66,13 +70,17 @@ def tidb(mariadb: MariaDBServer) -> Iterator[TiDBStandIn]:
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path, mode: str) -> None:
+def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(
+    mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path, mode: str
+) -> None:
     story = Story(mariadb, tmp_path)
     wanted = told(story)
     kills = 0
     while True:
         mariadb.empty()
-        shutil.copytree(tmp_path / "relay", tmp_path / f"relay{kills}")  # a pipeline remembers that it wrote a checkpoint
+        shutil.copytree(
+            tmp_path / "relay", tmp_path / f"relay{kills}"
+        )  # a pipeline remembers that it wrote a checkpoint
         relay = Relay(f"file://{tmp_path}/relay{kills}")
         settings = Settings(Upstream("http://127.0.0.1:9"), relay, tidb.downstream, apply=Apply(mode, 2, max_rows=8))
         process: list[ForkServerProcess] = []

@@ -48,11 +48,16 @@ def encoded(tag, value):
 numbers = st.integers(1, 20) | st.sampled_from([2**11, 2**28 - 1])
 field = st.one_of(
     st.tuples(numbers.map(lambda n: n << 3 | VARINT), st.integers(0, 200) | st.integers(-(2**63), 2**63 - 1)),
-    st.tuples(numbers.map(lambda n: n << 3 | LENGTH), st.binary(max_size=20) | st.sampled_from([b"x" * 127, b"x" * 128, b"y" * 20_000])),
+    st.tuples(
+        numbers.map(lambda n: n << 3 | LENGTH),
+        st.binary(max_size=20) | st.sampled_from([b"x" * 127, b"x" * 128, b"y" * 20_000]),
+    ),
     st.tuples(numbers.map(lambda n: n << 3 | FIXED64), st.binary(min_size=8, max_size=8)),
     st.tuples(numbers.map(lambda n: n << 3 | FIXED32), st.binary(min_size=4, max_size=4)),
 )
-messages = st.lists(st.lists(field, max_size=6) | st.lists(st.tuples(st.just(0x38), st.integers(0, 130)), max_size=150), max_size=8)
+messages = st.lists(
+    st.lists(field, max_size=6) | st.lists(st.tuples(st.just(0x38), st.integers(0, 130)), max_size=150), max_size=8
+)
 
 
 @pytest.mark.usefixtures("way")
@@ -112,7 +117,17 @@ def reference(rows):
                     return None
                 row = lists[kind].pop(0)
                 if made.table_id <= MAX_USER_TABLE_ID:
-                    changes.append((commit_ts, start_ts, position, made.table_id, value.schema_version, {0: 0, 1: 1, 4: 2}[kind], row))
+                    changes.append(
+                        (
+                            commit_ts,
+                            start_ts,
+                            position,
+                            made.table_id,
+                            value.schema_version,
+                            {0: 0, 1: 1, 4: 2}[kind],
+                            row,
+                        )
+                    )
                     position += 1
             if any(lists.values()) or made.deleted_ids or made.deleted_pks:
                 return None
@@ -124,7 +139,9 @@ def exploded(rows, batch_rows):
     return list(zip(*(column.to_pylist() for column in table.columns)))
 
 
-change = st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=6) | st.binary(min_size=120, max_size=140))
+change = st.tuples(
+    st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=6) | st.binary(min_size=120, max_size=140)
+)
 
 
 @st.composite
@@ -136,7 +153,10 @@ def odd_mutation(draw):
     packed = b"".join(encode_uvarint(kind) for kind, _ in changes[:split])
     sequence = ([encoded(0x3A, packed)] if split else []) + [encoded(0x38, kind) for kind, _ in changes[split:]]
     sequence += draw(st.sampled_from([[], [encoded(0x38, 9)], [encoded(0x38, 300)], [encoded(0x3A, b"\x09\xac\x02")]]))
-    others = [encoded(0x08, draw(st.integers(-3, 300))), *draw(st.sampled_from([[], [encoded(0x08, 7)], [encoded(0x7A, b"new")]]))]
+    others = [
+        encoded(0x08, draw(st.integers(-3, 300))),
+        *draw(st.sampled_from([[], [encoded(0x08, 7)], [encoded(0x7A, b"new")]])),
+    ]
     merged = []
     for part in draw(st.permutations([rows, sequence, others])):
         merged += part
@@ -147,7 +167,9 @@ def odd_mutation(draw):
 
 @st.composite
 def odd_transaction(draw, start_ts):
-    value = b"".join(encoded(0x12, one) for one in draw(st.lists(odd_mutation(), max_size=4))) + encoded(0x08, draw(st.integers(0, 99)))
+    value = b"".join(encoded(0x12, one) for one in draw(st.lists(odd_mutation(), max_size=4))) + encoded(
+        0x08, draw(st.integers(0, 99))
+    )
     fields = [encoded(0x10, start_ts), encoded(0x2A, value)]
     fields += draw(st.sampled_from([[], [encoded(0x08, 0)], [encoded(0x22, b"key")], [encoded(0x79, b"8 bytes!")]]))
     if draw(st.integers(0, 9)) == 0:

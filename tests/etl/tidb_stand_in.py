@@ -1,8 +1,10 @@
-"""A TiDB 6.6 as a downstream sees it, in front of a MariaDB: its version and variables, what it refuses, what it commits.
+"""A TiDB 6.6 as a downstream sees it, in front of a MariaDB: its version and variables, what it refuses, what it
+commits.
 
-Every line of what was measured on a real one is a line here: statements that a TiDB refuses never reach the MariaDB, LOAD DATA commits the
-open transaction and itself, SELECT ... FOR UPDATE locks in pessimistic mode only, large transactions are refused. Rows, locks,
-transactions and the rest of SQL are MariaDB's. `MYSQL` is a MySQL 8.0 in the same way, by its documentation.
+Every line of what was measured on a real one is a line here: statements that a TiDB refuses never reach the MariaDB,
+LOAD DATA commits the open transaction and itself, SELECT ... FOR UPDATE locks in pessimistic mode only, large
+transactions are refused. Rows, locks, transactions and the rest of SQL are MariaDB's. `MYSQL` is a MySQL 8.0 in the
+same way, by its documentation.
 """
 
 from __future__ import annotations
@@ -21,41 +23,106 @@ from tests.etl.mariadb_fixture import MariaDBServer
 _COM_QUERY = 3
 _OK = b"\0\0\0\2\0\0\0"
 _TIDBS = {
-    "tidb_txn_mode": "", "tidb_constraint_check_in_place": "OFF", "tidb_constraint_check_in_place_pessimistic": "ON", "tidb_batch_insert": "OFF",
-    "tidb_batch_delete": "OFF", "tidb_batch_commit": "OFF", "tidb_disable_txn_auto_retry": "ON", "tidb_snapshot": "", "tidb_dml_batch_size": "0",
-    "tidb_low_resolution_tso": "OFF", "tidb_read_staleness": "0", "allow_auto_random_explicit_insert": "OFF", "tidb_skip_utf8_check": "OFF",
-    "tidb_enable_exchange_partition": "ON", "tidb_enable_list_partition": "ON", "explicit_defaults_for_timestamp": "ON",
-}  # fmt: skip
+    "tidb_txn_mode": "",
+    "tidb_constraint_check_in_place": "OFF",
+    "tidb_constraint_check_in_place_pessimistic": "ON",
+    "tidb_batch_insert": "OFF",
+    "tidb_batch_delete": "OFF",
+    "tidb_batch_commit": "OFF",
+    "tidb_disable_txn_auto_retry": "ON",
+    "tidb_snapshot": "",
+    "tidb_dml_batch_size": "0",
+    "tidb_low_resolution_tso": "OFF",
+    "tidb_read_staleness": "0",
+    "allow_auto_random_explicit_insert": "OFF",
+    "tidb_skip_utf8_check": "OFF",
+    "tidb_enable_exchange_partition": "ON",
+    "tidb_enable_list_partition": "ON",
+    "explicit_defaults_for_timestamp": "ON",
+}
 _MARIADBS = (
-    "in_predicate_conversion_threshold", "check_constraint_checks", "system_versioning_alter_history", "idle_transaction_timeout",
-    "idle_write_transaction_timeout", "idle_readonly_transaction_timeout", "max_statement_time", "sql_if_exists", "character_set_collations",
+    "in_predicate_conversion_threshold",
+    "check_constraint_checks",
+    "system_versioning_alter_history",
+    "idle_transaction_timeout",
+    "idle_write_transaction_timeout",
+    "idle_readonly_transaction_timeout",
+    "max_statement_time",
+    "sql_if_exists",
+    "character_set_collations",
     "secure_timestamp",
-)  # fmt: skip
+)
 _TABLE_IDS = (
     "(SELECT t.TABLE_SCHEMA, t.TABLE_NAME, i.TABLE_ID AS TIDB_TABLE_ID FROM information_schema.TABLES t LEFT JOIN "
     "information_schema.INNODB_SYS_TABLES i ON i.NAME = CONCAT(t.TABLE_SCHEMA, '/', t.TABLE_NAME)) with_ids"
 )
 _RUNNING_DDL = (
-    "(SELECT 'running' AS STATE, DB AS DB_NAME, 'any' AS JOB_TYPE FROM information_schema.PROCESSLIST WHERE INFO REGEXP "
-    "'^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) ' UNION ALL SELECT 'done', SCHEMA_NAME, 'add column /* subjob */' FROM information_schema.SCHEMATA) jobs"
+    "(SELECT 'running' AS STATE, DB AS DB_NAME, 'any' AS JOB_TYPE FROM information_schema.PROCESSLIST WHERE INFO REGEXP"
+    " '^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) ' UNION ALL SELECT 'done', SCHEMA_NAME, 'add column /* subjob */' FROM"
+    " information_schema.SCHEMATA) jobs"
 )
 # (pattern, error code, SQL state, message)
 _REFUSED_BY_TIDB = (
     (r"\s*SHOW WARNINGS LIMIT", 1064, "42000", "You have an error in your SQL syntax"),
-    (r"\s*SET .*TIME_ROUND_FRACTIONAL", 1105, "HY000", "Variable 'sql_mode' can't be set to the value of 'TIME_ROUND_FRACTIONAL'"),
+    (
+        r"\s*SET .*TIME_ROUND_FRACTIONAL",
+        1105,
+        "HY000",
+        "Variable 'sql_mode' can't be set to the value of 'TIME_ROUND_FRACTIONAL'",
+    ),
     (rf"\s*SET .*\b({'|'.join(_MARIADBS)})\b", 1193, "HY000", "Unknown system variable"),
-    (r"\s*SET .*explicit_defaults_for_timestamp", 1238, "HY000", "Variable 'explicit_defaults_for_timestamp' is a read only variable"),
-    (r".*information_schema\.INNODB_(SYS_)?TABLES", 1146, "42S02", "Table 'information_schema.INNODB_TABLES' doesn't exist"),
+    (
+        r"\s*SET .*explicit_defaults_for_timestamp",
+        1238,
+        "HY000",
+        "Variable 'explicit_defaults_for_timestamp' is a read only variable",
+    ),
+    (
+        r".*information_schema\.INNODB_(SYS_)?TABLES",
+        1146,
+        "42S02",
+        "Table 'information_schema.INNODB_TABLES' doesn't exist",
+    ),
     (r".*\bIS_USED_LOCK\b", 1305, "42000", "FUNCTION IS_USED_LOCK does not exist"),
-    (r"\s*ALTER TABLE .*\bGENERATED ALWAYS AS\b.*\bSTORED\b", 3106, "HY000", "'Adding generated stored column through ALTER TABLE' is not supported"),
-    (r"\s*FLUSH TABLES WITH READ LOCK", 1105, "HY000", "FLUSH TABLES WITH READ LOCK is not supported.  Please use @@tidb_snapshot"),
+    (
+        r"\s*ALTER TABLE .*\bGENERATED ALWAYS AS\b.*\bSTORED\b",
+        3106,
+        "HY000",
+        "'Adding generated stored column through ALTER TABLE' is not supported",
+    ),
+    (
+        r"\s*FLUSH TABLES WITH READ LOCK",
+        1105,
+        "HY000",
+        "FLUSH TABLES WITH READ LOCK is not supported.  Please use @@tidb_snapshot",
+    ),
     (r"\s*KILL (?!TIDB )", 1105, "HY000", "Please use 'KILL TIDB [CONNECTION | QUERY] connectionID' instead"),
 )
 _REFUSED_BY_MYSQL = (
-    (r"\s*SET .*TIME_ROUND_FRACTIONAL", 1231, "42000", "Variable 'sql_mode' can't be set to the value of 'TIME_ROUND_FRACTIONAL'"),
-    (rf"\s*SET .*\b({'|'.join(_MARIADBS)}|tx_isolation|tx_read_only|tidb_\w+)\b", 1193, "HY000", "Unknown system variable"),
-    (r".*information_schema\.INNODB_SYS_TABLES", 1109, "42S02", "Unknown table 'INNODB_SYS_TABLES' in information_schema"),
-    (r"\s*LOAD DATA", 3948, "42000", "Loading local data is disabled; this must be enabled on both the client and server sides"),
+    (
+        r"\s*SET .*TIME_ROUND_FRACTIONAL",
+        1231,
+        "42000",
+        "Variable 'sql_mode' can't be set to the value of 'TIME_ROUND_FRACTIONAL'",
+    ),
+    (
+        rf"\s*SET .*\b({'|'.join(_MARIADBS)}|tx_isolation|tx_read_only|tidb_\w+)\b",
+        1193,
+        "HY000",
+        "Unknown system variable",
+    ),
+    (
+        r".*information_schema\.INNODB_SYS_TABLES",
+        1109,
+        "42S02",
+        "Unknown table 'INNODB_SYS_TABLES' in information_schema",
+    ),
+    (
+        r"\s*LOAD DATA",
+        3948,
+        "42000",
+        "Loading local data is disabled; this must be enabled on both the client and server sides",
+    ),
     (r".*\bIGNORED\b|.*uca1400", 1064, "42000", "You have an error in your SQL syntax"),
 )
 
@@ -72,18 +139,27 @@ class Product:
 TIDB = Product(b"5.7.25-TiDB-v6.6.0", _TIDBS, _REFUSED_BY_TIDB)
 MYSQL = Product(
     b"8.0.36",
-    {"transaction_isolation": "REPEATABLE-READ", "transaction_read_only": "OFF", "local_infile": "OFF", "information_schema_stats_expiry": "86400",
-     "sql_require_primary_key": "OFF", "range_optimizer_max_mem_size": "8388608", "tx_isolation": "", "tx_read_only": ""},
+    {
+        "transaction_isolation": "REPEATABLE-READ",
+        "transaction_read_only": "OFF",
+        "local_infile": "OFF",
+        "information_schema_stats_expiry": "86400",
+        "sql_require_primary_key": "OFF",
+        "range_optimizer_max_mem_size": "8388608",
+        "tx_isolation": "",
+        "tx_read_only": "",
+    },
     _REFUSED_BY_MYSQL,
-)  # fmt: skip
+)
 _NEW_AND_INDEXED = re.compile(r"ADD (?:COLUMN )?`((?:[^`]|``)*)` (?!\()", re.IGNORECASE)
 _CHANGES_ROWS = re.compile(rb"\s*(INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 
 
 @dataclass
 class Seen:
-    """What went through, and what is to happen: once `cut` says so of a statement that has been executed, before anybody hears of it,
-    every connection is broken off at its next one."""
+    """What went through, and what is to happen: once `cut` says so of a statement that has been executed, before
+    anybody hears of it, every connection is broken off at its next one.
+    """
 
     statements: list[str] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
@@ -124,7 +200,11 @@ class TiDBStandIn:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError, ConnectionError), socket.create_connection(("127.0.0.1", self._server.port)) as server:
+        with (
+            client,
+            contextlib.suppress(OSError, ConnectionError),
+            socket.create_connection(("127.0.0.1", self._server.port)) as server,
+        ):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _Session(self, client, server).run()
@@ -178,7 +258,11 @@ class _Session:
         refusal = self._refusal(text, raw)
         if refusal:
             seen.refused.append((refusal[0], text[:200]))
-            _write(self._client, 1, b"\xff" + struct.pack("<H", refusal[0]) + b"#" + refusal[1].encode() + refusal[2].encode())
+            _write(
+                self._client,
+                1,
+                b"\xff" + struct.pack("<H", refusal[0]) + b"#" + refusal[1].encode() + refusal[2].encode(),
+            )
             return
         if not self._own(text):
             self._pass_on(raw, text)
@@ -191,7 +275,9 @@ class _Session:
             return None
         if re.match(r"\s*ALTER TABLE ", text, re.IGNORECASE):
             for name in _NEW_AND_INDEXED.findall(text):
-                if re.search(rf"ADD (UNIQUE |PRIMARY )?(KEY|INDEX)[^(]*\([^)]*`{re.escape(name)}`", text, re.IGNORECASE):
+                if re.search(
+                    rf"ADD (UNIQUE |PRIMARY )?(KEY|INDEX)[^(]*\([^)]*`{re.escape(name)}`", text, re.IGNORECASE
+                ):
                     return 1072, "42000", f"Key column '{name}' doesn't exist in table"
         if re.match(r"\s*(BEGIN|START TRANSACTION|COMMIT|ROLLBACK)", text, re.IGNORECASE):
             self._size = 0
@@ -220,10 +306,13 @@ class _Session:
         raw = re.sub(rb"^\s*KILL TIDB ", b"KILL ", raw)
         raw = raw.replace(b"information_schema.INNODB_TABLES", b"information_schema.INNODB_SYS_TABLES")
         if re.match(r"\s*SHOW SESSION VARIABLES", text):
-            own = " UNION ALL ".join(f"SELECT '{name}', '{value}'" for name, value in self._variables.items() if not name.startswith("tx_"))
+            own = " UNION ALL ".join(
+                f"SELECT '{name}', '{value}'" for name, value in self._variables.items() if not name.startswith("tx_")
+            )
             names = ", ".join(repr(name) for name in (*_MARIADBS, *self._variables))
             raw = (
-                f"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.SESSION_VARIABLES WHERE VARIABLE_NAME NOT IN ({names}) UNION ALL {own}"
+                "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.SESSION_VARIABLES WHERE VARIABLE_NAME"
+                f" NOT IN ({names}) UNION ALL {own}"
             ).encode()
         loads = re.match(r"\s*LOAD DATA", text, re.IGNORECASE) is not None
         if loads:  # commits what is open, and itself

@@ -57,7 +57,12 @@ class WindowPump(pb_grpc.window.WindowServicer):
         with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
             for row in self.rows:
                 if request.lo < row[0] <= request.hi:
-                    writer.write_batch(pa.record_batch([pa.array([value], field.type) for value, field in zip(row, WINDOW_SCHEMA)], schema=WINDOW_SCHEMA))
+                    writer.write_batch(
+                        pa.record_batch(
+                            [pa.array([value], field.type) for value, field in zip(row, WINDOW_SCHEMA)],
+                            schema=WINDOW_SCHEMA,
+                        )
+                    )
         data = sink.getvalue()
         for at in range(0, len(data), 1000):
             yield pb.window.ReadResponse(chunk=data[at : at + 1000])

@@ -1,4 +1,6 @@
-"""`python -m tests.judge`: judges random histories for as long as wanted, and says what goes wrong and what it needs to."""
+"""`python -m tests.judge`: judges random histories for as long as wanted, and says what goes wrong and what it needs
+to.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,18 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=25, help="statements and transactions a history")
     parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
     parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to be killed, 0 to 1")
-    parser.add_argument("--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES))
+    parser.add_argument(
+        "--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES)
+    )
     parser.add_argument("--alone", action="store_true", help="one feature a history, in turn, with what it needs")
     parser.add_argument("--once", action="store_true", help="only the history of --seed")
     parser.add_argument("--tell", action="store_true", help="print the histories too")
-    parser.add_argument("--server", nargs="*", default=[], help="options of the MariaDB server, such as explicit-defaults-for-timestamp=OFF")
+    parser.add_argument(
+        "--server",
+        nargs="*",
+        default=[],
+        help="options of the MariaDB server, such as explicit-defaults-for-timestamp=OFF",
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = MariaDBServer(Path(folder) / "mariadb", *(f"--{option}" for option in arguments.server))
@@ -38,8 +47,14 @@ def main() -> int:
             server.kill()
 
 
-_NEEDS = {"exchange": ("partitions", "heap tables", "nonclustered"), "late rows": ("partitions",), "second schema": ("like",), "generated timestamp": ("timestamps",),
-          "spelled defaults": ("add column",), "odd defaults": ("add column",)}  # fmt: skip
+_NEEDS = {
+    "exchange": ("partitions", "heap tables", "nonclustered"),
+    "late rows": ("partitions",),
+    "second schema": ("like",),
+    "generated timestamp": ("timestamps",),
+    "spelled defaults": ("add column",),
+    "odd defaults": ("add column",),
+}
 
 
 def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> int:
@@ -67,7 +82,10 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         seed += 1
         if arguments.once:
             break
-    print(", ".join(f"{count} {what}" for what, count in counts.items()) + f"; the slowest, {slowest[1]}, took {slowest[0]:.1f} s")
+    print(
+        ", ".join(f"{count} {what}" for what, count in counts.items())
+        + f"; the slowest, {slowest[1]}, took {slowest[0]:.1f} s"
+    )
     return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
 
 

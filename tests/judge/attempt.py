@@ -14,11 +14,14 @@ from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 
 
 def run(url: str, port: int, until_ts: int, mode: str, max_rows: int, die_at: int, answer: Connection) -> None:
-    """Apply through `until_ts` and answer with "" or the error's text. `die_at`: the number of the statement (all sessions together)
-    at which the process kills itself, before it is sent if even, right after if odd; 0: never."""
+    """Apply through `until_ts` and answer with "" or the error's text. `die_at`: the number of the statement (all
+    sessions together) at which the process kills itself, before it is sent if even, right after if odd; 0: never.
+    """
     if die_at:
         _die_at(die_at)
-    settings = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port, "root"), apply=Apply(mode, 3, max_rows))
+    settings = Settings(
+        Upstream("unused"), Relay(url), Downstream("127.0.0.1", port, "root"), apply=Apply(mode, 3, max_rows)
+    )
     try:
         run_apply(settings, until_ts=until_ts, run_seconds=60, prepare=local_preparer(settings))
     except Exception as error:

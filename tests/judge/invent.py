@@ -1,7 +1,8 @@
 """Random histories: which tables there are, what is written, which schema changes come in between.
 
-A history is drawn from a `random.Random`; under Hypothesis one whose choices it records and shrinks. `FEATURES` names the unusual things
-that a history may hold: each can be left out, so that what a difference needs can be found by trying.
+A history is drawn from a `random.Random`; under Hypothesis one whose choices it records and shrinks. `FEATURES` names
+the unusual things that a history may hold: each can be left out, so that what a difference needs can be found by
+trying.
 """
 
 from __future__ import annotations
@@ -21,10 +22,34 @@ _NAMES = ("id", "v", "Name", "k", "email", "total", "ref", "state")
 _ODD_NAMES = ("a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")
 _TABLES = ("t", "acc", "Orders", "log")
 FEATURES = (
-    "odd names", "collations", "decimal keys", "heap tables", "nonclustered", "partitions", "exchange", "late rows", "swaps", "generated",
-    "generated timestamp", "on update", "add column", "spelled defaults", "odd defaults", "drop column", "change name and type", "modify type",
-    "drop unique", "rename", "rename tables", "like", "second schema", "truncate", "drop table", "odd bytes", "timestamps",
-)  # fmt: skip
+    "odd names",
+    "collations",
+    "decimal keys",
+    "heap tables",
+    "nonclustered",
+    "partitions",
+    "exchange",
+    "late rows",
+    "swaps",
+    "generated",
+    "generated timestamp",
+    "on update",
+    "add column",
+    "spelled defaults",
+    "odd defaults",
+    "drop column",
+    "change name and type",
+    "modify type",
+    "drop unique",
+    "rename",
+    "rename tables",
+    "like",
+    "second schema",
+    "truncate",
+    "drop table",
+    "odd bytes",
+    "timestamps",
+)
 """What may be in a history beside plain tables with plain rows."""
 
 
@@ -59,7 +84,8 @@ class History:
         assert feature in FEATURES, feature
         return feature in self.features
 
-    # --- rows ------------------------------------------------------------------------------------------------------------
+    # --- rows
+    # ------------------------------------------------------------------------------------------------------------
 
     def _write(self, version: int | None = None, only: Table | None = None) -> None:
         transaction = self.upstream.transaction(version)
@@ -68,7 +94,9 @@ class History:
         transaction.commit()
 
     def _change(self, transaction: Any, table: Table) -> None:
-        kind = self.rng.choice(("insert", "insert", "update", "update", "delete", "swap") if table.rows else ("insert",))
+        kind = self.rng.choice(
+            ("insert", "insert", "update", "update", "delete", "swap") if table.rows else ("insert",)
+        )
         if kind == "insert":
             transaction.insert(table, self._values(table))
         elif kind == "delete":
@@ -83,7 +111,11 @@ class History:
 
     def _swap(self, transaction: Any, table: Table) -> None:
         in_handle = table.primary.columns if table.primary and table.clustered else ()
-        keys = [i for i in table.indexes if i.unique and not i.primary and i.columns[0] not in in_handle and i.name not in table.unenforced]
+        keys = [
+            i
+            for i in table.indexes
+            if i.unique and not i.primary and i.columns[0] not in in_handle and i.name not in table.unenforced
+        ]
         if not self.has("swaps") or not keys or len(table.rows) < 2 or table.partitions:
             return
         one, two = self.rng.sample(table.rows, 2)
@@ -102,7 +134,8 @@ class History:
             value = value if abs(value) < 100 else Decimal(f"{7:.{column.kind.decimal}f}")
         return value
 
-    # --- tables ----------------------------------------------------------------------------------------------------------
+    # --- tables
+    # ----------------------------------------------------------------------------------------------------------
 
     def _table(self, suits: Callable[[Table], bool] = lambda table: True) -> Table:
         found = [t for t in self.upstream.tables.values() if suits(t)]
@@ -136,7 +169,9 @@ class History:
         retyped = self.has("change name and type") or self.has("modify type")
         for number in range(rng.randint(2, 5)):
             name = self._new_name(_NAMES, [c.name for c in columns])
-            kind = self._kind(kinds.KEYS if number < 2 else kinds.CONVERTIBLE if retyped and rng.random() < 0.6 else kinds.PLAIN)
+            kind = self._kind(
+                kinds.KEYS if number < 2 else kinds.CONVERTIBLE if retyped and rng.random() < 0.6 else kinds.PLAIN
+            )
             columns.append(Column(number + 1, name, kind, nullable=number > 0))
         table = Table(up.new_id(), self._schema, self._new_name(_TABLES, names), columns)
         if self.has("partitions") and rng.random() < 0.5:
@@ -195,22 +230,34 @@ class History:
             table.columns.append(Column(number, self._new_name(("changed",), names), kinds.TIMESTAMP, on_update=True))
         table.max_column = number
 
-    # --- schema changes --------------------------------------------------------------------------------------------------
+    # --- schema changes
+    # --------------------------------------------------------------------------------------------------
 
     def _ddl(self) -> None:
         steps: list[Callable[[], None]] = [self._add_index]
         for feature, step in (
-            ("add column", self._add_column), ("drop column", self._drop_column), ("change name and type", self._change_name_and_type),
-            ("modify type", self._modify_type), ("drop unique", self._drop_unique), ("rename", self._rename),
-            ("rename tables", self._rename_tables), ("like", self._like), ("truncate", self._truncate), ("drop table", self._drop),
-            ("exchange", self._exchange), ("late rows", self._drop_partition), ("partitions", self._create),
-        ):  # fmt: skip
+            ("add column", self._add_column),
+            ("drop column", self._drop_column),
+            ("change name and type", self._change_name_and_type),
+            ("modify type", self._modify_type),
+            ("drop unique", self._drop_unique),
+            ("rename", self._rename),
+            ("rename tables", self._rename_tables),
+            ("like", self._like),
+            ("truncate", self._truncate),
+            ("drop table", self._drop),
+            ("exchange", self._exchange),
+            ("late rows", self._drop_partition),
+            ("partitions", self._create),
+        ):
             if self.has(feature):
                 steps += [step, step]
         self.rng.choice(steps)()
 
     def _alter(self, table: Table, kind: int, text: str) -> Any:
-        return self.upstream.job(kind, f"ALTER TABLE {self._as_named(table)} {text}", schema_id=table.schema_id, table_id=table.id)
+        return self.upstream.job(
+            kind, f"ALTER TABLE {self._as_named(table)} {text}", schema_id=table.schema_id, table_id=table.id
+        )
 
     def _as_named(self, table: Table) -> str:
         return quoted(table.name)
@@ -221,10 +268,17 @@ class History:
         if not suits:
             return
         column = self.rng.choice(suits)
-        index = Index(table.max_index + 1, f"i{table.max_index + 1}", (column.name,), unique=self.rng.random() < 0.5 and not table.partitions)
+        index = Index(
+            table.max_index + 1,
+            f"i{table.max_index + 1}",
+            (column.name,),
+            unique=self.rng.random() < 0.5 and not table.partitions,
+        )
         if index.unique and table.has_twins(index, self.upstream.new_collation):
             return
-        job = self._alter(table, 7, f"ADD {'UNIQUE ' if index.unique else ''}INDEX {quoted(index.name)}({quoted(column.name)})")
+        job = self._alter(
+            table, 7, f"ADD {'UNIQUE ' if index.unique else ''}INDEX {quoted(index.name)}({quoted(column.name)})"
+        )
         table.indexes.append(index)
         table.max_index = index.id
         for _ in range(3):
@@ -242,7 +296,9 @@ class History:
                 default = b"plain"
         if kind.family == "date" and default and self.has("spelled defaults"):
             spelled = "-".join(str(int(part)) for part in default.split("-"))
-        column = Column(table.max_column + 1, name, kind, default is None or rng.random() < 0.5, default, default, spelled)
+        column = Column(
+            table.max_column + 1, name, kind, default is None or rng.random() < 0.5, default, default, spelled
+        )
         text = column.sql() if spelled is None else column.sql().replace(default, spelled)
         at = rng.randint(0, len(table.columns))
         place = "" if at == len(table.columns) else f" AFTER {quoted(table.columns[at - 1].name)}" if at else " FIRST"
@@ -258,7 +314,12 @@ class History:
     def _drop_column(self) -> None:
         table = self._table()
         used = {name for index in table.indexes for name in index.columns} | {table.by}
-        used |= {c.name for c in table.columns for g in table.columns if g.generated and quoted(c.name) in g.generated.expression}
+        used |= {
+            c.name
+            for c in table.columns
+            for g in table.columns
+            if g.generated and quoted(c.name) in g.generated.expression
+        }
         free = [c for c in table.columns if c.name not in used]
         if not free or len(table.columns) < 3:
             return
@@ -282,16 +343,28 @@ class History:
     def _retype(self, named: Callable[[Table, Column], str]) -> None:
         table, rng = self._table(), self.rng
         used = {name for index in table.indexes for name in index.columns} | {table.by}
-        used |= {c.name for c in table.columns for g in table.columns if g.generated and quoted(c.name) in g.generated.expression}
+        used |= {
+            c.name
+            for c in table.columns
+            for g in table.columns
+            if g.generated and quoted(c.name) in g.generated.expression
+        }
         choices = [
-            (column, to, value) for column in table.columns if column.name not in used and not column.generated and not column.on_update
-            for suits, to, value in kinds.CONVERSIONS if suits(column.kind)
-        ]  # fmt: skip
+            (column, to, value)
+            for column in table.columns
+            if column.name not in used and not column.generated and not column.on_update
+            for suits, to, value in kinds.CONVERSIONS
+            if suits(column.kind)
+        ]
         if not choices:
             return
         column, to, value = rng.choice(choices)
         new = Column(table.max_column + 1, named(table, column), to, column.nullable)
-        verb = f"MODIFY COLUMN {new.sql()}" if new.name == column.name else f"CHANGE COLUMN {quoted(column.name)} {new.sql()}"
+        verb = (
+            f"MODIFY COLUMN {new.sql()}"
+            if new.name == column.name
+            else f"CHANGE COLUMN {quoted(column.name)} {new.sql()}"
+        )
         job = self._alter(table, 12, verb)
         table.columns[table.columns.index(column)] = new
         table.max_column = new.id
@@ -323,7 +396,9 @@ class History:
     def _rename(self) -> None:
         table = self._table()
         name = self._new_name(_TABLES, [t.name for t in self.upstream.tables.values()])
-        job = self.upstream.job(14, f"RENAME TABLE {quoted(table.name)} TO {quoted(name)}", schema_id=table.schema_id, table_id=table.id)
+        job = self.upstream.job(
+            14, f"RENAME TABLE {quoted(table.name)} TO {quoted(name)}", schema_id=table.schema_id, table_id=table.id
+        )
         table.name = name
         job.finish(table)
 
@@ -335,7 +410,9 @@ class History:
         schemas = self.upstream.schemas
         a, b = (f"{quoted(schemas[t.schema_id])}.{quoted(t.name)}" for t in (one, two))
         between = f"{quoted(schemas[one.schema_id])}.`tmp`"
-        job = self.upstream.job(47, f"RENAME TABLE {a} TO {between}, {b} TO {a}, {between} TO {b}", schema_id=one.schema_id, table_id=one.id)
+        job = self.upstream.job(
+            47, f"RENAME TABLE {a} TO {between}, {b} TO {a}, {between} TO {b}", schema_id=one.schema_id, table_id=one.id
+        )
         first, last = one.shape(), one
         first.name = "tmp"
         one.name, two.name, one.schema_id, two.schema_id = two.name, one.name, two.schema_id, one.schema_id
@@ -355,7 +432,9 @@ class History:
 
     def _truncate(self) -> None:
         table = self._table()
-        job = self.upstream.job(11, f"TRUNCATE TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id)
+        job = self.upstream.job(
+            11, f"TRUNCATE TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id
+        )
         del self.upstream.tables[table.id]
         table.id = self.upstream.new_id()
         table.partitions = [replace(p, id=self.upstream.new_id()) for p in table.partitions]
@@ -371,17 +450,27 @@ class History:
         del self.upstream.tables[table.id]
         job.finish(table, schema_state=0)
 
-    # --- partitions ------------------------------------------------------------------------------------------------------
+    # --- partitions
+    # ------------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """A table of the same columns, filled, changes places with a partition: hidden row ids come twice from now on."""
+        """A table of the same columns, filled, changes places with a partition: hidden row ids come
+        twice from now on.
+        """
         tables = [t for t in self.upstream.tables.values() if t.partitions]
         if not tables:
             return
         table, up = self.rng.choice(tables), self.upstream
         if any(index.unique for index in table.indexes if not index.primary):
             return
-        other = replace(table.shape(), id=up.new_id(), partitions=[], by="", next_rowid=1, name=self._new_name(_TABLES, [t.name for t in up.tables.values()]))
+        other = replace(
+            table.shape(),
+            id=up.new_id(),
+            partitions=[],
+            by="",
+            next_rowid=1,
+            name=self._new_name(_TABLES, [t.name for t in up.tables.values()]),
+        )
         create_table(up, other)
         place = self.rng.randrange(len(table.partitions))
         partition = table.partitions[place]
@@ -422,7 +511,9 @@ class History:
         partition = table.partitions[place]
         drop = self.rng.random() < 0.5
         old_version = up.version
-        job = self._alter(table, 20 if drop else 23, f"{'DROP' if drop else 'TRUNCATE'} PARTITION {quoted(partition.name)}")
+        job = self._alter(
+            table, 20 if drop else 23, f"{'DROP' if drop else 'TRUNCATE'} PARTITION {quoted(partition.name)}"
+        )
         gone = [row for row in table.rows if row.partition == partition.id]
         if drop:
             version = job.state()

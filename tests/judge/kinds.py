@@ -1,7 +1,7 @@
 """Column types: how a value is made, written into a row, written in SQL, compared upstream, and read back downstream.
 
-Values of the model: int (integers, YEAR, BIT), Decimal, float, bytes (text and binary alike), str (dates and times, ENUM, SET), JSON
-documents as Python objects. None is NULL.
+Values of the model: int (integers, YEAR, BIT), Decimal, float, bytes (text and binary alike), str (dates and times,
+ENUM, SET), JSON documents as Python objects. None is NULL.
 """
 
 from __future__ import annotations
@@ -18,13 +18,46 @@ from typing import Any
 from tests.judge import wire
 
 NOT_NULL, PRIMARY, UNSIGNED, BINARY = 1, 2, 32, 128
-_WORDS = (b"", b"a", b"A", b"a ", b"aa", b"b", b"Zz", b"'", b'"', b"\\", b"\\'", b"%s", b"%", b"\0", b"\n", b"\x1a", b"\t", b"`", b"--", b"x'y\\")
+_WORDS = (
+    b"",
+    b"a",
+    b"A",
+    b"a ",
+    b"aa",
+    b"b",
+    b"Zz",
+    b"'",
+    b'"',
+    b"\\",
+    b"\\'",
+    b"%s",
+    b"%",
+    b"\0",
+    b"\n",
+    b"\x1a",
+    b"\t",
+    b"`",
+    b"--",
+    b"x'y\\",
+)
 _WIDE = ("é", "É", "ß", "日本", "😀", "ı")
 _CASELESS = ("日本", "😀")
 _EXACT = Context(prec=100)
 _DAYS = ("2020-01-01", "1999-12-31", "2024-02-29", "2021-07-15")
 _CLOCKS = ("00:00:00", "12:34:56", "23:59:59", "20:00:00")
-_DOCUMENTS: tuple[Any, ...] = (1, -7, "a", "it's", 'q"\\', [], {}, [1, "x", None], {"a": 1, "b": [True, {"c": "'"}]}, True, "2020")
+_DOCUMENTS: tuple[Any, ...] = (
+    1,
+    -7,
+    "a",
+    "it's",
+    'q"\\',
+    [],
+    {},
+    [1, "x", None],
+    {"a": 1, "b": [True, {"c": "'"}]},
+    True,
+    "2020",
+)
 
 
 @dataclass(frozen=True)
@@ -118,9 +151,16 @@ class Kind:
     def type_info(self, flags: int) -> dict[str, Any]:
         """FieldType as JSON."""
         return {
-            "Tp": self.tp, "Flag": self.flag | flags, "Flen": self.flen, "Decimal": self.decimal, "Charset": self.charset,
-            "Collate": self.collate, "Elems": list(self.elems) or None, "ElemsIsBinaryLit": None, "Array": False,
-        }  # fmt: skip
+            "Tp": self.tp,
+            "Flag": self.flag | flags,
+            "Flen": self.flen,
+            "Decimal": self.decimal,
+            "Charset": self.charset,
+            "Collate": self.collate,
+            "Elems": list(self.elems) or None,
+            "ElemsIsBinaryLit": None,
+            "Array": False,
+        }
 
 
 def _exact(value: Decimal) -> Decimal:
@@ -216,12 +256,20 @@ def _int(name: str, tp: int, flen: int, flag: int = 0) -> Kind:
 
 def varchar(size: int, charset: str = "utf8mb4", collate: str = "utf8mb4_bin") -> Kind:
     """VARCHAR(size)."""
-    more = "" if (charset, collate) == ("utf8mb4", "utf8mb4_bin") else f" CHARACTER SET {charset.upper()} COLLATE {collate}"
+    more = (
+        ""
+        if (charset, collate) == ("utf8mb4", "utf8mb4_bin")
+        else f" CHARACTER SET {charset.upper()} COLLATE {collate}"
+    )
     return Kind("text", f"VARCHAR({size}){more}", 15, size, 0, 0, charset, collate)
 
 
 INT, BIGINT, UBIGINT = _int("INT", 3, 11), _int("BIGINT", 8, 20), _int("BIGINT", 8, 20, UNSIGNED)
-DATE, DATETIME, YEAR = Kind("date", "DATE", 10, 10, 0, BINARY), Kind("datetime", "DATETIME", 12, 19, 0, BINARY), Kind("year", "YEAR", 13, 4, 0, 224)
+DATE, DATETIME, YEAR = (
+    Kind("date", "DATE", 10, 10, 0, BINARY),
+    Kind("datetime", "DATETIME", 12, 19, 0, BINARY),
+    Kind("year", "YEAR", 13, 4, 0, 224),
+)
 TIMESTAMP = Kind("timestamp", "TIMESTAMP", 7, 19, 0, BINARY)
 FLOAT, DOUBLE = Kind("float", "FLOAT", 4, 12, -1, BINARY), Kind("double", "DOUBLE", 5, 22, -1, BINARY)
 JSON = Kind("json", "JSON", 0xF5, 4294967295, 0, BINARY)
@@ -240,18 +288,50 @@ def decimal(precision: int, fraction: int) -> Kind:
 
 
 KEYS = (
-    INT, BIGINT, UBIGINT, decimal(20, 0), decimal(30, 10), varchar(20), varchar(20, "utf8mb4", "utf8mb4_general_ci"), DATETIME, DATE,
-    Kind("bytes", "VARBINARY(12)", 15, 12, 0, BINARY), Kind("datetime", "DATETIME(3)", 12, 23, 3, BINARY), TIMESTAMP, _int("TINYINT", 1, 4), YEAR,
-)  # fmt: skip
+    INT,
+    BIGINT,
+    UBIGINT,
+    decimal(20, 0),
+    decimal(30, 10),
+    varchar(20),
+    varchar(20, "utf8mb4", "utf8mb4_general_ci"),
+    DATETIME,
+    DATE,
+    Kind("bytes", "VARBINARY(12)", 15, 12, 0, BINARY),
+    Kind("datetime", "DATETIME(3)", 12, 23, 3, BINARY),
+    TIMESTAMP,
+    _int("TINYINT", 1, 4),
+    YEAR,
+)
 """Types of key columns."""
 
 PLAIN = (
-    *KEYS, _int("SMALLINT", 2, 6), _int("MEDIUMINT", 9, 9), _int("INT", 3, 10, UNSIGNED), decimal(8, 3), decimal(65, 30), FLOAT, DOUBLE, TEXT, BLOB, ENUM, SET,
-    JSON, Kind("bit", "BIT(6)", 16, 6, 0, UNSIGNED), Kind("bit", "BIT(40)", 16, 40, 0, UNSIGNED),
-    Kind("timestamp", "TIMESTAMP(6)", 7, 26, 6, BINARY), Kind("time", "TIME", 11, 10, 0, BINARY), Kind("time", "TIME(6)", 11, 17, 6, BINARY),
-    Kind("text", "CHAR(9)", 254, 9, 0, 0, "utf8mb4", "utf8mb4_bin"), Kind("bytes", "BINARY(5)", 254, 5, 0, BINARY),
-    varchar(20, "latin1", "latin1_bin"), varchar(20, "ascii", "ascii_bin"), DIGITS, DAYS, DOCUMENTS,
-)  # fmt: skip
+    *KEYS,
+    _int("SMALLINT", 2, 6),
+    _int("MEDIUMINT", 9, 9),
+    _int("INT", 3, 10, UNSIGNED),
+    decimal(8, 3),
+    decimal(65, 30),
+    FLOAT,
+    DOUBLE,
+    TEXT,
+    BLOB,
+    ENUM,
+    SET,
+    JSON,
+    Kind("bit", "BIT(6)", 16, 6, 0, UNSIGNED),
+    Kind("bit", "BIT(40)", 16, 40, 0, UNSIGNED),
+    Kind("timestamp", "TIMESTAMP(6)", 7, 26, 6, BINARY),
+    Kind("time", "TIME", 11, 10, 0, BINARY),
+    Kind("time", "TIME(6)", 11, 17, 6, BINARY),
+    Kind("text", "CHAR(9)", 254, 9, 0, 0, "utf8mb4", "utf8mb4_bin"),
+    Kind("bytes", "BINARY(5)", 254, 5, 0, BINARY),
+    varchar(20, "latin1", "latin1_bin"),
+    varchar(20, "ascii", "ascii_bin"),
+    DIGITS,
+    DAYS,
+    DOCUMENTS,
+)
 """Types of all columns."""
 
 
@@ -277,8 +357,9 @@ CONVERSIONS: tuple[tuple[Callable[[Kind], bool], Kind, Callable[[Any], Any]], ..
     (lambda k: k.family == "enum", JSON, str),
     (lambda k: k.family == "decimal", varchar(90), lambda v: str(v).encode()),
 )
-"""Changes of a column's type that TiDB does by writing every row anew: which types, to which, and the new value. Only such whose result
-was seen in recordings of a real TiDB or follows from its documentation beyond doubt."""
+"""Changes of a column's type that TiDB does by writing every row anew: which types, to which, and the new value. Only
+such whose result was seen in recordings of a real TiDB or follows from its documentation beyond doubt.
+"""
 
 CONVERTIBLE = tuple(kind for kind in PLAIN if any(suits(kind) for suits, _, _ in CONVERSIONS))
 """Types that `CONVERSIONS` has something for."""

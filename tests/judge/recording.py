@@ -24,7 +24,14 @@ def write(upstream: Upstream, folder: Path) -> None:
         for key, value in _meta(upstream):
             lines.write(json.dumps({"key": key.hex(), "value": value.hex()}) + "\n")
     count = len(upstream.binlogs) // 2
-    about = {"name": folder.name, "cluster_id": CLUSTER_ID, "prewrite": count, "commit": count, "rollback": 0, "dropped": []}
+    about = {
+        "name": folder.name,
+        "cluster_id": CLUSTER_ID,
+        "prewrite": count,
+        "commit": count,
+        "rollback": 0,
+        "dropped": [],
+    }
     (folder / "recording.json").write_text(json.dumps(about))
 
 

@@ -1,4 +1,6 @@
-"""Tables of the model: columns, indexes, partitions and rows in plain Python, and the TableInfo that TiDB would keep of them."""
+"""Tables of the model: columns, indexes, partitions and rows in plain Python, and the TableInfo that TiDB would keep of
+them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Generated:
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `default` and `origin` are values; `spelled` is how the origin default stands in TiDB's documents, if not plainly."""
+    """A column. `default` and `origin` are values; `spelled` is how the origin default stands in TiDB's documents, if
+    not plainly.
+    """
 
     id: int
     name: str
@@ -50,7 +54,9 @@ class Column:
         """The definition in TiDB's normal form."""
         text = f"{quoted(self.name)} {self.kind.sql}"
         if self.generated:
-            text += f" GENERATED ALWAYS AS({self.generated.expression}) {'STORED' if self.generated.stored else 'VIRTUAL'}"
+            text += (
+                f" GENERATED ALWAYS AS({self.generated.expression}) {'STORED' if self.generated.stored else 'VIRTUAL'}"
+            )
         if not self.nullable:
             text += " NOT NULL"
         elif self.kind.family == "timestamp":
@@ -67,12 +73,24 @@ class Column:
         origin, origin_bit = self.kind.default(self.origin)
         flags = (0 if self.nullable else NOT_NULL) | (PRIMARY if primary else 0) | (8192 if self.on_update else 0)
         return {
-            "id": self.id, "name": named(self.name), "offset": offset, "origin_default": self.spelled or origin,
-            "origin_default_bit": origin_bit, "default": "CURRENT_TIMESTAMP" if self.on_update else default, "default_bit": default_bit,
-            "default_is_expr": False, "generated_expr_string": self.generated.expression if self.generated else "",
-            "generated_stored": bool(self.generated and self.generated.stored), "dependences": None, "type": self.kind.type_info(flags),
-            "state": 5, "comment": "", "hidden": False, "change_state_info": None, "version": 2,
-        }  # fmt: skip
+            "id": self.id,
+            "name": named(self.name),
+            "offset": offset,
+            "origin_default": self.spelled or origin,
+            "origin_default_bit": origin_bit,
+            "default": "CURRENT_TIMESTAMP" if self.on_update else default,
+            "default_bit": default_bit,
+            "default_is_expr": False,
+            "generated_expr_string": self.generated.expression if self.generated else "",
+            "generated_stored": bool(self.generated and self.generated.stored),
+            "dependences": None,
+            "type": self.kind.type_info(flags),
+            "state": 5,
+            "comment": "",
+            "hidden": False,
+            "change_state_info": None,
+            "version": 2,
+        }
 
 
 @dataclass(frozen=True)
@@ -172,7 +190,11 @@ class Table:
 
     def fits(self, values: dict[str, Any], new_collation: bool, own: Row | None = None) -> bool:
         """Whether no other row holds the row's unique values."""
-        return all(not self._taken(index, values, new_collation, own) for index in self.indexes if index.unique and index.name not in self.unenforced)
+        return all(
+            not self._taken(index, values, new_collation, own)
+            for index in self.indexes
+            if index.unique and index.name not in self.unenforced
+        )
 
     def _taken(self, index: Index, values: dict[str, Any], new_collation: bool, own: Row | None) -> bool:
         kinds = [self.column(name).kind for name in index.columns]
@@ -180,7 +202,10 @@ class Table:
         if any(values[name] is None for name in index.columns):
             return False
         ids = [self.column(name).id for name in index.columns]
-        return any(row is not own and [kind.key(row.values[i], new_collation) for kind, i in zip(kinds, ids)] == mine for row in self.rows)
+        return any(
+            row is not own and [kind.key(row.values[i], new_collation) for kind, i in zip(kinds, ids)] == mine
+            for row in self.rows
+        )
 
     def has_twins(self, index: Index, new_collation: bool) -> bool:
         """Whether a unique index can't be made for rows that are equal there."""
@@ -205,12 +230,18 @@ class Table:
                         in_handle.add(column.id)
             case _:
                 out = wire.integer(row.handle)
-        left_out = {c.id for c in self.stored if row.values[c.id] is None and c.default is None and c.origin is None and not c.on_update}
+        left_out = {
+            c.id
+            for c in self.stored
+            if row.values[c.id] is None and c.default is None and c.origin is None and not c.on_update
+        }
         return out + (self._pairs(row, [c for c in self.stored if c.id not in in_handle | left_out]) or wire.NIL)
 
     def image(self, row: Row) -> bytes:
         """The row as in `deleted_rows` and in each half of `updated_rows`."""
-        return self._pairs(row, self.stored) + (wire.integer(ROWID) + wire.integer(row.handle) if self.handle_kind == "heap" else b"")
+        return self._pairs(row, self.stored) + (
+            wire.integer(ROWID) + wire.integer(row.handle) if self.handle_kind == "heap" else b""
+        )
 
     @staticmethod
     def _pairs(row: Row, columns: list[Column]) -> bytes:
@@ -231,37 +262,97 @@ class Table:
         handle, primary = self.handle_kind, self.primary
         keys = set(primary.columns) if primary else set()
         indexes = [
-            {"id": i.id, "idx_name": named(i.name), "tbl_name": named(""), "state": 5, "backfill_state": 0, "comment": "", "index_type": 1,
-             "is_unique": i.unique, "is_primary": i.primary, "is_invisible": False, "is_global": False, "mv_index": False,
-             "idx_cols": [{"name": named(c), "offset": offsets[c], "length": -1} for c in i.columns]}
-            for i in self.indexes if not (i.primary and handle == "int")
-        ]  # fmt: skip
+            {
+                "id": i.id,
+                "idx_name": named(i.name),
+                "tbl_name": named(""),
+                "state": 5,
+                "backfill_state": 0,
+                "comment": "",
+                "index_type": 1,
+                "is_unique": i.unique,
+                "is_primary": i.primary,
+                "is_invisible": False,
+                "is_global": False,
+                "mv_index": False,
+                "idx_cols": [{"name": named(c), "offset": offsets[c], "length": -1} for c in i.columns],
+            }
+            for i in self.indexes
+            if not (i.primary and handle == "int")
+        ]
         return {
-            "id": self.id, "name": named(self.name), "charset": "utf8mb4", "collate": "utf8mb4_bin",
-            "cols": [c.info(n, c.name in keys) for n, c in enumerate(self.columns)], "index_info": indexes or None, "constraint_info": None,
-            "fk_info": None, "state": 5, "pk_is_handle": handle == "int", "is_common_handle": handle == "common",
-            "common_handle_version": int(handle == "common"), "comment": "", "auto_inc_id": 0, "auto_id_cache": 0, "auto_rand_id": 0,
-            "max_col_id": self.max_column, "max_idx_id": self.max_index, "max_fk_id": 0, "max_cst_id": 0, "update_timestamp": 1,
-            "ShardRowIDBits": 0, "max_shard_row_id_bits": 0, "auto_random_bits": 0, "auto_random_range_bits": 0, "pre_split_regions": 0,
-            "partition": self._partition_info(), "compression": "", "view": None, "sequence": None, "Lock": None, "version": 5,
-            "tiflash_replica": None, "is_columnar": False, "temp_table_type": 0, "cache_table_status": 0, "policy_ref_info": None,
-            "stats_options": None, "exchange_partition_info": None, "ttl_info": None,
-        }  # fmt: skip
+            "id": self.id,
+            "name": named(self.name),
+            "charset": "utf8mb4",
+            "collate": "utf8mb4_bin",
+            "cols": [c.info(n, c.name in keys) for n, c in enumerate(self.columns)],
+            "index_info": indexes or None,
+            "constraint_info": None,
+            "fk_info": None,
+            "state": 5,
+            "pk_is_handle": handle == "int",
+            "is_common_handle": handle == "common",
+            "common_handle_version": int(handle == "common"),
+            "comment": "",
+            "auto_inc_id": 0,
+            "auto_id_cache": 0,
+            "auto_rand_id": 0,
+            "max_col_id": self.max_column,
+            "max_idx_id": self.max_index,
+            "max_fk_id": 0,
+            "max_cst_id": 0,
+            "update_timestamp": 1,
+            "ShardRowIDBits": 0,
+            "max_shard_row_id_bits": 0,
+            "auto_random_bits": 0,
+            "auto_random_range_bits": 0,
+            "pre_split_regions": 0,
+            "partition": self._partition_info(),
+            "compression": "",
+            "view": None,
+            "sequence": None,
+            "Lock": None,
+            "version": 5,
+            "tiflash_replica": None,
+            "is_columnar": False,
+            "temp_table_type": 0,
+            "cache_table_status": 0,
+            "policy_ref_info": None,
+            "stats_options": None,
+            "exchange_partition_info": None,
+            "ttl_info": None,
+        }
 
     def _partition_info(self) -> dict[str, Any] | None:
         if not self.partitions:
             return None
         definitions = [
-            {"id": p.id, "name": named(p.name), "less_than": [str(p.below)], "in_values": None, "policy_ref_info": None} for p in self.partitions
+            {"id": p.id, "name": named(p.name), "less_than": [str(p.below)], "in_values": None, "policy_ref_info": None}
+            for p in self.partitions
         ]
         return {
-            "type": 1, "expr": quoted(self.by), "columns": None, "enable": True, "definitions": definitions, "adding_definitions": None,
-            "dropping_definitions": None, "states": None, "num": len(definitions), "ddl_state": 0,
-        }  # fmt: skip
+            "type": 1,
+            "expr": quoted(self.by),
+            "columns": None,
+            "enable": True,
+            "definitions": definitions,
+            "adding_definitions": None,
+            "dropping_definitions": None,
+            "states": None,
+            "num": len(definitions),
+            "ddl_state": 0,
+        }
 
     def shape(self) -> Table:
         """The same table without rows."""
-        return replace(self, columns=list(self.columns), indexes=list(self.indexes), partitions=list(self.partitions), rows=[], unenforced=set())
+        return replace(
+            self,
+            columns=list(self.columns),
+            indexes=list(self.indexes),
+            partitions=list(self.partitions),
+            rows=[],
+            unenforced=set(),
+        )
 
     def shown(self) -> Iterator[tuple[Any, ...]]:
         """Every row so that equal ones are equal."""

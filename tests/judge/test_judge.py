@@ -1,4 +1,6 @@
-"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does for hours, always the same here."""
+"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does for hours, always the
+same here.
+"""
 
 from __future__ import annotations
 
@@ -40,5 +42,7 @@ def test_a_history_ends_so_however_often_the_process_is_killed_and_whichever_mod
     seed: int,
 ) -> None:
     upstream = History(random.Random(seed)).grow(20)
-    verdict = judge(upstream, mariadb_server, tmp_path, ("atomic", "parallel")[seed % 2], random.Random(seed), kills=0.7)
+    verdict = judge(
+        upstream, mariadb_server, tmp_path, ("atomic", "parallel")[seed % 2], random.Random(seed), kills=0.7
+    )
     assert verdict.good, verdict

@@ -1,7 +1,7 @@
 """A TiDB that keeps its tables in plain Python, and sends binlogs and DDL jobs as a real one does.
 
-Every statement changes the model first and says then what TiDB would have sent. A DDL job takes several schema versions; what other
-sessions write meanwhile is written with the version that they know (`Transaction.version`).
+Every statement changes the model first and says then what TiDB would have sent. A DDL job takes several schema
+versions; what other sessions write meanwhile is written with the version that they know (`Transaction.version`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,21 @@ class _Mutation:
 
     def to_bytes(self, table_id: int) -> bytes:
         out = wire.field(1, table_id)
-        out += b"".join(wire.field(2, row) for row in self.inserted) + b"".join(wire.field(3, row) for row in self.updated)
-        return out + b"".join(wire.field(6, row) for row in self.deleted) + b"".join(wire.field(7, kind) for kind in self.sequence)
+        out += b"".join(wire.field(2, row) for row in self.inserted) + b"".join(
+            wire.field(3, row) for row in self.updated
+        )
+        return (
+            out
+            + b"".join(wire.field(6, row) for row in self.deleted)
+            + b"".join(wire.field(7, kind) for kind in self.sequence)
+        )
 
 
 @dataclass
 class Upstream:
-    """`new_collation`: whether collations mean anything (False: clusters bootstrapped before TiDB 6.0). `binlogs`: what TiDB sent to its
-    pump, in order. `jobs`: the DDL job history."""
+    """`new_collation`: whether collations mean anything (False: clusters bootstrapped before TiDB 6.0). `binlogs`: what
+    TiDB sent to its pump, in order. `jobs`: the DDL job history.
+    """
 
     rng: random.Random
     new_collation: bool = True
@@ -78,7 +85,9 @@ class Upstream:
 
     def state(self) -> State:
         """What a downstream shall hold now."""
-        return {self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown())) for t in self.tables.values()}
+        return {
+            self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown())) for t in self.tables.values()
+        }
 
     def note(self) -> None:
         """Keep the present state, to be compared at the last commit's timestamp."""
@@ -106,7 +115,9 @@ class Transaction:
         self._mutations: dict[int, _Mutation] = {}
 
     def insert(self, table: Table, values: dict[str, Any], partition: int | None = None) -> bool:
-        """INSERT; False if a unique key or the partitions refuse it. `partition`: where a session with another schema puts it."""
+        """INSERT; False if a unique key or the partitions refuse it. `partition`: where a session with another schema
+        puts it.
+        """
         values = table.with_generated(values)
         place = table.place(values) if partition is None else partition
         if place is None or not table.fits(values, self._upstream.new_collation):
@@ -123,7 +134,9 @@ class Transaction:
         self.log_delete(table, row)
 
     def update(self, table: Table, row: Row, values: dict[str, Any]) -> bool:
-        """UPDATE; False if a unique key or the partitions refuse it. A changed handle or partition is a DELETE and an INSERT."""
+        """UPDATE; False if a unique key or the partitions refuse it. A changed handle or partition is a DELETE and an
+        INSERT.
+        """
         old = table.named_values(row)
         new = table.with_generated(old | values)
         place = table.place(new)
@@ -147,7 +160,9 @@ class Transaction:
         before = table.image(one), table.image(two)
         one.values[column], two.values[column] = two.values[column], one.values[column]
         for row, image in zip((one, two), before):
-            row.values.update({c.id: v for c in table.columns for v in [table.with_generated(table.named_values(row))[c.name]]})
+            row.values.update(
+                {c.id: v for c in table.columns for v in [table.with_generated(table.named_values(row))[c.name]]}
+            )
             self._log_update(table, image, row)
 
     def _log_update(self, table: Table, before: bytes, row: Row) -> None:
@@ -157,7 +172,10 @@ class Transaction:
         self._tell("update to", table, row)
 
     def _tell(self, what: str, table: Table, row: Row) -> None:
-        text = f"  {what} {table.name} (id {table.id}), schema version {self.version}: {table.named_values(row)}, row id {row.handle}"
+        text = (
+            f"  {what} {table.name} (id {table.id}), schema version {self.version}: {table.named_values(row)}, row id"
+            f" {row.handle}"
+        )
         self._upstream.story.append(text)
 
     def log_insert(self, table: Table, row: Row) -> None:
@@ -194,7 +212,14 @@ class DdlJob:
     """A DDL job: `state` moves it on by one schema version, `finish` puts it into history and sends its binlog."""
 
     def __init__(
-        self, upstream: Upstream, kind: int, query: str, schema_id: int, table_id: int, typed: str = "", zone: tuple[str, int] = ("UTC", 0)
+        self,
+        upstream: Upstream,
+        kind: int,
+        query: str,
+        schema_id: int,
+        table_id: int,
+        typed: str = "",
+        zone: tuple[str, int] = ("UTC", 0),
     ) -> None:
         """`query`: TiDB's normal form; `typed`: what the user wrote, if different."""
         self._upstream = upstream
@@ -209,36 +234,81 @@ class DdlJob:
         upstream = self._upstream
         upstream.version += 1
         upstream.diffs[upstream.version] = {
-            "version": upstream.version, "type": self._kind, "schema_id": self._schema_id, "table_id": self._table_id, "old_table_id": 0,
-            "old_schema_id": 0, "regenerate_schema_map": False, "affected_options": None,
-        }  # fmt: skip
+            "version": upstream.version,
+            "type": self._kind,
+            "schema_id": self._schema_id,
+            "table_id": self._table_id,
+            "old_table_id": 0,
+            "old_schema_id": 0,
+            "regenerate_schema_map": False,
+            "affected_options": None,
+        }
         return upstream.version
 
     def announce(self, schema_state: int) -> None:
         """The extra binlog in the midst of DROP COLUMN."""
         self._send(schema_state)
 
-    def finish(self, table: Table | None = None, *, schema: dict[str, Any] | None = None, tables: list[Table] | None = None,
-               args: Any = None, schema_state: int = 5) -> None:  # fmt: skip
+    def finish(
+        self,
+        table: Table | None = None,
+        *,
+        schema: dict[str, Any] | None = None,
+        tables: list[Table] | None = None,
+        args: Any = None,
+        schema_state: int = 5,
+    ) -> None:
         """The last state: `table` as the job leaves it, or `schema` (DBInfo), or several `tables`."""
         upstream = self._upstream
         self.state()
         infos = [t.info() for t in tables or ()]
         info = table.info() if table else infos[-1] if infos else None
         finished = self._send(schema_state)
-        upstream.story.append(f"job {self._id}, schema version {upstream.version}, table {self._table_id}, at {finished}: {self._query}")
+        upstream.story.append(
+            f"job {self._id}, schema version {upstream.version}, table {self._table_id}, at {finished}: {self._query}"
+        )
         name = info["name"]["L"] if info else ""
-        upstream.jobs.append({
-            "id": self._id, "type": self._kind, "schema_id": self._schema_id, "table_id": self._table_id,
-            "schema_name": upstream.schemas.get(self._schema_id, "").lower(), "table_name": name, "state": 6, "warning": None, "err": None,
-            "err_count": 0, "row_count": 0, "raw_args": args, "schema_state": schema_state, "snapshot_ver": 0,
-            "real_start_ts": self._start_ts, "start_ts": self._start_ts, "dependency_id": 0, "query": self._typed, "version": 1,
-            "reorg_meta": {"sql_mode": _SQL_MODE, "warnings": {}, "warnings_count": {},
-                           "location": {"name": self._zone[0], "offset": self._zone[1]}, "reorg_tp": 1, "is_dist_reorg": False},
-            "multi_schema_info": None, "priority": 0, "seq_num": len(upstream.jobs) + 1,
-            "binlog": {"SchemaVersion": upstream.version, "DBInfo": schema, "TableInfo": info, "FinishedTS": finished + 1,
-                       "MultipleTableInfos": infos or None},
-        })  # fmt: skip
+        upstream.jobs.append(
+            {
+                "id": self._id,
+                "type": self._kind,
+                "schema_id": self._schema_id,
+                "table_id": self._table_id,
+                "schema_name": upstream.schemas.get(self._schema_id, "").lower(),
+                "table_name": name,
+                "state": 6,
+                "warning": None,
+                "err": None,
+                "err_count": 0,
+                "row_count": 0,
+                "raw_args": args,
+                "schema_state": schema_state,
+                "snapshot_ver": 0,
+                "real_start_ts": self._start_ts,
+                "start_ts": self._start_ts,
+                "dependency_id": 0,
+                "query": self._typed,
+                "version": 1,
+                "reorg_meta": {
+                    "sql_mode": _SQL_MODE,
+                    "warnings": {},
+                    "warnings_count": {},
+                    "location": {"name": self._zone[0], "offset": self._zone[1]},
+                    "reorg_tp": 1,
+                    "is_dist_reorg": False,
+                },
+                "multi_schema_info": None,
+                "priority": 0,
+                "seq_num": len(upstream.jobs) + 1,
+                "binlog": {
+                    "SchemaVersion": upstream.version,
+                    "DBInfo": schema,
+                    "TableInfo": info,
+                    "FinishedTS": finished + 1,
+                    "MultipleTableInfos": infos or None,
+                },
+            }
+        )
 
     def _send(self, schema_state: int) -> int:
         key = wire.field(4, b"m" + self._id.to_bytes(8, "big"))
@@ -248,7 +318,14 @@ class DdlJob:
 
 def schema_info(schema_id: int, name: str) -> dict[str, Any]:
     """DBInfo as JSON."""
-    return {"id": schema_id, "db_name": named(name), "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5, "policy_ref_info": None}
+    return {
+        "id": schema_id,
+        "db_name": named(name),
+        "charset": "utf8mb4",
+        "collate": "utf8mb4_bin",
+        "state": 5,
+        "policy_ref_info": None,
+    }
 
 
 def create_schema(upstream: Upstream, name: str) -> int:

@@ -26,8 +26,9 @@ _PATIENCE_S = 120
 
 @dataclass(frozen=True)
 class Verdict:
-    """`differences`: what the downstream holds otherwise though the pipeline said it was done. `stopped`: the error with which the
-    pipeline refused to go on, "" if it didn't. `ts`: the moment compared."""
+    """`differences`: what the downstream holds otherwise though the pipeline said it was done. `stopped`: the error
+    with which the pipeline refused to go on, "" if it didn't. `ts`: the moment compared.
+    """
 
     differences: tuple[str, ...] = ()
     stopped: str = ""
@@ -40,9 +41,13 @@ class Verdict:
         return not self.differences and not self.stopped
 
 
-def judge(upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0) -> Verdict:
-    """Land the history in windows of a random size and apply it in `mode` to each noted moment. `kills`: how likely an attempt is to be
-    killed; after a kill the other mode may go on. A refusal is met with two more attempts, as a scheduler would."""
+def judge(
+    upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0
+) -> Verdict:
+    """Land the history in windows of a random size and apply it in `mode` to each noted moment. `kills`: how likely an
+    attempt is to be killed; after a kill the other mode may go on. A refusal is met with two more attempts, as a
+    scheduler would.
+    """
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
     land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)))
@@ -94,7 +99,10 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
     found = []
     connection = server.connect(conv={}, use_unicode=False, init_command="SET time_zone='+00:00'")
     with connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE TABLE' AND TABLE_SCHEMA NOT IN ({_SYSTEM})")
+        cursor.execute(
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE TABLE' AND"
+            f" TABLE_SCHEMA NOT IN ({_SYSTEM})"
+        )
         there = {f"{schema.decode()}.{name.decode()}" for schema, name in cursor.fetchall()}
         found += [f"{name}: not upstream" for name in sorted(there - state.keys())]
         for name, (columns, rows) in state.items():
@@ -105,14 +113,18 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
             if isinstance(got, str):
                 found.append(f"{name}: {got}")
             elif got != rows:
-                found.append(f"{name}: missing {list((rows - got).items())[:3]}, too many {list((got - rows).items())[:3]}")
+                found.append(
+                    f"{name}: missing {list((rows - got).items())[:3]}, too many {list((got - rows).items())[:3]}"
+                )
     return found
 
 
 def _read(cursor: Any, name: str, columns: dict[str, Kind]) -> Counter[tuple[Any, ...]] | str:
     schema, _, table = name.partition(".")
     cursor.execute(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s ORDER BY ORDINAL_POSITION", (schema, table)
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s ORDER BY"
+        " ORDINAL_POSITION",
+        (schema, table),
     )
     there = [column.decode() for (column,) in cursor.fetchall()]
     if there != list(columns):

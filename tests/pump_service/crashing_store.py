@@ -1,5 +1,6 @@
-"""Child of test_store_crash: writes transactions, prints the number of each one once it is acknowledged ("12") and what a
-live reader was given ("r<commit_ts>"), purges."""
+"""Child of test_store_crash: writes transactions, prints the number of each one once it is acknowledged ("12") and what
+a live reader was given ("r<commit_ts>"), purges.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A real etcd, a PD in front of it (members, timestamps), and pumps as child processes, for the tests of this folder."""
+"""A real etcd, a PD in front of it (members, timestamps), and pumps as child processes, for the tests of
+this folder.
+"""
 
 from __future__ import annotations
 

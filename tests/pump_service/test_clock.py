@@ -135,12 +135,12 @@ def test_a_mark_of_the_future_is_refused_and_hides_no_commit(site: Site, ahead_s
     )
     lo = site.pd.ts()
     with pytest.raises(grpc.RpcError) as refused:
-        bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo + ahead_s * SECOND, wait_ms=500), timeout=10)
+        bounds(
+            pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo + ahead_s * SECOND, wait_ms=500), timeout=10
+        )
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     _, commit = client.transaction(site.pd, b"seen")
-    found = bounds(
-        pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=5000), timeout=10
-    )
+    found = bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=5000), timeout=10)
     assert found.max_commit_ts >= commit
     assert found.transactions == 1
     client.close()
@@ -161,5 +161,3 @@ def test_a_binlog_that_says_something_twice_is_refused(site: Site, more: bytes) 
     client.write(binlog(1, start, commit))
     assert client.pull_commits(commit - 1, 1)[0].start_ts == start
     client.close()
-
-

@@ -170,18 +170,32 @@ _SETTINGS = [
     ("security.ssl-ca", "ssl-ca", "security.ssl_ca", "", "ca.pem", "ca.pem"),
     ("security.ssl-cert", "ssl-cert", "security.ssl_cert", "", "cert.pem", "cert.pem"),
     ("security.ssl-key", "ssl-key", "security.ssl_key", "", "key.pem", "key.pem"),
-    ("security.cert-allowed-cn", "cert-allowed-cn", "security.cert_allowed_cn", (), "TiDB,drainer", ("TiDB", "drainer")),
+    (
+        "security.cert-allowed-cn",
+        "cert-allowed-cn",
+        "security.cert_allowed_cn",
+        (),
+        "TiDB,drainer",
+        ("TiDB", "drainer"),
+    ),
     ("storage.sync-log", None, "storage.sync_log", True, False, False),
     ("storage.kv_chan_cap", None, "storage.kv_chan_cap", 131_072, 65536, 65536),
     ("storage.slow_write_threshold", None, "storage.slow_write_threshold", 1.0, 2.5, 2.5),
-    ("storage.stop-write-at-available-space", None, "storage.stop_write_at_available_space", 10 << 30, "42 MB", 42 * 10**6),
+    (
+        "storage.stop-write-at-available-space",
+        None,
+        "storage.stop_write_at_available_space",
+        10 << 30,
+        "42 MB",
+        42 * 10**6,
+    ),
     ("storage.kv.block-cache-capacity", None, "storage.kv.block_cache_capacity", 8388608, 1 << 20, 1 << 20),
     ("storage.kv.block-restart-interval", None, "storage.kv.block_restart_interval", 16, 8, 8),
     ("storage.kv.block-size", None, "storage.kv.block_size", 4096, 8192, 8192),
     ("storage.kv.compaction-L0-trigger", None, "storage.kv.compaction_l0_trigger", 8, 4, 4),
     ("storage.kv.compaction-table-size", None, "storage.kv.compaction_table_size", 67108864, 1 << 20, 1 << 20),
     ("storage.kv.write-buffer", None, "storage.kv.write_buffer", 67108864, 1 << 20, 1 << 20),
-]  # fmt: skip
+]
 # Accepted without effect: key in the file, flag, text.
 _IGNORED = [
     ("storage.kv.compaction-total-size", None, 536870912),

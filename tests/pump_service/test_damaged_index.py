@@ -1,4 +1,6 @@
-"""An index whose files were damaged, or that a power cut took a part of: nothing read from it may lack a transaction."""
+"""An index whose files were damaged, or that a power cut took a part of: nothing read from it may lack a
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +189,9 @@ def test_damage_to_the_index_keeps_what_was_purged_purged(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("block", [0, 1, -1])
 def test_a_power_cut_that_takes_a_block_of_the_journal_loses_no_transaction(block: int, tmp_path: Path) -> None:
-    """LevelDB skips a zeroed block without a word, and what was written behind it, the original's pointers among it, stays."""
+    """LevelDB skips a zeroed block without a word, and what was written behind it, the original's pointers among it,
+    stays.
+    """
     options = dataclasses.replace(
         OPTIONS, save_interval_s=0.05, sync_interval_s=3600.0, kv=IndexOptions(write_buffer=64 << 20)
     )

@@ -46,7 +46,9 @@ def damage(path: Path, at: int) -> Callable[[], None]:
 
 
 def strictly(store: Store) -> list[int]:
-    return [ts for batch in store.read_window(0, store.max_commit_ts, strict=True) for ts in batch.column(0).to_pylist()]
+    return [
+        ts for batch in store.read_window(0, store.max_commit_ts, strict=True) for ts in batch.column(0).to_pylist()
+    ]
 
 
 def streamed(store: Store) -> list[int]:
@@ -83,7 +85,9 @@ def test_a_reader_is_never_given_a_hole_and_goes_on_once_the_file_is_restored(
 @pytest.mark.parametrize("when", ["indexed before", "indexed after"])
 @pytest.mark.parametrize("where", [2, 30])
 @pytest.mark.parametrize("which", ["prewrite", "commit"])
-def test_what_an_operator_gives_up_is_left_out_and_nothing_else(tmp_path: Path, which: str, where: int, when: str) -> None:
+def test_what_an_operator_gives_up_is_left_out_and_nothing_else(
+    tmp_path: Path, which: str, where: int, when: str
+) -> None:
     store = Store.open(tmp_path, OPTIONS)
     records = transactions(20)
     write(store, *records)
@@ -217,7 +221,9 @@ def test_a_transaction_that_was_unreadable_as_a_whole_when_it_was_indexed_is_mis
     """Neither its Prewrite nor its Commit leaves a trace in the index."""
     options = dataclasses.replace(OPTIONS, segment_limit=limit)
     store = Store.open(tmp_path, options)
-    records = [record for i in range(20) for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))]
+    records = [
+        record for i in range(20) for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))
+    ]
     for record in records:
         write(store, record)
     settle(store)

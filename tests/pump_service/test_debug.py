@@ -11,7 +11,9 @@ import pytest
 from pump_service import debug
 
 
-@pytest.mark.parametrize("page", [debug.stacks, lambda: debug.profile(0.05, threading.Event())], ids=["stack", "profile"])
+@pytest.mark.parametrize(
+    "page", [debug.stacks, lambda: debug.profile(0.05, threading.Event())], ids=["stack", "profile"]
+)
 def test_no_garbage_is_collected_while_the_threads_are_looked_at(page, monkeypatch):
     """Else the process may stop for good: CPython gh-106883, which Debian 12's 3.11.2 has."""
     collecting = []

@@ -215,8 +215,9 @@ def test_a_read_only_disk_is_refused_by_name_and_left_as_it_was(disk: Callable[.
 
 
 def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> None:
-    """LevelDB's journal then ends in the middle of a record. Had anything been written behind it, LevelDB would skip it at
-    the next start without a word."""
+    """LevelDB's journal then ends in the middle of a record. Had anything been written behind it, LevelDB would skip it
+    at the next start without a word.
+    """
     path = disk(6 << 20)
     (path / "ballast").write_bytes(bytes(3 << 20))
     options = IndexOptions(write_buffer=1 << 20)

@@ -1,5 +1,6 @@
-"""The lane at the level of HTTP/2 frames, against a running pump: what the protocol allows works, what it forbids ends that
-connection and no other."""
+"""The lane at the level of HTTP/2 frames, against a running pump: what the protocol allows works, what it forbids ends
+that connection and no other.
+"""
 
 import os
 import random

@@ -52,7 +52,9 @@ _BUCKETS = {
 
 
 def _parse(text):
-    """Sample -> value as it stands there: `name{a="b",c="d"}`. The library's parser would make other names of counters."""
+    """Sample -> value as it stands there: `name{a="b",c="d"}`. The library's parser would make other
+    names of counters.
+    """
     lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     return {sample: float(value) for sample, value in lines}
 
@@ -180,8 +182,8 @@ def test_a_nearly_full_disk_refuses_transactions_and_probes_in_the_originals_wor
         assert caught.value.code() is grpc.StatusCode.UNKNOWN
         available = caught.value.details().removeprefix("no available space, available: ").split(",")[0]
         limit = 8000 << 50
-        assert caught.value.details() == (
-            f"no available space, available: {available}, StopWriteAtAvailableSpace: {limit}"
+        assert (
+            caught.value.details() == f"no available space, available: {available}, StopWriteAtAvailableSpace: {limit}"
         )
     found = _scrape(pump)
     assert found["binlog_pump_storage_writable"] == 0

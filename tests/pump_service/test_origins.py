@@ -162,7 +162,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdClient]:
 
 
 def test_the_servers_are_those_whose_lease_lives(client: EtcdClient) -> None:
-    info = {"version": "6.6.0", "git_hash": "f4ca082", "status_port": 10080, "deploy_path": "/", "start_timestamp": 1_700_000_000}
+    info = {
+        "version": "6.6.0",
+        "git_hash": "f4ca082",
+        "status_port": 10080,
+        "deploy_path": "/",
+        "start_timestamp": 1_700_000_000,
+    }
     for address in ("10.0.0.1:4000", "[fd00::1]:4000", "tidb-0.tidb.svc:4000", "10.0.0.9:4000"):
         client.put(f"/topology/tidb/{address}/info", json.dumps(info | {"labels": None}).encode())
     for address in ("10.0.0.1:4000", "[fd00::1]:4000", "tidb-0.tidb.svc:4000", "10.0.0.5:4000"):

@@ -177,7 +177,8 @@ def test_while_tikv_is_away_an_open_prewrite_waits_and_is_never_guessed(site: Si
     lo = site.pd.ts() - (3_600_000 << 18)
     first = client.transaction(site.pd, b"before")[1]
     tikv.stop()
-    # TiDB died 11 minutes ago between its Prewrite and its Commit, and TiKV was never reached: it will say "rolled back".
+    # TiDB died 11 minutes ago between its Prewrite and its Commit, and TiKV was never reached: it will say "rolled
+    # back".
     orphan = site.pd.ts() - (660_000 << 18)
     client.write(binlog(0, orphan, value=b"orphan", key=b"t-primary"))
     later = [client.transaction(site.pd, b"behind %d" % number)[1] for number in range(5)]

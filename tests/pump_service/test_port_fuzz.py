@@ -1,7 +1,7 @@
 """Anything at all is sent to the port: no crash, nothing left behind, nobody else disturbed.
 
-A pump with everything in it runs in this process, so that what a connection leaves behind can be counted. `SLUICE_FUZZ_SECONDS`
-makes the random run longer.
+A pump with everything in it runs in this process, so that what a connection leaves behind can be counted.
+`SLUICE_FUZZ_SECONDS` makes the random run longer.
 """
 
 from __future__ import annotations

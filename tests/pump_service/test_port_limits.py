@@ -481,7 +481,11 @@ def test_rapid_reset_makes_no_threads_and_other_clients_write(pump):
     for round_ in range(200):
         frames = []
         for _ in range(50):
-            frames += [_headers(stream, block), f.frame(f.DATA, f.END_STREAM, stream, grpc_body(message)), f.reset(stream, f.CANCEL)]
+            frames += [
+                _headers(stream, block),
+                f.frame(f.DATA, f.END_STREAM, stream, grpc_body(message)),
+                f.reset(stream, f.CANCEL),
+            ]
             stream += 2
         try:
             client.sock.sendall(b"".join(frames))

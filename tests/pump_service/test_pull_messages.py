@@ -14,7 +14,9 @@ VALUES = st.one_of(st.binary(max_size=40), st.just(b"v" * 20_000), st.just(b"\x3
 
 
 def _binlog(tp, start, commit, key, value, ddl):
-    message = pb.binlog.Binlog(tp=tp, start_ts=start, commit_ts=commit, prewrite_key=key, ddl_job_id=ddl, ddl_schema_state=ddl)
+    message = pb.binlog.Binlog(
+        tp=tp, start_ts=start, commit_ts=commit, prewrite_key=key, ddl_job_id=ddl, ddl_schema_state=ddl
+    )
     if value is not None:
         message.prewrite_value = value
     if ddl:

@@ -33,7 +33,9 @@ READS: list[Callable[[Store], Any]] = [
 
 
 @pytest.mark.parametrize("read", READS, ids=["bounds", "read", "pull"])
-def test_a_reader_that_is_overtaken_while_it_reads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store], Any]) -> None:
+def test_a_reader_that_is_overtaken_while_it_reads_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store], Any]
+) -> None:
     store = _filled(tmp_path)
     purged = []
 

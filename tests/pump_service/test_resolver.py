@@ -101,7 +101,9 @@ def test_a_young_transaction_of_a_tidb_that_is_gone_is_settled_at_once() -> None
     assert resolver(BASE, b"k") == ROLLED_BACK
     assert cluster.asked == [("mvcc", b"k"), ("mvcc", b"k"), ("check", b"k", BASE, BASE, now, True)]
     committed = Cluster(Mvcc(None, (Write(0, BASE, BASE + 9),)), now=now)
-    assert TiKVResolver(committed, committed, is_gone=lambda _: True)(BASE, b"k") == Verdict(VerdictKind.COMMITTED, BASE + 9)
+    assert TiKVResolver(committed, committed, is_gone=lambda _: True)(BASE, b"k") == Verdict(
+        VerdictKind.COMMITTED, BASE + 9
+    )
 
 
 @pytest.mark.parametrize("mvcc", [Mvcc(None, ()), Mvcc(None, (Write(0, BASE + 5, BASE + 9),)), TiKVError("away")])

@@ -45,7 +45,8 @@ def test_acknowledged_transactions_survive_kill_9_once_each(site):
             writer.join()
         pump.start()
     assert len(acknowledged) > 100
-    # A Prewrite whose Commit was lost holds everything behind it back until TiKV tells its fate; here it is rolled back.
+    # A Prewrite whose Commit was lost holds everything behind it back until TiKV tells its fate; here it is rolled
+    # back.
     client = Client(pump.address)
     for start in unsure:
         client.write(binlog(2, start))

@@ -21,8 +21,10 @@ def push(sorter: Sorter, *records: tuple[int, int, int], at: int = 0, replay: bo
 
 
 class Queue:
-    """A FIFO whose head Prewrite waits until a verdict has come behind it. (The original asks whether the transaction has
-    a verdict at the moment, so that a Prewrite that comes twice, once after its Commit, opens its first place again.)"""
+    """A FIFO whose head Prewrite waits until a verdict has come behind it. (The original asks whether the transaction
+    has a verdict at the moment, so that a Prewrite that comes twice, once after its Commit, opens its first place
+    again.)
+    """
 
     def __init__(self) -> None:
         self.items: list[tuple[int, int, int, int]] = []

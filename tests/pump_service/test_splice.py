@@ -96,7 +96,12 @@ def test_the_grpc_server_s_settings_reach_every_new_connection(tmp_path):
 _frames = st.lists(
     st.one_of(
         st.just(_ACK),
-        st.builds(lambda kind, flags, body: f.frame(kind, flags, 1, body), st.integers(0, 9), st.just(0), st.binary(max_size=60)),
+        st.builds(
+            lambda kind, flags, body: f.frame(kind, flags, 1, body),
+            st.integers(0, 9),
+            st.just(0),
+            st.binary(max_size=60),
+        ),
     ),
     max_size=8,
 )

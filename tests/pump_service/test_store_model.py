@@ -154,7 +154,9 @@ class StoreMachine(RuleBasedStateMachine):
         cut=st.integers(0, 200),
     )
     def crash(self, torn: bytes, magic: bool, index: str, cut: int) -> None:
-        """The files as they are, and behind them something that was not acknowledged: all of it, or a part, or noise."""
+        """The files as they are, and behind them something that was not acknowledged: all of it, or a
+        part, or noise.
+        """
         old, self.life = self.root / str(self.life), self.life + 1
         new = self.root / str(self.life)
         new.mkdir()

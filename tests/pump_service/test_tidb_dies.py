@@ -1,4 +1,6 @@
-"""A TiDB that dies between its Prewrite binlog and its prewrite holds readers up for seconds; one that lives isn't touched."""
+"""A TiDB that dies between its Prewrite binlog and its prewrite holds readers up for seconds; one that lives isn't
+touched.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,10 @@ def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp
         _until(lambda: reader.bounds(commit - 1, commit, 1000).hi >= commit)
         batches = list(reader.read(commit - 1, commit))
     assert [batch.column("commit_ts").to_pylist() for batch in batches] == [[commit]]
-    assert _planned_and_read(Upstream(site.pd.url, ssl_ca=str(pipeline.ca), ssl_cert=str(pipeline.cert), ssl_key=str(pipeline.key)), commit - 1) == [commit]
+    assert _planned_and_read(
+        Upstream(site.pd.url, ssl_ca=str(pipeline.ca), ssl_cert=str(pipeline.cert), ssl_key=str(pipeline.key)),
+        commit - 1,
+    ) == [commit]
     with grpc.secure_channel(pump.address, pki.tls("nobody").credentials()) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary("/binlog.Pump/WriteBinlog")(b"", timeout=3)
     Client(f"unix:{local}").transaction(site.pd, b"names are asked for on the port only")

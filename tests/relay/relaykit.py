@@ -28,7 +28,14 @@ def batch(keys, table_id=7, row=b"row"):
 
 
 def window(lo, hi, parts=(), **more):
-    fields = {"cluster_id": 1, "token": "t", "landed_ms": 0, "transactions": 0, "changes": 0, "schema_version": 3} | more
+    fields = {
+        "cluster_id": 1,
+        "token": "t",
+        "landed_ms": 0,
+        "transactions": 0,
+        "changes": 0,
+        "schema_version": 3,
+    } | more
     return Window(lo=lo, hi=hi, parts=tuple(parts), **fields)
 
 

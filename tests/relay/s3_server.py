@@ -1,4 +1,6 @@
-"""An S3 server as a child process, and a proxy in front of it that holds uploads back, loses answers or drops headers."""
+"""An S3 server as a child process, and a proxy in front of it that holds uploads back, loses answers or
+drops headers.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,19 @@ class S3Server:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         env = os.environ | {
-            "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port), "SERVICES": "s3", "LOG_LEVEL": "WARNING",
-            "STATE_DIR": str(folder), "S3_DATA_DIR": str(folder), "TMPDIR": str(folder), "DOCKER_HOST": f"unix://{folder}/none",
-        }  # fmt: skip
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(self.port),
+            "SERVICES": "s3",
+            "LOG_LEVEL": "WARNING",
+            "STATE_DIR": str(folder),
+            "S3_DATA_DIR": str(folder),
+            "TMPDIR": str(folder),
+            "DOCKER_HOST": f"unix://{folder}/none",
+        }
         self._log = (folder / "s3.log").open("wb")
-        self._process = subprocess.Popen([sys.executable, "-m", "ministack"], env=env, stdout=self._log, stderr=self._log)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ministack"], env=env, stdout=self._log, stderr=self._log
+        )
         until = time.monotonic() + 60
         while True:
             try:
@@ -50,8 +60,9 @@ class S3Server:
 
 class Proxy:
     """Passes requests on. `hold`: uploads whose path contains it wait until `release`, though their client has left, as
-    they do in a network; the others pass. `lose`: so many uploads are passed on, but their answers are not. `without`: a
-    header that isn't passed on."""
+    they do in a network; the others pass. `lose`: so many uploads are passed on, but their answers are not. `without`:
+    a header that isn't passed on.
+    """
 
     def __init__(self, port: int) -> None:
         self.hold = ""

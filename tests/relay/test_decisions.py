@@ -52,9 +52,12 @@ def test_the_first_use_is_noted_and_forgotten_with_the_decision(relay: RelayLog)
 
 
 @pytest.mark.parametrize(
-    "change", [{"action": "perhaps"}, {"commit_ts": TS + 1}, {"sql": "DROP"}, {"sql": [1]}, {"more": 1}, {"commit_ts": True}]
+    "change",
+    [{"action": "perhaps"}, {"commit_ts": TS + 1}, {"sql": "DROP"}, {"sql": [1]}, {"more": 1}, {"commit_ts": True}],
 )
-def test_a_damaged_decision_is_an_error_that_names_its_file(relay: RelayLog, tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_damaged_decision_is_an_error_that_names_its_file(
+    relay: RelayLog, tmp_path: Path, change: dict[str, object]
+) -> None:
     relay.decisions.add(Decision(TS, SKIP))
     (file,) = (tmp_path / "decisions").iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -66,7 +69,9 @@ def test_a_damaged_decision_is_an_error_that_names_its_file(relay: RelayLog, tmp
 
 def test_a_window_record_tells_what_landing_was_told_to_leave_out_and_is_as_before_without(relay: RelayLog) -> None:
     plain = Window(TS - 2, TS - 1, 7, "t", 0, 0, 0, 1)
-    left_out = Window(TS - 1, TS, 7, "t", 0, 1, 0, 1, skipped=({"commit_ts": TS, "start_ts": TS - 1, "why": "no Prewrite"},))
+    left_out = Window(
+        TS - 1, TS, 7, "t", 0, 1, 0, 1, skipped=({"commit_ts": TS, "start_ts": TS - 1, "why": "no Prewrite"},)
+    )
     assert b"skipped" not in plain.to_json()
     for window in (plain, left_out):
         assert Window.from_json(window.to_json()) == window

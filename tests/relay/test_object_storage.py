@@ -166,14 +166,19 @@ for call in (lambda: log._storage.read("not/there"), lambda: RelayLog.open(sys.a
     except Exception as error:
         print(repr(error))
         logging.exception("failed")
-"""
+"""  # noqa: E501
 
 
 def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log, proxy):
     land(log, BASE, BASE + 20, BASE + 5)
     env = os.environ | {"RUST_LOG": "trace", "RUST_BACKTRACE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, log.url], env=env, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM, log.url],
+        env=env,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     said = done.stdout + done.stderr
     assert "FileNotFoundError" in said and "nobucket" in said and str(BASE + 20) in said

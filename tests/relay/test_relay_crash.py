@@ -32,7 +32,10 @@ def test_after_kill_9_every_announced_window_is_readable_and_the_chain_is_whole(
     announced = []
     for _ in range(2):
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, url, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+            [sys.executable, "-c", WRITER, url, str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path.cwd(),
         )
         try:
             announced.append(int(writer.stdout.readline()))
@@ -49,4 +52,7 @@ def test_after_kill_9_every_announced_window_is_readable_and_the_chain_is_whole(
     assert len(landed) - len(announced) in (0, 1, 2)  # committed, but killed before it could say so
     assert log.read(windows).num_rows == 2 * len(windows)
     log.clean_unreferenced()
-    assert len(list((tmp_path / "parts").rglob("*.arrow"))) - len(windows) in (0, 1)  # the last writer's, which may still be running for all we know
+    assert len(list((tmp_path / "parts").rglob("*.arrow"))) - len(windows) in (
+        0,
+        1,
+    )  # the last writer's, which may still be running for all we know

@@ -169,7 +169,9 @@ def test_control_says_what_operators_ask_for(log, tmp_path):
 def test_a_control_file_of_an_earlier_version_counts_until_something_is_asked_for(log, tmp_path):
     (tmp_path / "control.json").write_text('{"land_paused": true}')
     assert log.control() == Control(land_paused=True)
-    assert log.change_control(lambda control: replace(control, apply_until_ts=7)) == Control(land_paused=True, apply_until_ts=7)
+    assert log.change_control(lambda control: replace(control, apply_until_ts=7)) == Control(
+        land_paused=True, apply_until_ts=7
+    )
     assert not (tmp_path / "control.json").exists()
     assert log.control() == Control(land_paused=True, apply_until_ts=7)
 
@@ -196,7 +198,9 @@ def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wa
 def test_many_orders_at_a_time_all_count(log):
     def count(number):
         for n in range(10):
-            log.change_control(lambda now: replace(now, apply_until_ts=(now.apply_until_ts or 0) + 1, accepted=f"{number}-{n}"))
+            log.change_control(
+                lambda now: replace(now, apply_until_ts=(now.apply_until_ts or 0) + 1, accepted=f"{number}-{n}")
+            )
 
     threads = [threading.Thread(target=count, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -206,7 +210,9 @@ def test_many_orders_at_a_time_all_count(log):
     assert log.control().apply_until_ts == 40
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"paused": true}', '{"land_paused": 1}', '{"apply_until_ts": "now"}', '{"apply_until_ts": -1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"paused": true}', '{"land_paused": 1}', '{"apply_until_ts": "now"}', '{"apply_until_ts": -1}']
+)
 def test_a_control_file_that_makes_no_sense_is_refused_by_name(log, tmp_path, text):
     (tmp_path / "control.json").write_text(text)
     with pytest.raises(RelayCorruptError, match=r"control\.json.*remove it"):

@@ -15,7 +15,8 @@ transactions = st.dictionaries(st.integers(1, 60), st.integers(1, 4), max_size=2
 def test_the_merge_of_parts_is_sorted_and_takes_each_transaction_from_the_first_part_that_has_it(parts):
     tables = [
         pa.Table.from_batches(
-            [batch([(commit, n) for commit in sorted(part) for n in range(part[commit])], row=b"part %d" % i)], PART_SCHEMA
+            [batch([(commit, n) for commit in sorted(part) for n in range(part[commit])], row=b"part %d" % i)],
+            PART_SCHEMA,
         )
         for i, part in enumerate(parts)
     ]
@@ -23,7 +24,9 @@ def test_the_merge_of_parts_is_sorted_and_takes_each_transaction_from_the_first_
     for i, part in enumerate(parts):
         for commit in part:
             owner.setdefault(commit, i)
-    expected = [b"part %d %d/%d" % (i, commit, n) for commit, i in sorted(owner.items()) for n in range(parts[i][commit])]
+    expected = [
+        b"part %d %d/%d" % (i, commit, n) for commit, i in sorted(owner.items()) for n in range(parts[i][commit])
+    ]
     merged = merge(tables)
     assert merged["row"].to_pylist() == expected
     assert merged.schema.equals(PART_SCHEMA)
@@ -44,7 +47,9 @@ def test_an_executor_reads_parts_with_the_url_and_json_alone(tmp_path):
 
 def test_a_part_that_shares_no_time_with_another_is_read_in_the_batches_it_was_written_in(tmp_path):
     log = RelayLog.open(tmp_path.as_uri())
-    large = log.write_part(0, 30, "a", 0, [batch([(20, n) for n in range(first, first + 4)]) for first in range(0, 12, 4)])
+    large = log.write_part(
+        0, 30, "a", 0, [batch([(20, n) for n in range(first, first + 4)]) for first in range(0, 12, 4)]
+    )
     sides = [log.write_part(0, 30, "a", n, [batch([(n, 0), (9, 0)])]) for n in (1, 2)]
     batches = list(iter_parts(tmp_path.as_uri(), [large, *sides]))
     assert [one["commit_ts"].to_pylist() for one in batches] == [[1, 2, 9], [20] * 4, [20] * 4, [20] * 4]

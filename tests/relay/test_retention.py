@@ -105,7 +105,11 @@ def test_upkeep_that_fails_is_logged_and_never_stops_applying(log, caplog):
 
 @pytest.mark.parametrize("text", ["7", "7w", "59m", "0d", "-1d", "1.5h", " 7d"])
 def test_a_time_to_keep_without_a_unit_or_too_short_is_refused(text):
-    document = {"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": "file:///r", "keep": text}, "downstream": {"host": "db"}}
+    document = {
+        "upstream": {"pd-urls": "http://127.0.0.1:1"},
+        "relay": {"url": "file:///r", "keep": text},
+        "downstream": {"host": "db"},
+    }
     with pytest.raises(SettingsError, match="keep"):
         parse_settings(document)
 

@@ -20,7 +20,9 @@ scalars = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | texts
 )
-documents = st.recursive(scalars, lambda d: st.lists(d, max_size=4) | st.dictionaries(texts, d, max_size=4), max_leaves=12)
+documents = st.recursive(
+    scalars, lambda d: st.lists(d, max_size=4) | st.dictionaries(texts, d, max_size=4), max_leaves=12
+)
 
 
 def same(got: Any, want: Any) -> bool:
@@ -84,7 +86,7 @@ def test_doubles_print_shortest_and_read_back(value: float) -> None:
     ("value", "text"),
     [
         (0.0, "0"), (0.1, "0.1"), (1234567.125, "1234567.1"), (3.4028234663852886e38, "3.40282e38"),
-        (-1.1754943508222875e-38, "-1.17549e-38"), (1e15, "1e15"), (1.0000000116860974e-07, "0.0000001"), (-2.5, "-2.5"),
+        (-1.1754943508222875e-38, "-1.17549e-38"), (1e15, "1e15"), (1.0000000116860974e-07, "0.0000001"), (-2.5, "-2.5"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_floats_print_as_tidb_sends_them(value: float, text: str) -> None:

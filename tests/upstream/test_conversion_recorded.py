@@ -1,4 +1,6 @@
-"""Values that a TiDB 6.6 converted by 324 `MODIFY COLUMN`s of the recording `conversions`, computed from what was there before."""
+"""Values that a TiDB 6.6 converted by 324 `MODIFY COLUMN`s of the recording `conversions`, computed from what was there
+before.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ from upstream.schema import Column, Table
 RECORDING = RECORDINGS / "conversions"
 # TiDB stored what is beyond the new type's range, so no other server can hold it.
 REFUSED = {
-    ("c_float__uint", "3"), ("c_double__uint", "1"), ("c_date__timestamp3", "3"), ("c_json__tinyint", "3"), ("c_json__tinyint", "5"),
-}  # fmt: skip
+    ("c_float__uint", "3"),
+    ("c_double__uint", "1"),
+    ("c_date__timestamp3", "3"),
+    ("c_json__tinyint", "3"),
+    ("c_json__tinyint", "5"),
+}
 
 
 def executed() -> Iterator[tuple[str, Column, Column, Session]]:
@@ -37,7 +43,10 @@ def executed() -> Iterator[tuple[str, Column, Column, Session]]:
         if job.type == 12 and pairs.get(table.name) in ("strict", "loose"):
             hours, minutes = (int(part) for part in (job.time_zone if ":" in job.time_zone else "+00:00").split(":"))
             zone = datetime.timezone(datetime.timedelta(hours=hours, minutes=minutes))
-            times = [datetime.datetime.fromtimestamp((ts >> 18) / 1000, datetime.UTC) for ts in (job.start_ts, job.finished_ts)]
+            times = [
+                datetime.datetime.fromtimestamp((ts >> 18) / 1000, datetime.UTC)
+                for ts in (job.start_ts, job.finished_ts)
+            ]
             yield table.name, old[table.name], value, Session(job.sql_mode, zone, job.time_zone, *times)
         old[table.name] = value
 

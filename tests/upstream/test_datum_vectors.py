@@ -1,5 +1,6 @@
-"""The byte vectors of vectors.tsv (id, hex, meaning, source), each checked in both directions where the meaning says all
-of the value. L are literal bytes of other projects' tests and documents, E were made by TiKV's encoder."""
+"""The byte vectors of vectors.tsv (id, hex, meaning, source), each checked in both directions where the meaning says
+all of the value. L are literal bytes of other projects' tests and documents, E were made by TiKV's encoder.
+"""
 
 import pathlib
 import re
@@ -210,9 +211,11 @@ def _(data: bytes, kind: str | None, text: str) -> None:
     if kind == "string":
         assert raw == meta_key(text, "s", None)
     elif kind == "list":
-        assert raw == meta_key("DDLJobList", "L", None) if "meta" in text else raw == meta_key(
-            "DDLJobList", "l", None
-        ) + encode_int(0)
+        assert (
+            raw == meta_key("DDLJobList", "L", None)
+            if "meta" in text
+            else raw == meta_key("DDLJobList", "l", None) + encode_int(0)
+        )
     elif kind == "hash":
         assert raw == meta_key("DBs", "h", None)
     elif match := re.fullmatch(r"(\S+) / (\S+)", text):

@@ -88,11 +88,20 @@ def apply(history: SchemaHistory, doc: dict[str, Any]) -> Effect:
     return history.apply(Job.from_json(doc))
 
 
-@pytest.mark.parametrize("text", ["rename table t10 to `b`.x, B.`t20` to t21", "/* x to y */ RENAME TABLE a.t10 TO b.`a#b--c`, b.t20 TO a.t21;",
-                                  'rename table a."t10"TO"b".x,"b"."t 20"TO a.t21', "rename table`a`.`t10`to`b`.`to`,b.t20\nto\ta . t21 -- , c to d"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rename table t10 to `b`.x, B.`t20` to t21",
+        "/* x to y */ RENAME TABLE a.t10 TO b.`a#b--c`, b.t20 TO a.t21;",
+        'rename table a."t10"TO"b".x,"b"."t 20"TO a.t21',
+        "rename table`a`.`t10`to`b`.`to`,b.t20\nto\ta . t21 -- , c to d",
+    ],
+)
 def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_statement(text: str) -> None:
     history = seeded()
-    effect = apply(history, document(6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")]))
+    effect = apply(
+        history, document(6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")])
+    )
     assert {i: t and t.full_name for i, t in effect.tables.items()} == {10: "B.x", 20: "a.t21"}
 
 
@@ -104,7 +113,9 @@ def test_rename_of_several_tables_believes_the_arguments_first() -> None:
 
 
 def test_batch_creation_leaves_out_internal_tables() -> None:
-    effect = apply(seeded(), document(6, 60, schema_id=2, tables=[info(30, "x"), info(0xFFFFFFFFFFFF - 5, "y"), info(31, "z")]))
+    effect = apply(
+        seeded(), document(6, 60, schema_id=2, tables=[info(30, "x"), info(0xFFFFFFFFFFFF - 5, "y"), info(31, "z")])
+    )
     assert set(effect.tables) == {30, 31}
 
 
@@ -186,8 +197,8 @@ def test_a_job_without_its_table_names_itself() -> None:
 @pytest.mark.parametrize(
     ("location", "zone"),
     [
-        ({"name": "UTC", "offset": 28800}, "+08:00"), ({"name": "UTC", "offset": -12600}, "-03:30"), ({"name": "UTC", "offset": 0}, "UTC"),
-        ({"name": "Asia/Shanghai", "offset": 0}, "Asia/Shanghai"), ({"name": "Local", "offset": 0}, "Local"), ({"name": "System", "offset": 0}, "Local"),
+        ({"name": "UTC", "offset": 28800}, "+08:00"), ({"name": "UTC", "offset": -12600}, "-03:30"), ({"name": "UTC", "offset": 0}, "UTC"),  # noqa: E501
+        ({"name": "Asia/Shanghai", "offset": 0}, "Asia/Shanghai"), ({"name": "Local", "offset": 0}, "Local"), ({"name": "System", "offset": 0}, "Local"),  # noqa: E501
         (None, ""),
     ],
 )  # fmt: skip

@@ -25,14 +25,25 @@ def together(encoded: list[bytes]) -> list[str | None]:
 
 @settings(deadline=None)
 @given(st.lists(documents, min_size=1, max_size=8))
-@example([{"ключ": ["\u2028 <&>", "\x07", -0.0, 1e300, 18446744073709551615], "": {}}, [], 1, "“quoted”", [[[[]]], {"a": {"a": None}}]])
+@example(
+    [
+        {"ключ": ["\u2028 <&>", "\x07", -0.0, 1e300, 18446744073709551615], "": {}},
+        [],
+        1,
+        "“quoted”",
+        [[[[]]], {"a": {"a": None}}],
+    ]
+)
 def test_documents_read_as_each_by_itself(many: list[Any]) -> None:
     encoded = [encode_json(json.dumps(document)) for document in many]
     assert together(encoded) == [decode_json(document)[0] for document in encoded]
 
 
 def test_dates_times_and_opaque_values_inside_documents() -> None:
-    times = [b"\x0e" + (2020 << 50 | 2 << 46 | 29 << 41).to_bytes(8, "little"), b"\x11" + (1500000000).to_bytes(8, "little") + bytes(4)]
+    times = [
+        b"\x0e" + (2020 << 50 | 2 << 46 | 29 << 41).to_bytes(8, "little"),
+        b"\x11" + (1500000000).to_bytes(8, "little") + bytes(4),
+    ]
     values = [*times, b"\x0d\xfc\x02ab"]
     inside = []
     for value in values:
@@ -44,7 +55,9 @@ def test_dates_times_and_opaque_values_inside_documents() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(documents, min_size=1, max_size=4), st.data())
-def test_a_changed_document_is_refused_or_reads_as_by_itself_and_harms_no_other(many: list[Any], data: st.DataObject) -> None:
+def test_a_changed_document_is_refused_or_reads_as_by_itself_and_harms_no_other(
+    many: list[Any], data: st.DataObject
+) -> None:
     encoded = [encode_json(json.dumps(document)) for document in many]
     changed = bytearray(encoded[0])
     changed[data.draw(st.integers(0, len(changed) - 1))] ^= data.draw(st.integers(1, 255))

@@ -31,9 +31,21 @@ _COMMENT = b"If the new collations are enabled. Do not edit it."
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([(b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag"), (b"\x80" + bytes(6) + b"\x01", b"..new_collation_enabledFalse" + _COMMENT)], False),
+        (
+            [
+                (b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag"),
+                (b"\x80" + bytes(6) + b"\x01", b"..new_collation_enabledFalse" + _COMMENT),
+            ],
+            False,
+        ),
         ([(b"\x80" + bytes(7), b"..new_collation_enabledTrue" + _COMMENT)], True),
-        ([(b"\x01" + encode_bytes(b"new_collation_enabled"), b"..False" + _COMMENT), (b"\x01" + encode_bytes(b"x"), b"True")], False),
+        (
+            [
+                (b"\x01" + encode_bytes(b"new_collation_enabled"), b"..False" + _COMMENT),
+                (b"\x01" + encode_bytes(b"x"), b"True"),
+            ],
+            False,
+        ),
         ([(b"\x01" + encode_bytes(b"new_collation_enabled"), b"..True" + _COMMENT)], True),
         ([(b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag")], False),  # from before TiDB 4.0
         ([], None),
@@ -47,7 +59,7 @@ def test_the_row_of_mysql_tidb_says_so_clustered_or_not(rows: list[tuple[bytes, 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("utf8mb4_general_ci", "utf8mb4_nopad_bin"), ("utf8mb4_bin", "utf8mb4_nopad_bin"), ("utf8_unicode_ci", "utf8mb4_nopad_bin"), ("utf8", "utf8mb4_nopad_bin"),
+        ("utf8mb4_general_ci", "utf8mb4_nopad_bin"), ("utf8mb4_bin", "utf8mb4_nopad_bin"), ("utf8_unicode_ci", "utf8mb4_nopad_bin"), ("utf8", "utf8mb4_nopad_bin"),  # noqa: E501
         ("latin1_bin", "latin1_nopad_bin"), ("gbk_chinese_ci", "gbk_nopad_bin"), ("binary", "binary"), ("", ""),
     ],
 )  # fmt: skip
@@ -56,11 +68,31 @@ def test_every_collation_but_binary_becomes_one_of_bytes_without_padding(name: s
 
 
 def test_tables_of_before_and_after_it_is_known_compare_bytes() -> None:
-    column = {"id": 1, "name": {"O": "a"}, "offset": 0, "state": 5, "type": {"Tp": 15, "Charset": "utf8", "Collate": "utf8_general_ci"}}
+    column = {
+        "id": 1,
+        "name": {"O": "a"},
+        "offset": 0,
+        "state": 5,
+        "type": {"Tp": 15, "Charset": "utf8", "Collate": "utf8_general_ci"},
+    }
 
     def create(number: int) -> Job:
-        info = {"id": number, "name": {"O": f"t{number}"}, "cols": [column], "charset": "utf8", "collate": "utf8_bin", "state": 5}
-        raw = {"id": number, "type": 3, "state": 6, "schema_id": 1, "table_id": number, "binlog": {"SchemaVersion": number, "TableInfo": info}}
+        info = {
+            "id": number,
+            "name": {"O": f"t{number}"},
+            "cols": [column],
+            "charset": "utf8",
+            "collate": "utf8_bin",
+            "state": 5,
+        }
+        raw = {
+            "id": number,
+            "type": 3,
+            "state": 6,
+            "schema_id": 1,
+            "table_id": number,
+            "binlog": {"SchemaVersion": number, "TableInfo": info},
+        }
         return Job.from_json(raw)
 
     history = SchemaHistory()
@@ -71,12 +103,19 @@ def test_tables_of_before_and_after_it_is_known_compare_bytes() -> None:
     for table in (history.tables[5], history.tables[6], effect.tables[6]):
         assert table is not None
         assert is_binary(table)
-        assert (table.columns[0].charset, table.columns[0].collate, table.collate) == ("utf8mb4", "utf8mb4_nopad_bin", "utf8mb4_nopad_bin")
+        assert (table.columns[0].charset, table.columns[0].collate, table.collate) == (
+            "utf8mb4",
+            "utf8mb4_nopad_bin",
+            "utf8mb4_nopad_bin",
+        )
 
 
 def clustered(kind: int, collate: str, version: int = 1, length: int = -1) -> Table:
     """A table with a clustered key of one text column, and another column."""
-    columns = tuple(Column(i, name, i - 1, tp, charset="utf8mb4", collate=c, state=5) for i, name, tp, c in ((1, "k", kind, collate), (2, "v", 15, "utf8mb4_bin")))
+    columns = tuple(
+        Column(i, name, i - 1, tp, charset="utf8mb4", collate=c, state=5)
+        for i, name, tp, c in ((1, "k", kind, collate), (2, "v", 15, "utf8mb4_bin"))
+    )
     index = Index(1, "PRIMARY", (("k", 0, length),), unique=True, primary=True)
     return Table(9, 1, "d", "t", columns, (index,), is_common_handle=True, common_handle_version=version)
 
@@ -88,21 +127,31 @@ LACKED = bytes.fromhex("020241") + bytes.fromhex("0804020242")  # handle "A", {2
 @pytest.mark.parametrize(
     ("table", "held", "lacked"),
     [
-        (clustered(15, "utf8mb4_general_ci"), True, False), (clustered(254, "utf8mb4_unicode_ci"), True, False), (clustered(15, "utf8mb4_bin"), True, False),
+        (clustered(15, "utf8mb4_general_ci"), True, False), (clustered(254, "utf8mb4_unicode_ci"), True, False), (clustered(15, "utf8mb4_bin"), True, False),  # noqa: E501
         (clustered(15, "utf8mb4_nopad_bin"), True, False),  # noted as a cluster without new collations
-        (clustered(254, "utf8mb4_bin"), None, None), (clustered(15, "utf8mb4_0900_bin"), None, None), (clustered(15, "utf8mb4_bin", version=0), None, None),
+        (clustered(254, "utf8mb4_bin"), None, None), (clustered(15, "utf8mb4_0900_bin"), None, None), (clustered(15, "utf8mb4_bin", version=0), None, None),  # noqa: E501
         (clustered(15, "utf8mb4_general_ci", length=10), None, None),  # the row has it in any case
     ],
 )  # fmt: skip
-def test_a_row_of_a_clustered_text_key_shows_whether_collations_mean_anything(table: Table, held: bool | None, lacked: bool | None) -> None:
+def test_a_row_of_a_clustered_text_key_shows_whether_collations_mean_anything(
+    table: Table, held: bool | None, lacked: bool | None
+) -> None:
     assert (shown_by_row(table, HELD), shown_by_row(table, LACKED)) == (held, lacked)
 
 
 @pytest.mark.parametrize(
     ("table", "row", "says"),
     [
-        (clustered(15, "utf8mb4_general_ci"), LACKED, r'table d\.t \(id 9\), row 0 .*no new collations.*new-collations = "false"'),
-        (clustered(15, "utf8mb4_nopad_bin"), HELD, r'has new collations.*landed as one without them: set \[upstream\] new-collations = "true" and land again'),
+        (
+            clustered(15, "utf8mb4_general_ci"),
+            LACKED,
+            r'table d\.t \(id 9\), row 0 .*no new collations.*new-collations = "false"',
+        ),
+        (
+            clustered(15, "utf8mb4_nopad_bin"),
+            HELD,
+            r'has new collations.*landed as one without them: set \[upstream\] new-collations = "true" and land again',
+        ),
     ],
 )
 @pytest.mark.parametrize("count", [1, 100])

@@ -85,7 +85,9 @@ def test_a_window_comes_in_batches_of_bounded_size(pump, reader):
 
 
 def test_a_merged_binlog_turns_back_into_its_prewrite_however_it_is_written():
-    whole = pb.binlog.Binlog(tp=1, start_ts=5, commit_ts=6, prewrite_value=b"value", ddl_query=b"q", ddl_job_id=3, ddl_schema_state=5)
+    whole = pb.binlog.Binlog(
+        tp=1, start_ts=5, commit_ts=6, prewrite_value=b"value", ddl_query=b"q", ddl_job_id=3, ddl_schema_state=5
+    )
     usual = whole.SerializeToString()
     other = usual[2:] + usual[:2]  # tp last
     for payload in (usual, other):
@@ -128,7 +130,9 @@ def metrics():
 def test_commits_that_the_pump_has_purged_are_missed_by_its_own_metric(metrics):
     reader, page = metrics
     gc_ms = 1_700_000_000_123
-    page.text = f"# HELP binlog_pump_storage_gc_ts x\nbinlog_pump_storage_gc_ts {float(gc_ms)!r}\n"  # 1.700000000123e+12
+    page.text = (
+        f"# HELP binlog_pump_storage_gc_ts x\nbinlog_pump_storage_gc_ts {float(gc_ms)!r}\n"  # 1.700000000123e+12
+    )
     check_not_purged(reader, gc_ms << 18)
     check_not_purged(reader, 0)
     with pytest.raises(CommitsGoneError, match=f"has purged everything through {gc_ms << 18}"):

@@ -143,7 +143,9 @@ def binary(rows: list[bytes]) -> pa.LargeBinaryArray:
     return pa.array(rows, pa.large_binary())
 
 
-calm = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+calm = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 @calm
@@ -167,7 +169,9 @@ def test_encoded_rows_decode_to_the_same_values(batch: tuple[Table, list[dict[st
 
 @calm
 @given(batches(), st.data())
-def test_corrupt_rows_give_what_the_reference_gives(batch: tuple[Table, list[dict[str, Any]]], data: st.DataObject) -> None:
+def test_corrupt_rows_give_what_the_reference_gives(
+    batch: tuple[Table, list[dict[str, Any]]], data: st.DataObject
+) -> None:
     """Bytes cut off or changed anywhere: the batch decoder returns the reference's values or raises at its row, never
     anything else, and the good rows around don't hide it."""
     table, rows = batch
@@ -185,7 +189,9 @@ def test_corrupt_rows_give_what_the_reference_gives(batch: tuple[Table, list[dic
     else:
         broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     encoded[victim] = bytes(broken)
-    one = {"insert": reference.decode_insert, "delete": reference.decode_delete, "update": reference.decode_update}[what]
+    one = {"insert": reference.decode_insert, "delete": reference.decode_delete, "update": reference.decode_update}[
+        what
+    ]
     many: Any = {"insert": decode_inserts, "delete": decode_deletes, "update": decode_updates}[what]
     try:
         want: Any = one(table, encoded[victim])
@@ -332,7 +338,9 @@ def test_values_a_column_can_not_have_are_refused(column: dict[str, Any], datum:
 
 
 def test_decimals_of_mixed_precision_decode_together() -> None:
-    table = Table(9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=20, decimal=4)), pk_is_handle=True)
+    table = Table(
+        9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=20, decimal=4)), pk_is_handle=True
+    )
     numbers = [str(Decimal(n * 7919).scaleb(-(n % 5))) for n in range(-40, 40)]
     plain = [f"{Decimal(n):f}" for n in numbers]
     rows = [encode_datum(Datum(VARINT, 1)) + pair(2, Datum(6, n)) for n in plain]
@@ -386,7 +394,9 @@ def test_a_row_without_its_hidden_row_id_is_refused() -> None:
 
 
 def test_negative_zero_decimals_lose_their_sign() -> None:
-    table = Table(9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=4, decimal=2)), pk_is_handle=True)
+    table = Table(
+        9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=4, decimal=2)), pk_is_handle=True
+    )
     row = encode_datum(Datum(VARINT, 1)) + encode_datum(Datum(VARINT, 2)) + bytes.fromhex("0604027fff")
     for small in (0, 100):
         assert decode_inserts(table, binary([row] * 9), small_batch=small)["n"].to_pylist() == ["0.00"] * 9

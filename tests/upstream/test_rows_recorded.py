@@ -82,7 +82,9 @@ def test_batches_decode_as_single_rows_do_and_without_fallback(name: str) -> Non
             assert plain(new) == [[text(v) for v in n] for _, n in want]
         else:
             decode, one = (
-                (decode_inserts, reference.decode_insert) if what == "insert" else (decode_deletes, reference.decode_delete)
+                (decode_inserts, reference.decode_insert)
+                if what == "insert"
+                else (decode_deletes, reference.decode_delete)
             )
             batch = decode(table, rows, stats, small_batch=0)
             batch.validate(full=True)

@@ -26,7 +26,8 @@ def test_every_recorded_table_survives_json(name: str) -> None:
 
 def test_defaults_of_every_form_survive_json() -> None:
     columns = tuple(
-        Column(i, f"c{i}", i, 3, origin_default=d, default=d, elems=("a", "b'")) for i, d in enumerate([None, "", "x", b"\xff\0"])
+        Column(i, f"c{i}", i, 3, origin_default=d, default=d, elems=("a", "b'"))
+        for i, d in enumerate([None, "", "x", b"\xff\0"])
     )
     table = Table(1, 2, "s", "t", columns, partition={"type": 1, "definitions": [{"id": 5}]})
     assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table

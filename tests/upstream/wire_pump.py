@@ -1,4 +1,6 @@
-"""A pump on a real gRPC server that keeps what it is sent in memory, and can be told to fail, hang, die and come back."""
+"""A pump on a real gRPC server that keeps what it is sent in memory, and can be told to fail, hang, die
+and come back.
+"""
 
 import threading
 import time

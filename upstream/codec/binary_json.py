@@ -9,10 +9,10 @@ Layout: one type byte, then the body, everything little-endian.
     0d opaque             MySQL type byte, uvarint length, bytes
     11 time               int64 nanoseconds, u32 fraction digits
 
-An array has a value entry of 5 bytes an element: type, then the offset of its body (for literals the literal itself in the
-first byte). An object has a key entry of 6 bytes each (u32 offset, u16 length), sorted by key bytes, then the value entries.
-Offsets count from the container's own count field. Dates are core times: from the top 14 bits year, 4 month, 5 day, 5 hour,
-6 minute, 6 second, 20 microsecond, 4 fraction digits and kind.
+An array has a value entry of 5 bytes an element: type, then the offset of its body (for literals the literal itself in
+the first byte). An object has a key entry of 6 bytes each (u32 offset, u16 length), sorted by key bytes, then the value
+entries. Offsets count from the container's own count field. Dates are core times: from the top 14 bits year, 4 month, 5
+day, 5 hour, 6 minute, 6 second, 20 microsecond, 4 fraction digits and kind.
 
 `decode_json` gives the text TiDB prints, which is what a downstream stores.
 """
@@ -169,8 +169,9 @@ def _core_time(bits: int, kind: int) -> str:
 
 
 def encode_json(text: str) -> bytes:
-    """Type and body of a JSON text. Integers become int64 or uint64 where they fit, else doubles; of a doubled key the last
-    value counts."""
+    """Type and body of a JSON text. Integers become int64 or uint64 where they fit, else doubles; of a doubled key the
+    last value counts.
+    """
     try:
         return bytes(_encode(json.loads(text)))
     except (json.JSONDecodeError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """Cells of many rows into one Arrow column, a kernel for each kind of value (`upstream.codec.column_value` lists them).
 
-Kernels never raise on bad values: they set the row in `bad`, put anything in its place, and the scalar decoder reports it.
+Kernels never raise on bad values: they set the row in `bad`, put anything in its place, and the scalar decoder reports
+it.
 """
 
 from collections.abc import Callable

@@ -18,9 +18,7 @@ MAX_FRACTION = 30
 def body_size(precision: int, fraction: int) -> int:
     """Bytes of the body for P and F."""
     whole = precision - fraction
-    return (
-        whole // 9 * 4 + DIGITS_TO_BYTES[whole % 9] + fraction // 9 * 4 + DIGITS_TO_BYTES[fraction % 9]
-    )
+    return whole // 9 * 4 + DIGITS_TO_BYTES[whole % 9] + fraction // 9 * 4 + DIGITS_TO_BYTES[fraction % 9]
 
 
 def group_digits(precision: int, fraction: int) -> list[int]:
@@ -36,8 +34,9 @@ def valid_prefix(precision: int, fraction: int) -> bool:
 
 
 def encode_decimal(value: str | Decimal, precision: int | None = None, fraction: int | None = None) -> bytes:
-    """P, F and body of an exact decimal. Without `precision` and `fraction` the digits of `value` decide. Raises CodecError
-    when the value needs more digits than they allow (nothing is rounded)."""
+    """P, F and body of an exact decimal. Without `precision` and `fraction` the digits of `value` decide. Raises
+    CodecError when the value needs more digits than they allow (nothing is rounded).
+    """
     number = Decimal(value)
     if not number.is_finite():
         raise CodecError(f"{value} is no decimal")

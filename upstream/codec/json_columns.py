@@ -1,9 +1,9 @@
 """Binary JSON of many rows as text at once: all documents are walked level by level, one numpy operation a level.
 
-Layout of the binary form: `upstream.codec.binary_json`, which is the reference for the text. Every value of a document is a node
-with two pieces of text: what comes before it (comma, key, opening bracket) and the value itself (or the closing bracket, behind all
-its members). A node's place among the pieces follows from the sizes of the subtrees before it, and one gather of all pieces in that
-order is the text of all documents.
+Layout of the binary form: `upstream.codec.binary_json`, which is the reference for the text. Every value of a document
+is a node with two pieces of text: what comes before it (comma, key, opening bracket) and the value itself (or the
+closing bracket, behind all its members). A node's place among the pieces follows from the sizes of the subtrees before
+it, and one gather of all pieces in that order is the text of all documents.
 """
 
 from dataclasses import dataclass
@@ -49,8 +49,9 @@ _SPECIAL[[0x22, 0x5C, 0xE2]] = True
 
 @dataclass(slots=True)
 class _Level:
-    """The nodes of one depth, in the order of the documents. `parent`: index into the level above; `ordinal`: place among its
-    siblings; `key`: start and length of its name, length -1 in arrays and at the top."""
+    """The nodes of one depth, in the order of the documents. `parent`: index into the level above; `ordinal`: place
+    among its siblings; `key`: start and length of its name, length -1 in arrays and at the top.
+    """
 
     kind: Ints
     at: Ints
@@ -63,8 +64,9 @@ class _Level:
 
 
 def json_texts(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> tuple[pa.Buffer, Ints]:
-    """(data, offsets int64[n+1]) of the texts of the documents between `start` and `end`. Documents that are malformed are set in
-    `bad` and have any text."""
+    """(data, offsets int64[n+1]) of the texts of the documents between `start` and `end`. Documents that are malformed
+    are set in `bad` and have any text.
+    """
     levels = [_top(buffer, start, end, bad)]
     while (children := _members(buffer, levels[-1], bad)) is not None:
         if len(levels) > _MAX_DEPTH:
@@ -95,7 +97,14 @@ def _top(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> _Level:
     count = len(start)
     zero = np.zeros(count, np.int64)
     level = _Level(
-        buffer.bytes[start].astype(np.int64), start + 1, end, np.arange(count), zero, np.arange(count), zero, np.full(count, -1)
+        buffer.bytes[start].astype(np.int64),
+        start + 1,
+        end,
+        np.arange(count),
+        zero,
+        np.arange(count),
+        zero,
+        np.full(count, -1),
     )
     return _checked(buffer, level, bad)
 
@@ -167,7 +176,9 @@ def _pieces(buffer: Buffer, nodes: _Level, bad: Mask) -> tuple[pa.LargeBinaryArr
     names = [quote(raw.decode("utf-8", "replace")).encode() + b": " for raw in keys.dictionary.to_pylist()]
     bracket = np.where(nodes.kind == OBJECT, 1, np.where(nodes.kind == ARRAY, 2, 0))
     # labels: [name or none] x [first or not] x [no bracket, {, []
-    labels = [comma + name + opening for name in (b"", *names) for comma in (b"", b", ") for opening in (b"", b"{", b"[")]
+    labels = [
+        comma + name + opening for name in (b"", *names) for comma in (b"", b", ") for opening in (b"", b"{", b"[")
+    ]
     name = np.zeros(len(named), np.int64)
     name[named] = np.asarray(keys.indices) + 1
     later = (nodes.ordinal > 0) & (np.arange(len(named)) >= len(bad))
@@ -190,11 +201,16 @@ def _pieces(buffer: Buffer, nodes: _Level, bad: Mask) -> tuple[pa.LargeBinaryArr
     for kind, number in ((INT64, np.int64), (UINT64, np.uint64)):
         which = np.flatnonzero(nodes.kind == kind)
         if len(which):
-            values(which, pa.array(buffer.words[nodes.at[which]].view(number)).cast(pa.large_string()).cast(pa.large_binary()))
+            values(
+                which,
+                pa.array(buffer.words[nodes.at[which]].view(number)).cast(pa.large_string()).cast(pa.large_binary()),
+            )
     which = np.flatnonzero(nodes.kind == DOUBLE)
     if len(which):
         distinct, index = np.unique(buffer.words[nodes.at[which]], return_inverse=True)
-        texts = pa.array([format_double(value).encode() for value in distinct.view(np.float64).tolist()], pa.large_binary())
+        texts = pa.array(
+            [format_double(value).encode() for value in distinct.view(np.float64).tolist()], pa.large_binary()
+        )
         values(which, texts.take(pa.array(index)))
     which = np.flatnonzero(nodes.kind == STRING)
     if len(which):
@@ -255,5 +271,7 @@ def _slices(buffer: Buffer, start: Ints, size: Ints) -> pa.LargeBinaryArray:
     offsets = np.empty(2 * count + 2, np.int64)
     offsets[0], offsets[1:-1:2], offsets[-1] = 0, start, len(buffer.bytes)
     np.add(start, size, out=offsets[2:-1:2])
-    both = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2 * count + 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer.bytes)])
+    both = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * count + 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer.bytes)]
+    )
     return both.take(pa.array(np.arange(1, 2 * count, 2)))

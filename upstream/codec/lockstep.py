@@ -1,8 +1,8 @@
 """Datums of many rows at once: every row has a cursor, and one numpy operation moves all of them past a datum.
 
-Only positions and integers are taken here; `upstream.codec.columnar` turns them into Arrow columns. Nothing in this module
-raises on bad bytes: rows that don't fit are marked in `bad`, keep their place and are left to `upstream.codec.row`, which
-finds the exact error.
+Only positions and integers are taken here; `upstream.codec.columnar` turns them into Arrow columns. Nothing in this
+module raises on bad bytes: rows that don't fit are marked in `bad`, keep their place and are left to
+`upstream.codec.row`, which finds the exact error.
 """
 
 from dataclasses import dataclass
@@ -66,9 +66,10 @@ class Buffer:
 
 @dataclass(slots=True)
 class Cells:
-    """One column's datum in each row. `present` and `null`: None = all present, none null. `start` and `length`: the bytes
-    after the flag, without a length prefix. `value`: integers of varint datums (two's complement); `unsigned`: which came as
-    unsigned ones, None = none."""
+    """One column's datum in each row. `present` and `null`: None = all present, none null. `start` and `length`: the
+    bytes after the flag, without a length prefix. `value`: integers of varint datums (two's complement); `unsigned`:
+    which came as unsigned ones, None = none.
+    """
 
     present: Mask | None
     null: Mask | None
@@ -167,7 +168,11 @@ class Cursor:
         return done & ~self.bad
 
     def _take(self, flag: Words, body: Ints, flags: tuple[int, ...], present: Mask | None) -> Cells:
-        kinds = [int(flag[0])] if len(flag) and (flag == flag[0]).all() else np.flatnonzero(np.bincount(flag.view(np.int64))).tolist()
+        kinds = (
+            [int(flag[0])]
+            if len(flag) and (flag == flag[0]).all()
+            else np.flatnonzero(np.bincount(flag.view(np.int64))).tolist()
+        )
         if len(kinds) == 1 and kinds[0] in flags:
             start, length, value, bad = self._measure(kinds[0], body)
             null = None

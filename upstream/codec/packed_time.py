@@ -1,7 +1,7 @@
 """DATE, DATETIME and TIMESTAMP as one unsigned 64-bit integer.
 
-Layout, from the top: (year * 13 + month) 46..63, day 5 bits, hour 5, minute 6, second 6, microsecond 24. 0 is the zero date.
-Month and day may be 0 on their own, so values are text, never datetime objects. TIMESTAMP is in UTC.
+Layout, from the top: (year * 13 + month) 46..63, day 5 bits, hour 5, minute 6, second 6, microsecond 24. 0 is the zero
+date. Month and day may be 0 on their own, so values are text, never datetime objects. TIMESTAMP is in UTC.
 """
 
 import re

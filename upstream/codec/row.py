@@ -40,7 +40,9 @@ def read_pairs(data: bytes, pos: int) -> list[tuple[int, Datum, int]]:
 
 
 def column_ids(data: bytes, image: int = 0, images: int = 1) -> list[int]:
-    """The column ids in an updated or deleted row; of an update `images` is 2 and `image` tells old (0) from new (1)."""
+    """The column ids in an updated or deleted row; of an update `images` is 2 and `image` tells old (0)
+    from new (1).
+    """
     ids: list[int] = []
     pos = len(data) if data == b"\0" else 0
     while pos < len(data):

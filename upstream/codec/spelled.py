@@ -10,7 +10,8 @@ import re
 from upstream.codec.errors import CodecError
 
 _APART = re.compile(
-    r"(\d{4}|\d{2})[^\w\s](\d{1,2})[^\w\s](\d{1,2})(?:[T\s]+(\d{1,2})(?:[^\w\s](\d{1,2})(?:[^\w\s](\d{1,2}))?)?)?(?:\.(\d{0,6})0*)?", re.ASCII
+    r"(\d{4}|\d{2})[^\w\s](\d{1,2})[^\w\s](\d{1,2})(?:[T\s]+(\d{1,2})(?:[^\w\s](\d{1,2})(?:[^\w\s](\d{1,2}))?)?)?(?:\.(\d{0,6})0*)?",
+    re.ASCII,
 )
 _DIGITS = re.compile(r"(\d{4}|\d{2})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)(?:\.(\d{0,6})0*)?)?", re.ASCII)
 _CLOCK = re.compile(r"(-?)(?:(\d{1,2})\s+)?(\d{1,3})(?::(\d{1,2}))?(?::(\d{1,2}))?(?:\.(\d{0,6})0*)?", re.ASCII)

@@ -1,7 +1,7 @@
 """Conversions of values from one column type to another, exactly as TiDB does them, or refused.
 
-TiDB converts the rows of a table itself when a column's type changes, and writes none of it to the binlog: so whoever holds a copy
-computes the new values from the old ones.
+TiDB converts the rows of a table itself when a column's type changes, and writes none of it to the binlog: so whoever
+holds a copy computes the new values from the old ones.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ __all__ = ["ConversionError", "Session", "convert"]
 
 
 def convert(values: list[object], source: Column, target: Column, session: Session) -> pa.Array:
-    """The new values of a column in the Arrow type of its rows. `values`: the old ones as `upstream.codec.column_value` lists them,
-    ENUM and SET as numbers, None for NULL. Raises ConversionError for the first that can't be converted exactly."""
+    """The new values of a column in the Arrow type of its rows. `values`: the old ones as `upstream.codec.column_value`
+    lists them, ENUM and SET as numbers, None for NULL. Raises ConversionError for the first that can't be converted
+    exactly.
+    """
     return from_values([_converted(value, source, target, session) for value in values], arrow_type(target))
 
 

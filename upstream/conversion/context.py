@@ -28,13 +28,16 @@ class MisfitError(Exception):
 
 
 class RefusedError(Exception):
-    """A value whose conversion fails in every mode, so that the upstream can't have held it; or one whose result isn't known."""
+    """A value whose conversion fails in every mode, so that the upstream can't have held it; or one whose result isn't
+    known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The upstream session that changed the type. `sql_mode`: TiDB's bits, None where it wasn't noted. `zone`: its time zone, None if
-    it isn't known. `began`, `ended`: when TiDB converted, at the earliest and at the latest."""
+    """The upstream session that changed the type. `sql_mode`: TiDB's bits, None where it wasn't noted. `zone`: its time
+    zone, None if it isn't known. `began`, `ended`: when TiDB converted, at the earliest and at the latest.
+    """
 
     sql_mode: int | None = None
     zone: datetime.tzinfo | None = datetime.UTC
@@ -62,7 +65,10 @@ class Session:
     def known_zone(self) -> datetime.tzinfo:
         """The zone. Raises RefusedError."""
         if self.zone is None:
-            raise RefusedError(f"values were converted in the time zone {self.zone_name or 'of the upstream server'}, whose rules aren't known here")
+            raise RefusedError(
+                f"values were converted in the time zone {self.zone_name or 'of the upstream server'}, whose rules"
+                " aren't known here"
+            )
         return self.zone
 
     def today(self) -> datetime.date:

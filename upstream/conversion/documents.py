@@ -72,8 +72,9 @@ def unquoted(value: Any, text: str) -> bytes:
 
 
 def to_int(value: Any, low: int, high: int) -> int:
-    """An integer of a type. Strings are read as integers of 64 bits, whatever the type: what TiDB then stores may be beyond it.
-    Raises MisfitError, RefusedError."""
+    """An integer of a type. Strings are read as integers of 64 bits, whatever the type: what TiDB then stores may be
+    beyond it. Raises MisfitError, RefusedError.
+    """
     _refuse_ambiguous(value)
     if isinstance(value, bool):
         return int(value)
@@ -130,4 +131,6 @@ def to_decimal(value: Any) -> Decimal:
 
 def _refuse_ambiguous(value: Any) -> None:
     if isinstance(value, Ambiguous):
-        raise RefusedError(f"{value.text} may be an integer or a double; their last digits differ, and the text doesn't tell")
+        raise RefusedError(
+            f"{value.text} may be an integer or a double; their last digits differ, and the text doesn't tell"
+        )

@@ -12,8 +12,26 @@ from upstream.conversion.numbers import MAX_INT, trim
 MOST = (838 * 3600 + 59 * 60 + 59) * 1_000_000
 MOST_NUMBER = 8_385_959
 _S = rb"[ \t\n\v\f\r]"
-_DAYS = re.compile(rb"(\d++)" + _S + rb"++(\d++)(?:" + _S + rb"*+:" + _S + rb"*+(\d++)(?:" + _S + rb"*+:" + _S + rb"*+(\d++)|(?!" + _S + rb"*:))|(?!" + _S + rb"*:))")
-_CLOCK = re.compile(rb"(\d++)" + _S + rb"*+:" + _S + rb"*+(\d++)(?:" + _S + rb"*+:" + _S + rb"*+(\d++)|(?!" + _S + rb"*:))")
+_DAYS = re.compile(
+    rb"(\d++)"
+    + _S
+    + rb"++(\d++)(?:"
+    + _S
+    + rb"*+:"
+    + _S
+    + rb"*+(\d++)(?:"
+    + _S
+    + rb"*+:"
+    + _S
+    + rb"*+(\d++)|(?!"
+    + _S
+    + rb"*:))|(?!"
+    + _S
+    + rb"*:))"
+)
+_CLOCK = re.compile(
+    rb"(\d++)" + _S + rb"*+:" + _S + rb"*+(\d++)(?:" + _S + rb"*+:" + _S + rb"*+(\d++)|(?!" + _S + rb"*:))"
+)
 _COMPACT = re.compile(rb"\d+")
 _FRACTION = re.compile(_S + rb"*(?:\.(\d*))?")
 _DATE = re.compile(rb"\d+[!-/:-@\[-`{-~]\d+[!-/:-@\[-`{-~]\d+[ T]")

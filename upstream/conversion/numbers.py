@@ -14,7 +14,10 @@ _WORD, _WORDS = 9, 9  # digits of a decimal's word, words of a decimal
 _FLOAT = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _DECIMAL = re.compile(rb"[+-]?(\d*)(?:\.(\d*))?")
 _EXPONENT = re.compile(rb"[+-]?\d+")
-_BLANK = " \t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_BLANK = (
+    " \t\n\v\f\r\x85\xa0\u1680"
+    "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 _SIGN_SECOND = re.compile(rb"\d[+-]\d")
 MAX_FLOAT32 = 3.4028234663852885981170418348451692544e38
 MAX_INT, MIN_INT, MAX_UINT = (1 << 63) - 1, -(1 << 63), (1 << 64) - 1
@@ -40,8 +43,9 @@ def round_even(value: float) -> float:
 
 
 def float_to_int(value: float, low: int, high: int) -> int:
-    """A finite float as an integer of a type, halves to the even one. Raises MisfitError; RefusedError where TiDB stores 64 bits in
-    a smaller unsigned type."""
+    """A finite float as an integer of a type, halves to the even one. Raises MisfitError; RefusedError where TiDB
+    stores 64 bits in a smaller unsigned type.
+    """
     number = round(value)
     if low == 0 and number >= high and high != MAX_UINT:
         raise RefusedError(f"TiDB stored {MAX_UINT}, which is beyond the type's range")
@@ -71,8 +75,9 @@ def float_prefix(text: bytes) -> tuple[bytes, bool]:
 
 
 def text_to_int(text: bytes, unsigned: bool = False) -> int:
-    """The integer of 64 bits at the beginning of `text`, rounded half up. Raises MisfitError when there is more, or it is out of
-    range: TiDB then stores the nearer bound, for unsigned types NULL."""
+    """The integer of 64 bits at the beginning of `text`, rounded half up. Raises MisfitError when there is more, or it
+    is out of range: TiDB then stores the nearer bound, for unsigned types NULL.
+    """
     low, high = (0, MAX_UINT) if unsigned else (MIN_INT, MAX_INT)
     number, whole = float_prefix(text)
     mantissa, _, exponent = number.lower().partition(b"e")
@@ -101,7 +106,9 @@ def text_to_float(text: bytes) -> float:
 
 
 def text_to_decimal(text: bytes) -> Decimal:
-    """The decimal at the beginning of `text`; what follows is ignored without a word. Raises MisfitError when there is none."""
+    """The decimal at the beginning of `text`; what follows is ignored without a word. Raises MisfitError when there is
+    none.
+    """
     text = text.lstrip(b" \t")
     match = _DECIMAL.match(text)
     whole, fraction = (match[1], match[2] or b"") if match else (b"", b"")
@@ -132,7 +139,9 @@ def _shifted(value: Decimal, exponent: bytes) -> Decimal:
 
 
 def fit_decimal(value: Decimal, flen: int, decimal: int, unsigned: bool) -> str:
-    """`value` as the text of a DECIMAL(flen, decimal), rounded half up. Raises MisfitError with the greatest or the least."""
+    """`value` as the text of a DECIMAL(flen, decimal), rounded half up. Raises MisfitError with the greatest or the
+    least.
+    """
     with localcontext(EXACT):
         number = value.quantize(Decimal(1).scaleb(-decimal), ROUND_HALF_UP)
         most = (Decimal(10) ** flen - 1).scaleb(-decimal)

@@ -1,8 +1,9 @@
 """What TiDB makes of one value when MODIFY or CHANGE COLUMN gives a column another type.
 
-The rules are TiDB's own (`types.Datum.ConvertTo`, called by the job's workers for every row), up to the numbers of bits and digits at
-which it rounds, cuts off or gives up. A value that doesn't fit is an error in strict mode; else TiDB stores what is nearest.
-Values are as `upstream.codec.column_value` lists them; an ENUM or SET that is converted comes as its number.
+The rules are TiDB's own (`types.Datum.ConvertTo`, called by the job's workers for every row), up to the numbers of bits
+and digits at which it rounds, cuts off or gives up. A value that doesn't fit is an error in strict mode; else TiDB
+stores what is nearest. Values are as `upstream.codec.column_value` lists them; an ENUM or SET that is converted comes
+as its number.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def _integer_of_text(value: bytes, low: int, high: int) -> int | None:
 
 
 def _date_number(value: str, source: Column, low: int, session: Session) -> int:
-    """YYYYMMDD[HHMMSS]. For signed types TiDB rounds the time, for unsigned ones the number: 23:59:59.5 becomes 235960."""
+    """YYYYMMDD[HHMMSS]. For signed types TiDB rounds the time, for unsigned ones the number: 23:59:59.5
+    becomes 235960.
+    """
     moment = _moment(value, source, session)
     if source.kind == "date":
         return (moment[0] * 100 + moment[1]) * 100 + moment[2]
@@ -164,7 +167,9 @@ def _number_text(value: str, source: Column, session: Session) -> str:
             whole = f"-{whole}"
         return f"{whole}.{fraction:06}"
     moment = _moment(value, source, session)
-    return f"{_date_number(value, source, 0, session) - (moment[6] >= 500_000 and source.kind != 'date')}.{moment[6]:06}"
+    return (
+        f"{_date_number(value, source, 0, session) - (moment[6] >= 500_000 and source.kind != 'date')}.{moment[6]:06}"
+    )
 
 
 def _to_decimal(value: Any, source: Column, target: Column, session: Session) -> str:
@@ -266,7 +271,9 @@ def _to_duration(value: Any, source: Column, target: Column, session: Session) -
     try:
         micro = _duration(value, source, target, session)
     except MisfitError as misfit:
-        raise MisfitError(None if misfit.instead is None else durations.show(misfit.instead, target.fsp), str(misfit)) from misfit  # type: ignore[arg-type]
+        instead = misfit.instead
+        shown = durations.show(instead, target.fsp) if isinstance(instead, int) else None
+        raise MisfitError(shown, str(misfit)) from misfit
     return durations.show(micro, target.fsp)
 
 

@@ -19,8 +19,9 @@ def float_text(value: float, single: bool) -> bytes:
 
 
 def recode(text: bytes, source: Column, target: Column) -> bytes:
-    """Text of one character set as that of another, both as TiDB stores them (all but binary in utf-8). Raises MisfitError,
-    RefusedError."""
+    """Text of one character set as that of another, both as TiDB stores them (all but binary in utf-8). Raises
+    MisfitError, RefusedError.
+    """
     if target.kind == "binary":
         return text.decode("utf-8", "surrogateescape").encode("gbk") if source.charset == "gbk" else text
     codec = _CODECS.get(target.charset)
@@ -72,7 +73,9 @@ def _has(codec: str, char: str) -> bool:
 
 
 def fit(text: bytes, target: Column) -> bytes:
-    """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB. Raises MisfitError with what is left of it."""
+    """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB. Raises MisfitError with what is
+    left of it.
+    """
     kept, binary = text, target.kind == "binary"
     if target.flen >= 0:
         if binary:

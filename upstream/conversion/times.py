@@ -71,8 +71,9 @@ def _moment(when: datetime.datetime) -> Moment:
 
 
 def _instant(moment: Moment, session: Session) -> datetime.datetime | None:
-    """The instant in UTC, None if there is none. Of two that look alike, TiDB (Go) takes the one whose offset holds at that wall time
-    taken for UTC, if it holds then."""
+    """The instant in UTC, None if there is none. Of two that look alike, TiDB (Go) takes the one whose offset holds at
+    that wall time taken for UTC, if it holds then.
+    """
     zone = session.known_zone()
     try:
         wall = datetime.datetime(*moment, tzinfo=datetime.UTC)
@@ -105,8 +106,9 @@ def round_to(moment: Moment, fsp: int, session: Session) -> Moment:
 
 
 def _next_second(moment: Moment, session: Session) -> Moment | None:
-    """The whole second after a wall time, on the session's clock; None for a wall time that it doesn't have. Without a zone only where
-    no clock is ever put forward or back."""
+    """The whole second after a wall time, on the session's clock; None for a wall time that it doesn't have. Without a
+    zone only where no clock is ever put forward or back.
+    """
     try:
         if session.zone is None:
             following = datetime.datetime(*moment[:6]) + datetime.timedelta(seconds=1)
@@ -150,7 +152,15 @@ def from_number(number: int, session: Session, timestamp: bool) -> Moment:
         number = _completed(number)
     date, clock = divmod(number, 1_000_000)
     moment = date // 10_000, date // 100 % 100, date % 100, clock // 10_000, clock // 100 % 100, clock % 100, 0
-    if number < 0 or moment[0] >= 1 << 14 or moment[1] > 15 or moment[2] > 31 or moment[3] > 31 or moment[4] > 63 or moment[5] > 63:
+    if (
+        number < 0
+        or moment[0] >= 1 << 14
+        or moment[1] > 15
+        or moment[2] > 31
+        or moment[3] > 31
+        or moment[4] > 63
+        or moment[5] > 63
+    ):
         raise MisfitError(ZERO, f"{original} is no date")
     # The number alone is looked at as a DATETIME first.
     reason = check(moment, session, False) or (check(moment, session, True) if timestamp else "")
@@ -193,7 +203,9 @@ def from_text(text: bytes, fsp: int, session: Session, timestamp: bool) -> Momen
 
 
 def from_decimal(text: str, fsp: int, session: Session, timestamp: bool) -> Moment:
-    """What TiDB reads out of a decimal's text: the number before the point, the fraction as such. Raises MisfitError."""
+    """What TiDB reads out of a decimal's text: the number before the point, the fraction as such. Raises
+    MisfitError.
+    """
     if text.startswith("0.0"):
         return ZERO
     whole, _, fraction = text.partition(".")
@@ -219,7 +231,9 @@ def _read(text: bytes, fsp: int, session: Session) -> Moment:
         parts, zone = [*parts, *zone[1:].split(b":")], b""
     if len(parts) in (0, 2) or not all(part.isdigit() for part in parts[:6]):
         raise wrong
-    fields = _compact(parts[0], fraction) if len(parts) == 1 else [*(int(part) for part in parts[:6]), 0, 0, 0, 0, 0][:6]
+    fields = (
+        _compact(parts[0], fraction) if len(parts) == 1 else [*(int(part) for part in parts[:6]), 0, 0, 0, 0, 0][:6]
+    )
     if fields is None:
         raise wrong
     if len(parts[0]) <= 2 and (any(fields) or fraction):
@@ -234,8 +248,9 @@ def _read(text: bytes, fsp: int, session: Session) -> Moment:
 
 
 def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
-    """Year to second of a date without separators. Behind YYYYMMDD or YYMMDD the fraction is a time of day, behind YYMMDDHHMM its
-    seconds."""
+    """Year to second of a date without separators. Behind YYYYMMDD or YYMMDD the fraction is a time of day, behind
+    YYMMDDHHMM its seconds.
+    """
     widths = _COMPACT.get(len(digits))
     if widths is None:
         return None
@@ -256,7 +271,12 @@ def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
 def _from_zone(moment: Moment, zone: bytes, session: Session, with_seconds: bool) -> Moment:
     """A time whose text names its zone, in the session's. Raises MisfitError."""
     minutes = 0 if zone == b"Z" else int(zone[1:3]) * 60 + int(zone[-2:] if len(zone) > 3 else b"0")
-    if not with_seconds or minutes > 14 * 60 or (zone[:1] == b"-" and minutes == 0) or (len(zone) > 3 and int(zone[-2:]) > 59):
+    if (
+        not with_seconds
+        or minutes > 14 * 60
+        or (zone[:1] == b"-" and minutes == 0)
+        or (len(zone) > 3 and int(zone[-2:]) > 59)
+    ):
         raise MisfitError(ZERO, "a time zone that TiDB doesn't take")
     offset = datetime.timedelta(minutes=-minutes if zone[:1] == b"-" else minutes)
     try:
