@@ -30,7 +30,7 @@ from embedded.state import StackError
 from embedded.view import CheckpointTrace, View
 from relay import Control, RelayLog
 
-RECORDING = Path(__file__).resolve().parent / "recordings" / "sysbench"
+RECORDING = "bench/recordings/sysbench"
 SETTINGS = "\n[window]\nmax-transactions = 1000\n"
 _PATIENCE_S = 600.0
 

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
@@ -25,11 +24,12 @@ from embedded.compare import compare
 from embedded.control import AirflowClient
 from embedded.launch import connect
 from embedded.recording import Recording
+from embedded.repository import recording_folder
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from embedded.view import View
 
-RECORDING = Path(__file__).resolve().parents[1] / "tests" / "recordings" / "shop"
+RECORDING = "tests/recordings/shop"
 VICTIMS = {
     "task": 8,
     "spark-worker": 6,
@@ -100,13 +100,14 @@ def measure(
     stack: Stack, mode: str, kills: int, interval_s: float, seed: int, report: Callable[[str], None]
 ) -> SoakResult:
     """Kill `kills` times, about `interval_s` apart. Raises StackError when something doesn't come back."""
-    recording = Recording(RECORDING)
+    folder = recording_folder(RECORDING)
+    recording = Recording(folder)
     labels = sorted(recording.labels, key=lambda label: label.ts)
     result = SoakResult(mode, seed)
     rng = random.Random(seed)
     recorded_s = (labels[-1].ts - labels[0].ts >> 18) / 1000
     speed = max(0.01, min(1.0, recorded_s / (kills * interval_s * 1.3)))
-    with fresh_stack(stack, RECORDING, report):
+    with fresh_stack(stack, folder, report):
         site = stack.site()
         airflow = AirflowClient(stack.home, site.ports["airflow"])
         wait_pipeline(stack, airflow)
@@ -148,7 +149,7 @@ def measure(
             view.close()
         result.sums, result.checkpoint_went_back = dict(reader.sums), reader.went_back
         with contextlib.closing(connect(site.ports["mariadb"])) as database:
-            found = compare(RECORDING / "snapshots" / labels[-1].name, database)
+            found = compare(folder / "snapshots" / labels[-1].name, database)
         result.tables, result.rows_compared, result.differences = found.tables, found.rows, list(found.differences)
     return result
 

@@ -25,6 +25,7 @@ _COMMANDS = {
     "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "pump": "Run a pump, in the place of TiDB's.",
+    "dags": "Where the DAG files for Airflow are.",
     "bench": "Measure throughput and lag on this machine.",
 }
 
@@ -51,7 +52,7 @@ class _Group(click.Group):
     "--home",
     type=click.Path(file_okay=False),
     envvar="SLUICE_HOME",
-    help="State folder of the one-machine stack [.sluice in the repository].",
+    help="State folder of the one-machine stack [.sluice in a clone, else ~/.local/state/sluice].",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="sluice", prog_name="sluice")

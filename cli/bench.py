@@ -12,7 +12,7 @@ import click
 
 from cli._stack import stop_signals_raise
 from embedded import Stack
-from embedded.stack import default_home
+from embedded.repository import default_home, recording_folder
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
@@ -47,7 +47,7 @@ def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json
 
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
-        result = measure(stack, (directory or RECORDING).absolute(), _reporter(as_json))
+        result = measure(stack, (directory or recording_folder(RECORDING)).absolute(), _reporter(as_json))
     found = asdict(result) | {"stages": result.stages_ms}
     if as_json:
         return _print_json(found, result.differences)
@@ -93,7 +93,9 @@ def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, .
     from bench.land import SIZES, measure
 
     with stop_signals_raise():
-        results = measure(_stack(ctx), (directory or RECORDING).absolute(), sizes or SIZES, _reporter(as_json))
+        results = measure(
+            _stack(ctx), (directory or recording_folder(RECORDING)).absolute(), sizes or SIZES, _reporter(as_json)
+        )
     if as_json:
         return _print_json({"backlogs": [asdict(result) for result in results]}, 0)
     for result in results:

@@ -9,6 +9,7 @@ import click
 from cli._progress import ReplayProgress
 from cli._stack import stack_of, stop_signals_raise
 from embedded.recording import Recording
+from embedded.repository import recording_folder
 from embedded.run import RunSummary, run
 from embedded.stack import DEFAULT_RECORDING
 
@@ -18,7 +19,6 @@ from embedded.stack import DEFAULT_RECORDING
     "--recording",
     "directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=DEFAULT_RECORDING,
     help="What to replay [the recording `shop`].",
 )
 @click.option(
@@ -29,10 +29,10 @@ from embedded.stack import DEFAULT_RECORDING
     help="Pace: 1 as recorded, 2 twice as fast, max without waiting.",
 )
 @click.pass_context
-def command(ctx: click.Context, directory: Path, speed: str) -> int:
+def command(ctx: click.Context, directory: Path | None, speed: str) -> int:
     """Start everything on empty data, replay recorded TiDB traffic through it, compare the downstream with the
     recording's snapshots, and stop everything. Exit code 0 only if there is no difference."""
-    directory = directory.absolute()
+    directory = (directory or recording_folder(DEFAULT_RECORDING)).absolute()
     recording = Recording(directory)
     totals = {
         label.name: sum(1 for each in recording.transactions(label.ts).values() if each.commit_ts)

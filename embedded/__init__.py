@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from embedded.launch import LOOPBACK, PART_NAMES, PUMP_NAMES, REPOSITORY, airflow_url, password_file
+from embedded.launch import LOOPBACK, PART_NAMES, PUMP_NAMES, airflow_url, password_file
+from embedded.repository import REPOSITORY
 from embedded.stack import Stack
 from embedded.state import StackError
 from embedded.view import View

@@ -24,7 +24,6 @@ from embedded.launch import (
     LOOPBACK,
     PART_NAMES,
     PORT_NAMES,
-    REPOSITORY,
     MissingProgram,
     Part,
     Site,
@@ -32,9 +31,10 @@ from embedded.launch import (
     build_parts,
 )
 from embedded.processes import ProcessId, is_alive, start_ticks
+from embedded.repository import DAGS, default_home, recording_folder
 from embedded.state import StackError, Started, State, choose_ports, load_state, locked, port_is_free, save_state
 
-DEFAULT_RECORDING = REPOSITORY / "tests" / "recordings" / "shop"
+DEFAULT_RECORDING = "tests/recordings/shop"
 _LOG_TAIL_LINES = 15
 
 Report = Callable[[str], None]
@@ -53,17 +53,12 @@ class PartStatus:
     log: str
 
 
-def default_home() -> Path:
-    """The state folder: ``$SLUICE_HOME``, or ``.sluice`` in the repository."""
-    return Path(os.environ.get("SLUICE_HOME") or REPOSITORY / ".sluice").absolute()
-
-
 class Stack:
     """The stack in one state folder. Ports are chosen once a folder and kept, so a part that comes back has its old
     address.
     """
 
-    def __init__(self, home: Path | None = None, dags: Path = REPOSITORY / "dags", settings: str = "") -> None:
+    def __init__(self, home: Path | None = None, dags: Path = DAGS, settings: str = "") -> None:
         """`settings`: further sections for the pipeline's sluice.toml."""
         self.home = (home or default_home()).absolute()
         self._dags = dags
@@ -82,7 +77,7 @@ class Stack:
         state = self.state()
         if not set(PORT_NAMES) <= set(state.ports):
             raise StackError(f"no stack has been started in {self.home}: run `sluice up`")
-        return Site(self.home, state.ports, Path(state.recording or DEFAULT_RECORDING))
+        return Site(self.home, state.ports, Path(state.recording))
 
     def status(self) -> list[PartStatus]:
         """Every part and whether it runs; works with the stack down."""
@@ -143,8 +138,8 @@ class Stack:
             state.ports = self._ports(state, alive, wanted)
             if live:
                 state.recording = LIVE
-            else:
-                state.recording = str(recording.absolute()) if recording else state.recording or str(DEFAULT_RECORDING)
+            elif recording or (not state.recording and "cluster" in wanted):
+                state.recording = str((recording or recording_folder(DEFAULT_RECORDING)).absolute())
             save_state(self.home, state)
             site = Site(self.home, state.ports, Path(state.recording))
             self._write_settings(site)

@@ -15,7 +15,6 @@ from embedded.launch.mariadb import connect, drop_everything, mariadb
 from embedded.launch.part import (
     LIVE,
     LOOPBACK,
-    REPOSITORY,
     MissingProgram,
     NotReady,
     Part,
@@ -28,6 +27,7 @@ from embedded.launch.pump import PORTS as _PUMP_PORTS
 from embedded.launch.pump import pump
 from embedded.launch.spark import PORTS as _SPARK_PORTS
 from embedded.launch.spark import spark
+from embedded.repository import DAGS
 
 PORT_NAMES = [*_ETCD_PORTS, *_CLUSTER_PORTS, *_PUMP_PORTS, *_MARIADB_PORTS, *_SPARK_PORTS, *_AIRFLOW_PORTS]
 """Every port of a stack, by purpose."""
@@ -39,7 +39,7 @@ PART_NAMES = (
 """Every part of a stack, in the order in which they are shown."""
 
 
-def build_parts(site: Site, dags: Path = REPOSITORY / "dags") -> dict[str, Part]:
+def build_parts(site: Site, dags: Path = DAGS) -> dict[str, Part]:
     """All parts of the stack at `site`, by name. Raises MissingProgram if a program isn't installed."""
     parts = [
         etcd(site),
@@ -58,7 +58,6 @@ __all__ = [
     "PART_NAMES",
     "PORT_NAMES",
     "PUMP_NAMES",
-    "REPOSITORY",
     "MissingProgram",
     "NotReady",
     "Part",

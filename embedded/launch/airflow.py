@@ -1,6 +1,6 @@
 """Airflow: api-server, scheduler, dag-processor and triggerer, with SQLite metadata and LocalExecutor.
 
-Fixed settings stand in the repository's ``airflow.cfg``; what differs from stack to stack (paths, ports, secrets) comes
+Fixed settings stand in ``airflow.cfg`` beside this file; what differs from stack to stack (paths, ports, secrets) comes
 from the environment, secrets through ``…_CMD`` so that they are in files of mode 0600 only.
 """
 
@@ -21,7 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from embedded.launch.part import LOOPBACK, REPOSITORY, NotReady, Part, Site, base_environment, get_json
+from embedded.launch.part import LOOPBACK, NotReady, Part, Site, base_environment, get_json
+from embedded.repository import DAGS, REPOSITORY
 
 PORTS = ("airflow",)
 USER = "admin"
@@ -49,16 +50,15 @@ def airflow_url(port: int) -> str:
     return f"http://{LOOPBACK}:{port}"
 
 
-def airflow(site: Site, dags: Path = REPOSITORY / "dags") -> list[Part]:
+def airflow(site: Site, dags: Path = DAGS) -> list[Part]:
     """The four processes of Airflow. `dags` is the folder with the DAG files."""
     data = site.data("airflow")
     port = site.ports["airflow"]
     env = _environment(site, data, port, dags)
-    program = Path(sys.executable).parent / "airflow"
     return [
         Part(
             name=name,
-            argv=(sys.executable, str(program), *words),
+            argv=(sys.executable, "-m", "airflow", *words),
             env=env,
             cwd=data,
             ports={"http": port} if name == "airflow-api" else {},
@@ -93,7 +93,7 @@ def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str
 
     return {
         "AIRFLOW_HOME": str(data),
-        "AIRFLOW_CONFIG": str(REPOSITORY / "airflow.cfg"),
+        "AIRFLOW_CONFIG": str(Path(__file__).with_name("airflow.cfg")),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url(port)}/execution/",
@@ -128,7 +128,7 @@ def _prepare(data: Path, env: dict[str, str]) -> None:
             return
         (data / "airflow.db").unlink(missing_ok=True)
         done = subprocess.run(
-            [sys.executable, str(Path(sys.executable).parent / "airflow"), "db", "migrate"],
+            [sys.executable, "-m", "airflow", "db", "migrate"],
             env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         if done.returncode:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embedded.repository import REPOSITORY
+
 LOOPBACK = "127.0.0.1"
 LIVE = "-"
 """In the place of a recording: none, the stand-in cluster is there for live traffic."""
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class NotReady(Exception):

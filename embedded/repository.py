@@ -1,0 +1,39 @@
+"""Where the files are that Sluice needs beside its code. A clone has all of them; a package installed from a wheel has
+the DAG files, but no recordings.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from embedded.state import StackError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+"""The folder that holds the packages: the repository in a clone, site-packages if Sluice was installed from a wheel."""
+
+DAGS = REPOSITORY / "dags"
+"""The folder with the DAG files."""
+
+
+def default_home() -> Path:
+    """The state folder of the one-machine stack: ``$SLUICE_HOME``, else ``.sluice`` in the repository; for an installed
+    package ``sluice`` in ``$XDG_STATE_HOME`` or ``~/.local/state``.
+    """
+    named = os.environ.get("SLUICE_HOME")
+    if named:
+        return Path(named).absolute()
+    if (REPOSITORY / "pyproject.toml").exists():
+        return REPOSITORY / ".sluice"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sluice"
+
+
+def recording_folder(where: str) -> Path:
+    """The recording at `where`, a path in the repository. Raises StackError if this is no clone."""
+    folder = REPOSITORY / where
+    if not folder.is_dir():
+        raise StackError(
+            f"the recording {where} is in Sluice's repository, not in the installed package: run this in a clone, or"
+            " name the folder of a recording with --recording where the command has that option"
+        )
+    return folder
