@@ -68,7 +68,9 @@ class Chores:
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """End the threads; waits a moment for what they are doing."""
+        """End the threads; waits a moment, once, for what they are doing."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         deadline = time.monotonic() + 1.0
         for thread in self._threads:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from pump_service.clock import Clock
+from pump_service.heartbeat import Heartbeat
 from pump_service.notify import notify_drainers
 from upstream.registry import NodeStatus, Registry
 from upstream.rpc import TLS
@@ -27,7 +27,6 @@ ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "clos
 
 _TRIES = 3
 _RETRY_S = 1.0
-_REPORT_S = 30.0  # a failure that lasts is logged this often
 
 
 class NodeError(Exception):
@@ -87,7 +86,7 @@ class Node:
         registry: Registry,
         clock: Clock,
         max_commit_ts: Callable[[], int],
-        heartbeat_s: float,
+        heartbeat: Heartbeat,
         tls: TLS | None = None,
     ) -> None:
         self.id = node_id
@@ -95,12 +94,9 @@ class Node:
         self._registry = registry
         self._clock = clock
         self._max_commit_ts = max_commit_ts
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat = heartbeat
         self._tls = tls
         self.state = PAUSED  # one of online, pausing, paused, closing, offline
-        self._stop = threading.Event()
-        self._writing = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._label: dict[str, str] | None = None
 
     def status(self) -> NodeStatus:
@@ -151,33 +147,27 @@ class Node:
                 self.state = OFFLINE
                 self._retry("register", self._publish)
                 raise NodeError(f"fail to notify all living drainer: {error}") from None
-        self._thread = threading.Thread(target=self._beat, name="pump-heartbeat", daemon=True)
-        self._thread.start()
+        self._heartbeat.start(self.status)
         _log.info("registered as %s at %s, online", self.id, self.host)
 
-    def publish(self) -> None:
-        """Tell the registry the state as it is now; a registry that is away is only logged."""
-        try:
-            self._publish()
-        except Exception as error:
-            _log.error("the registry doesn't know that this pump is %s: %s", self.state, error)
+    def announce(self) -> None:
+        """Have the registry told of the state as it is now. Returns at once."""
+        self._heartbeat.changed()
 
     def leave(self, state: str) -> None:
-        """End the heartbeat and leave the last word in the registry. Takes as long as three time-outs of
-        etcd at most.
-        """
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(10)
+        """End the heartbeat with `state` as the last word in the registry. Returns at once; `wait_left` waits."""
         self.state = state
-        self.publish()
+        self._heartbeat.end()
+
+    def wait_left(self) -> None:
+        """Until the registry has the last word, or 2 s after `leave`; a registry that is away is only logged."""
+        self._heartbeat.join()
 
     def _publish(self) -> None:
-        with self._writing:
-            self._registry.update_pump(self.status())
+        self._registry.update_pump(self.status())
 
     def _check_alone(self, former: NodeStatus) -> None:
-        deadline = time.monotonic() + 2.5 * self._heartbeat_s
+        deadline = time.monotonic() + 2.5 * self._heartbeat.every_s
         while time.monotonic() < deadline:
             time.sleep(0.2)
             now = self._registry.get_pump(self.id)
@@ -197,22 +187,3 @@ class Node:
                 _log.warning("can't %s, %d more tries: %s", what, left, error)
                 time.sleep(_RETRY_S)
         raise AssertionError
-
-    def _beat(self) -> None:
-        failed_since = 0.0
-        reported = 0.0
-        while not self._stop.wait(self._heartbeat_s):
-            try:
-                if not self._clock.about_now():
-                    self._clock.fresh()
-                self._publish()
-            except Exception as error:
-                now = time.monotonic()
-                failed_since = failed_since or now
-                if now - reported >= _REPORT_S:
-                    reported = now
-                    _log.error("heartbeat failed for %.0f s, the pump goes on: %s", now - failed_since, error)
-                continue
-            if failed_since:
-                _log.info("heartbeat is back after %.0f s", time.monotonic() - failed_since)
-                failed_since = reported = 0.0

@@ -19,6 +19,7 @@ from pump_service.chores import Chores
 from pump_service.clock import Clock, TimeLimit
 from pump_service.config import Config, split_addr
 from pump_service.front import Front
+from pump_service.heartbeat import Heartbeat
 from pump_service.http1 import Http1
 from pump_service.http_api import Api
 from pump_service.ingest import Ingest
@@ -166,6 +167,8 @@ class Pump:
         cluster_id = _reach_pd(pd)
         etcd = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S)
         self._closers.callback(etcd.close)
+        beats = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S, retries=False)
+        self._closers.callback(beats.close)
         tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
         self._registry = Registry(etcd)
         self._clock = Clock(pd.tso)
@@ -196,7 +199,7 @@ class Pump:
             self._registry,
             self._clock,
             lambda: self._store.max_commit_ts,
-            config.heartbeat_interval,
+            Heartbeat(Registry(beats), config.heartbeat_interval),
             tls,
         )
         self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
@@ -280,7 +283,7 @@ class Pump:
 
     def _leave(self, action: str) -> None:
         try:
-            self._node.publish()
+            self._node.announce()
             state = PAUSED
             # What was admitted as a Prewrite before the state changed is with the store after this.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
@@ -294,9 +297,8 @@ class Pump:
             self._chores.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_S + 2)
-            self._versions.stop()
-            if state == OFFLINE or self._store.all_matched():
-                self._versions.give_up()
+            self._versions.stop(give_up=state == OFFLINE or self._store.all_matched())
+            self._node.wait_left()
             self._closers.close()
             _log.info("pump %s has left, %s", self._node.id, state)
         except Exception:

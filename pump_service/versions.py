@@ -18,6 +18,7 @@ from typing import Protocol
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 30.0
+_END_S = 2.0
 _REPORT_S = 600.0
 
 
@@ -38,6 +39,7 @@ class KeptVersions:
         self._pd, self._settled_through, self._ttl_s = pd, settled_through, ttl_s
         self._service = f"sluice-pump-{node_id}"
         self._reported = -_REPORT_S
+        self._giving_up = self._said_kept = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pump-versions", daemon=True)
 
@@ -45,11 +47,17 @@ class KeptVersions:
         """Registers soon, and moves on from then on."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the thread; what is registered stays. Waits for a question under way, as long as PD's time-out."""
+    def stop(self, *, give_up: bool = False) -> None:
+        """Ends the thread; what is registered stays unless `give_up`. A PD that is away is waited for _END_S at most,
+        once.
+        """
+        if self._stop.is_set() or not self._thread.is_alive():
+            return
+        self._giving_up = give_up
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join(_END_S)
+        if give_up and self._thread.is_alive():
+            self._kept("no answer yet")
 
     def move_on(self) -> None:
         """Registers how far this pump is. Without PD, or with one that doesn't know service safe points, it is only
@@ -70,7 +78,7 @@ class KeptVersions:
             if self._ttl_s:
                 self._pd.update_service_gc_safe_point(self._service, 0, 0)
         except Exception as error:
-            _log.warning("PD keeps the service safe point %s for %d s: %s", self._service, self._ttl_s, error)
+            self._kept(error)
 
     def _register(self, ts: int) -> None:
         least = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, ts)
@@ -78,6 +86,12 @@ class KeptVersions:
             self._report(
                 "TiKV has given up versions through %d already, a transaction that began at %d is unfinished", least, ts
             )
+
+    def _kept(self, why: object) -> None:
+        if self._said_kept:
+            return
+        self._said_kept = True
+        _log.warning("PD keeps the service safe point %s for %d s: %s", self._service, self._ttl_s, why)
 
     def _report(self, text: str, *values: object) -> None:
         if time.monotonic() - self._reported >= _REPORT_S:
@@ -88,3 +102,5 @@ class KeptVersions:
         while not self._stop.is_set():
             self.move_on()
             self._stop.wait(_EVERY_S)
+        if self._giving_up:
+            self.give_up()

@@ -1,0 +1,102 @@
+"""Keeps the pump's entry in the registry fresh, and leaves the last word there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from upstream.backoff import Backoff, Deadline
+from upstream.registry import NodeStatus, Registry
+
+_log = logging.getLogger(__name__)
+
+_RETRY_MS, _RETRY_CAP_MS = 50, 1000
+_REPORT_S = 30.0  # a failure that lasts is logged this often
+
+
+class Heartbeat:
+    """Writes `status()`, given to `start`, to the registry every `every_s` seconds, and tries for `patience_s` if it
+    isn't taken.
+
+    After `start` only its thread writes, so an older state never lands on a newer one, and every attempt takes the
+    state as it is then: what waits for a registry that is away becomes the last word when the pump leaves. So
+    `registry` should not try again by itself.
+    """
+
+    def __init__(self, registry: Registry, every_s: float, patience_s: float = 2.0) -> None:
+        self.every_s = every_s
+        self._patience_s = patience_s
+        self._registry = registry
+        self._status: Callable[[], NodeStatus]
+        self._changed = threading.Event()
+        self._last: Deadline | None = None  # of the last word, once the pump leaves
+        self._written = ""  # the state that the registry has
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="pump-heartbeat", daemon=True)
+
+    def start(self, status: Callable[[], NodeStatus]) -> None:
+        """Begin."""
+        self._status = status
+        self._thread.start()
+
+    def changed(self) -> None:
+        """Tell the registry now. Returns at once; a registry that is away is only logged."""
+        self._changed.set()
+
+    def end(self) -> None:
+        """Leave the state of now as the last word. Returns at once; `join` waits."""
+        self._written = ""
+        self._last = Deadline(self._patience_s)
+        self._changed.set()
+
+    def join(self) -> None:
+        """Until the registry has the last word, at most `patience_s` after `end`; if it doesn't take it in time, that
+        is only logged.
+        """
+        if self._last is None or self._thread.ident is None:
+            return
+        self._thread.join(self._last.left())
+        state = self._status().state
+        if self._written != state:
+            _log.error("the registry doesn't know that this pump is %s: %s", state, self._failure or "no answer yet")
+
+    def _run(self) -> None:
+        failed_since = reported = 0.0
+        while not self._over():
+            if self._last is None:
+                self._wait(self.every_s)
+            try:
+                self._write()
+            except Exception as error:
+                now = time.monotonic()
+                failed_since = failed_since or now
+                if now - reported >= _REPORT_S and self._last is None:
+                    reported = now
+                    _log.error("heartbeat failed for %.0f s, the pump goes on: %s", now - failed_since, error)
+                continue
+            if failed_since:
+                _log.info("heartbeat is back after %.0f s", time.monotonic() - failed_since)
+                failed_since = reported = 0.0
+
+    def _over(self) -> bool:
+        return self._last is not None and (self._written == self._status().state or self._last.passed())
+
+    def _write(self) -> None:
+        backoff = Backoff(Deadline(self._patience_s), self._wait)
+        while True:
+            status = self._status()
+            try:
+                self._registry.update_pump(status)
+            except Exception as error:
+                self._failure = error
+                if self._over() or not backoff.wait("registry", _RETRY_MS, _RETRY_CAP_MS):
+                    raise
+            else:
+                self._written = status.state
+                return
+
+    def _wait(self, seconds: float) -> None:
+        self._changed.wait(seconds)
+        self._changed.clear()
