@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.hostile_clients import CLIENTS, attack
 from bench.memory import Peak
-from bench.pump_load import _Clock, _Messages
+from bench.pump_load import Clock, Messages
 from pump_service.lane import LaneClient
 from upstream import pb
 
@@ -55,7 +55,7 @@ class Outcome:
 def write_backlog(address: str, cluster_id: int, mebibytes: int) -> None:
     """Transactions for readers to read."""
     host, port = address.rsplit(":", 1)
-    client, clock = LaneClient(host, int(port)), _Clock(0, 1)
+    client, clock = LaneClient(host, int(port)), Clock(0, 1)
 
     def message(tp: int, start: int, commit: int) -> bytes:
         binlog = pb.binlog.Binlog(
@@ -114,7 +114,7 @@ def _ask(address: str, over: threading.Event, took: list[float]) -> None:
 def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[list[float], int]:
     """Latencies of calls that are due at a rate, in s, and how many failed."""
     host, port = address.rsplit(":", 1)
-    client, clock, messages = LaneClient(host, int(port)), _Clock(0, 1), _Messages(cluster_id, 128)
+    client, clock, messages = LaneClient(host, int(port)), Clock(0, 1), Messages(cluster_id, 128)
     due: dict[int, float] = {}
     waits: list[float] = []
     failures = 0

@@ -2,9 +2,9 @@
 
 etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is sent and landed first in small
 windows, which warms all of it up: a JVM that has run a dozen jobs needs three times the CPU time of one that has run a
-hundred. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.land` in this process with the
-default limits, once for each size. Measured is from when the first window was committed until the last but one was: at
-both times the job of the one after it is under way. CPU time is that of every process in between, memory the largest
+hundred. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.landing` in this process with
+the default limits, once for each size. Measured is from when the first window was committed until the last but one was:
+at both times the job of the one after it is under way. CPU time is that of every process in between, memory the largest
 resident set seen while the backlog was landed.
 """
 
@@ -22,7 +22,7 @@ from bench.memory import Peak
 from embedded import LOOPBACK, Stack, replay
 from embedded.control import ClusterControl
 from embedded.state import StackError
-from etl.land import LandedWindow, run_land
+from etl.landing import LandedWindow, run_land
 from etl.settings import Settings, load_settings
 from upstream import PDClient
 

@@ -45,7 +45,7 @@ class Result:
     first_error: str
 
 
-class _Clock:
+class Clock:
     """Timestamps that ascend over all processes like PD's, from the clock they share: 2^18 ticks a millisecond.
 
     A pump relies on that order, so a counter in each process would not do. The last ticks tell the processes apart.
@@ -62,7 +62,7 @@ class _Clock:
         return self._last
 
 
-class _Messages:
+class Messages:
     """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a Prewrite has
     prewrite_key and prewrite_value, its Commit the key only. To be as large as its Prewrite, the Commit takes a long
     key.
@@ -89,7 +89,7 @@ class _Messages:
 def _work(pipe: Connection, address: str, cluster_id: int, callers: list[int], size: int, number: int, of: int) -> None:
     """One process with a connection for each entry of `callers`."""
     host, port = address.rsplit(":", 1)
-    messages = _Messages(cluster_id, size)
+    messages = Messages(cluster_id, size)
     clients = {}
     for count in callers:
         client = LaneClient(host, int(port))
@@ -98,7 +98,7 @@ def _work(pipe: Connection, address: str, cluster_id: int, callers: list[int], s
     begin, end = pipe.recv()
     while time.monotonic() < begin:
         time.sleep(0.001)
-    clock = _Clock(number, of)
+    clock = Clock(number, of)
     waits: list[float] = []
     errors: list[str] = []
     flight: dict[tuple[int, int], tuple[float, int]] = {}  # (connection, stream) -> sent at, start_ts or 0 for a Commit

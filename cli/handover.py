@@ -28,8 +28,7 @@ def command(ctx: click.Context, to_drainer: bool, wait_s: float, config: str | N
     """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the
     Drainer goes on from, and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
     """
-    from etl import handover
-    from etl.operate import tso_text
+    from etl.operate import handover, tso_text
 
     if not to_drainer:
         raise click.UsageError("to whom? `sluice handover --to-drainer`")

@@ -10,7 +10,7 @@ import click
 from cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
-    from etl.window_view import RowChange
+    from etl.operate import RowChange
 
 _VALUE_LENGTH = 80
 
@@ -42,7 +42,7 @@ def show(
     """What is in a window: its parts, DDL statements, changes by table. Without LO (where a window begins) or COMMIT_TS
     (of a transaction in it) the newest one.
     """
-    from etl.window_view import describe, find_window, newest, row_changes
+    from etl.operate import describe, find_window, newest, row_changes
     from relay import RelayLog
 
     if ts is not None and last is not None:

@@ -24,7 +24,8 @@ def command(ctx: click.Context, as_json: bool, config: str | None) -> None:
     """
     path = named_config(ctx, config)
     if path is not None:
-        from etl import load_settings, operate
+        from etl import load_settings
+        from etl.operate import orders as operate
 
         pipeline = operate.status(load_settings(path))
         click.echo(json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline)))
@@ -56,7 +57,8 @@ def collect(stack: Stack) -> dict[str, Any]:
     }
     if not ports:
         return result
-    from etl import load_settings, operate
+    from etl import load_settings
+    from etl.operate import orders as operate
 
     site = stack.site()
     result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"}

@@ -45,7 +45,7 @@ def command(
 
     With --check: connects everywhere and lists what would stop (exit code 1) or differ, and writes nothing.
     """
-    from etl import handover
+    from etl.operate import handover
 
     if drainer_toml is not None and not (check_only and config is None):
         raise click.UsageError("a drainer.toml goes with --check, and without --config")
@@ -61,8 +61,7 @@ def command(
 
 def _of_drainer(file: Path) -> Settings:
     """The settings that a drainer.toml stands for; what has no meaning here is printed."""
-    from etl.drainer_settings import read_drainer
-    from etl.settings import parse_settings
+    from etl.settings import parse_settings, read_drainer
 
     drainer = read_drainer(file)
     for warning in drainer.warnings:
@@ -73,8 +72,7 @@ def _of_drainer(file: Path) -> Settings:
 
 
 def _check(settings: Settings) -> int:
-    from etl.operate import identity
-    from etl.takeover_check import STOPS, check
+    from etl.operate import STOPS, check, identity
 
     click.echo(identity(settings))
     stops = 0

@@ -54,7 +54,8 @@ ACTIONS = [
 def operate() -> None:
     @task
     def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-        from etl import load_settings, operate
+        from etl import load_settings
+        from etl.operate import orders as operate
 
         wanted = params or {}
         said = operate.act(

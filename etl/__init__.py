@@ -12,9 +12,9 @@ from etl.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
     from etl.apply import run_apply
-    from etl.land import run_land
+    from etl.landing import run_land
 
-_ON_FIRST_USE = {"run_land": "etl.land", "run_apply": "etl.apply"}
+_ON_FIRST_USE = {"run_land": "etl.landing", "run_apply": "etl.apply"}
 
 __all__ = ["CONFIG_VARIABLE", "Settings", "SettingsError", "load_settings", "run_apply", "run_land"]
 

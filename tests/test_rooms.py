@@ -1,44 +1,111 @@
-"""The rooms import each other only in the direction that docs/architecture.md gives."""
+"""The rooms import each other only in the direction that docs/architecture.md gives, and by their doors."""
 
 import ast
+import graphlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = {"dags", "pump_service", "etl", "relay", "expectations", "upstream", "embedded", "cli", "plugins", "bench"}
-MAY_IMPORT = {
-    "dags": {"etl", "relay", "expectations"},
+ANYTHING = {"dags", "pump_service", "etl", "relay", "upstream", "embedded", "cli", "bench"}
+ROOMS = {
+    "dags": {"etl", "relay"},
     "pump_service": {"upstream"},
     "etl": {"relay", "upstream"},
     "relay": set(),
-    "expectations": {"etl"},
     "upstream": set(),
-    "plugins": {"etl", "relay"},
-    "embedded": ROOMS - {"cli"},
-    "cli": ROOMS,
-    "bench": ROOMS,
+    "embedded": ANYTHING - {"cli"},
+    "cli": ANYTHING,
+    "bench": ANYTHING,
 }
+"""What each may import."""
+ETL = {
+    "dialect": set(),
+    "steps": set(),
+    "formats": {"dialect"},
+    "rules": {"formats", "steps"},
+    "shapes": {"formats", "steps"},
+    "settings": {"formats", "rules"},
+    "downstream": {"dialect", "formats", "settings"},
+    "spark": {"settings"},
+    "explode": {"spark"},
+    "prepare": {"downstream", "rules", "shapes", "steps"},
+    "ddl": {"dialect", "downstream", "formats"},
+    "sinks": {"ddl", "downstream", "formats", "rules", "settings", "shapes", "steps"},
+    "ownership": {"downstream", "settings"},
+    "landing": {"downstream", "explode", "ownership", "settings", "sinks", "spark"},
+    "operate": {"ddl", "downstream", "formats", "landing", "ownership", "settings", "shapes", "sinks"},
+    "apply": {
+        "downstream", "formats", "operate", "ownership", "prepare", "rules", "settings", "sinks", "spark", "steps",
+    },
+    "__init__": {"apply", "landing", "settings"},
+}  # fmt: skip
+"""What each inner room of `etl` may import of the others; all may import relay and upstream."""
 
 
-def imported_rooms(path: Path) -> set[str]:
-    found = set()
+def modules(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.py") if "_pb" not in path.parts)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The dotted names that a module imports, also in functions and for type checking."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
-    return found & ROOMS
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("room", sorted(room for room in ROOMS if (ROOT / room).is_dir()))
-def test_room_imports_only_what_the_architecture_allows(room):
+def inner_room(path: Path) -> str:
+    return path.relative_to(ROOT / "etl").with_suffix("").parts[0]
+
+
+def test_the_tables_hold_every_room_and_no_other():
+    folders = {path.parent.name for path in ROOT.glob("[a-z]*/*.py")}
+    assert folders - {"tests", "docs"} == set(ROOMS)
+    assert {inner_room(path) for path in modules(ROOT / "etl")} == set(ETL)
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_room_imports_only_what_the_architecture_allows(room: str) -> None:
     wrong = {
-        f"{path.relative_to(ROOT)} imports {other}"
-        for path in (ROOT / room).rglob("*.py")
-        if "_pb" not in path.parts
-        for other in imported_rooms(path) - {room} - MAY_IMPORT[room]
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules(ROOT / room)
+        for name in imported(path)
+        if name.split(".")[0] in set(ROOMS) - {room} - ROOMS[room]
     }
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(ETL))
+def test_an_inner_room_imports_only_what_the_architecture_allows(room: str) -> None:
+    used = {
+        name.split(".")[1]
+        for path in modules(ROOT / "etl")
+        if inner_room(path) == room
+        for name in imported(path)
+        if name.startswith("etl.")
+    } - {room}
+    assert used - ETL[room] == set(), "not allowed"
+    assert ETL[room] - used == set(), "allowed, but not used: leave it out of the table"
+
+
+def test_no_inner_room_imports_itself_by_way_of_others():
+    order = list(graphlib.TopologicalSorter(ETL).static_order())  # raises CycleError
+    assert order[-1] == "__init__"
+
+
+def test_what_begins_with_an_underscore_stays_in_its_folder():
+    wrong = set()
+    for room in ROOMS:
+        for path in modules(ROOT / room):
+            here = path.relative_to(ROOT).parts[:-1]
+            for name in imported(path):
+                parts = tuple(name.split("."))
+                hidden = next((i for i, part in enumerate(parts) if part.startswith("_") and part != "_pb"), None)
+                if hidden is not None and parts[0] in ROOMS and parts[:hidden] != here[:hidden]:
+                    wrong.add(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
 
 

@@ -12,10 +12,11 @@ from typing import Any, cast
 
 import pytest
 
-from etl import spark_session
-from etl.mysql import DownstreamError, MySQLSession, is_transient
-from etl.operate import status
-from etl.settings import Downstream, Relay, Settings, Upstream
+from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.operate.orders import status
+from etl.settings import Downstream, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from etl.spark import session as spark_session
 from relay import RelayLog
 from relay.storage import open_storage
 from tests.etl.mariadb_fixture import MariaDBServer

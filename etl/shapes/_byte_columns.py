@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl._sql_text import data_of, join
+from etl.formats.sql_text import data_of, join
 from upstream.codec.datum import COMPACT, FLOAT, NIL, UVARINT, VARINT
 from upstream.codec.varint import encode_uvarint
 

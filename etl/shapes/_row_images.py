@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.net_effect import DELETE, INSERT, UPDATE
+from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.segment import Segment
 from upstream.codec.column_value import missing_value
 from upstream.codec.errors import CodecError

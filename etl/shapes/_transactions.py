@@ -1,8 +1,8 @@
 """Transactions as records of the binlogfile format, in transaction steps.
 
-    transaction  {"transactions", "more"}   payload: whole records (`etl.binlog_file`); or a piece of a single one that
-    is too large
-                                            for a step, with "more": true on all its pieces but the last
+    transaction  {"transactions", "more"}   payload: whole records (`etl.formats.binlog_file`); or a piece of one
+                                            that is too large for a step, with "more": true on all its pieces
+                                            but the last
 
 Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
 """
@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl._sql_text import data_of
-from etl._steps import Step
-from etl._table_changes import ChangeError
-from etl.binlog_file import FOOTER, HEADER, MAGIC, MAX_MESSAGE
+from etl.formats.binlog_file import FOOTER, HEADER, MAGIC, MAX_MESSAGE
+from etl.formats.sql_text import data_of
+from etl.steps import ChangeError, Step
 from upstream.codec.varint import encode_uvarint
 
 STEP_BYTES = 4 * 2**20

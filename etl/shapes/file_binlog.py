@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etl._sql_text import join, quote_name
-from etl._steps import Step
-from etl.ddl import CREATE_SCHEMA
-from etl.net_effect import DELETE, INSERT, UPDATE
+from etl.formats.sql_text import join, quote_name
 from etl.shapes._byte_columns import constant_field, datums, field
 from etl.shapes._row_images import Changes, changes_of, find_zone
 from etl.shapes._transactions import in_order, transaction_steps
+from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.segment import Segment, Timings
+from etl.steps import Step
 from upstream import pb
+from upstream.history import Action
 from upstream.schema import Column
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
@@ -94,7 +94,7 @@ def type_name(column: Column) -> str:
 def ddl_message(ddl: Mapping[str, Any]) -> bytes:
     """The message of a DDL statement, from a ddl step's detail."""
     text = f"{ddl['query']};"
-    if int(ddl["type"]) != CREATE_SCHEMA:
+    if int(ddl["type"]) != Action.CREATE_SCHEMA:
         text = f"use {quote_name(str(ddl['schema_name']))}; {text}"
     message: bytes = pb.file_binlog.Binlog(
         tp=pb.file_binlog.DDL, commit_ts=int(ddl["commit_ts"]), ddl_query=text.encode("utf-8", "surrogateescape")

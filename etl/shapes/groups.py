@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl._steps import Step
-from etl._table_changes import TableChanges, changes_of, check_merged, comparable
-from etl.conflicts import Dispatch, dispatch
-from etl.identity import conflict_keys
-from etl.net_effect import DELETE, INSERT, key_codes
+from etl.shapes.conflicts import Dispatch, dispatch
+from etl.shapes.identity import conflict_keys
+from etl.shapes.net_effect import DELETE, INSERT, key_codes
 from etl.shapes.segment import Segment, Timings
+from etl.shapes.table_changes import TableChanges, changes_of, check_merged, comparable
+from etl.steps import Step
 from upstream.schema import Column
 
 CHECKPOINT_SESSION = -1

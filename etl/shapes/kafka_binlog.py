@@ -23,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl._sql_text import join, year_text
-from etl._steps import Step
-from etl.net_effect import DELETE, INSERT, UPDATE
+from etl.formats.sql_text import join, year_text
 from etl.shapes._byte_columns import BINARY, binary_column, constant_field, field, numbers_of, varints
 from etl.shapes._row_images import Changes, Images, changes_of, find_zone
 from etl.shapes._transactions import in_order, transaction_steps
 from etl.shapes.file_binlog import type_name
+from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.segment import Segment, Timings
+from etl.steps import Step
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 from upstream.schema import FLAG_PRIMARY_KEY, STATE_PUBLIC, Column, Table

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etl._steps import Step
-from etl._table_changes import changes_of, check_merged
 from etl.shapes.segment import Segment, Timings
+from etl.shapes.table_changes import changes_of, check_merged
+from etl.steps import Step
 
 
 def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from etl._steps import Step
+from etl.steps import Step
 from upstream.schema import Table
 
 

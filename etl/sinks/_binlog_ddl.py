@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from etl.ddl import skip_reason
-from etl.decided import REPLACED_BY
-from etl.filters import Filter
+from etl.rules import REPLACED_BY, Filter, skip_reason
 
 _EVERYTHING = Filter()  # what filters leave out never becomes a step
 # SHARD_ROW_ID_BITS, TiFlash replicas, AUTO_ID_CACHE, AUTO_RANDOM_BASE, statistics options, TTL: without meaning in a

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from etl.checkpoint import Checkpoint, CheckpointTable
-from etl.mysql import DownstreamError, MySQLSession
-from etl.savepoint import SavepointFile
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile
 from etl.settings import Settings
 
 _NO_SUCH_SCHEMA, _NO_SUCH_TABLE = 1049, 1146

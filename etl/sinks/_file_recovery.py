@@ -10,7 +10,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from etl.binlog_file import (
+from etl.downstream import Savepoint, sync_folder
+from etl.formats.binlog_file import (
     COMPRESSED,
     FOOTER,
     HEADER,
@@ -21,7 +22,6 @@ from etl.binlog_file import (
     list_files,
     read_file,
 )
-from etl.savepoint import Savepoint, sync_folder
 
 log = logging.getLogger("sluice.apply")
 

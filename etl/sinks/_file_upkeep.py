@@ -10,8 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from etl.binlog_file import COMPRESSED, BinlogFileError, list_files
-from etl.savepoint import sync_folder
+from etl.downstream import sync_folder
+from etl.formats.binlog_file import COMPRESSED, BinlogFileError, list_files
 
 log = logging.getLogger("sluice.apply")
 

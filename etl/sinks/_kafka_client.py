@@ -10,9 +10,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from etl.checkpoint import CheckpointMovedError
-from etl.settings import SettingsError
-from etl.sink_settings import Kafka
+from etl.downstream import CheckpointMovedError
+from etl.settings import Kafka, SettingsError
 from etl.sinks.sink import ApplyError
 
 PARTITION = 0

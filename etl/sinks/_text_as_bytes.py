@@ -4,9 +4,9 @@ They hold bytes from then on; what is in them stays, byte for byte.
 
 from __future__ import annotations
 
-from etl._sql_text import quote_name
-from etl._steps import Step
-from etl.mysql import MySQLSession
+from etl.downstream import MySQLSession
+from etl.formats.sql_text import quote_name
+from etl.steps import Step
 
 _UTF8 = {"utf8mb4", "utf8mb3", "utf8", "ascii"}
 _MOST_INLINE = 16_383 * 4

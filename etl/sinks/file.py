@@ -1,4 +1,4 @@
-"""Writes transactions to binlog files in the original Drainer's format (`etl.binlog_file`), exactly once.
+"""Writes transactions to binlog files in the original Drainer's format (`etl.formats.binlog_file`), exactly once.
 
 Data is synced before the savepoint moves, and the savepoint says up to which byte the files are durable. Whatever went
 wrong, a run begins with cutting off what lies behind that byte: a write that failed can't be told from one that is
@@ -17,24 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from etl._steps import Step
-from etl.binlog_file import (
-    COMPRESSED,
-    BinlogFileError,
-    FileName,
-    encode_record,
-    new_name,
-    split_records,
-)
-from etl.checkpoint import Checkpoint, CheckpointMovedError
-from etl.savepoint import Savepoint, SavepointFile, sync_folder
-from etl.settings import Settings
+from etl.downstream import Checkpoint, CheckpointMovedError, Savepoint, SavepointFile, sync_folder
+from etl.formats.binlog_file import COMPRESSED, BinlogFileError, FileName, encode_record, new_name, split_records
+from etl.settings import File, Settings
 from etl.shapes.file_binlog import ddl_message
-from etl.sink_settings import File
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks._file_recovery import End, find_end
 from etl.sinks._file_upkeep import Upkeep
 from etl.sinks.sink import ApplyError, Confirm, Written, nothing_to_confirm
+from etl.steps import Step
 
 _UPKEEP_INTERVAL_S = 3600.0
 

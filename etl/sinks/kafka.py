@@ -15,16 +15,14 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from etl._steps import Step
-from etl.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
-from etl.checkpoint import Checkpoint
-from etl.savepoint import Savepoint, SavepointFile
-from etl.settings import Settings
+from etl.downstream import Checkpoint, Savepoint, SavepointFile
+from etl.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
+from etl.settings import Kafka, Settings
 from etl.shapes.kafka_binlog import ddl_message
-from etl.sink_settings import Kafka
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon, reason
 from etl.sinks.sink import ApplyError, Confirm, Written, nothing_to_confirm
+from etl.steps import Step
 
 
 class KafkaSink:

@@ -1,8 +1,8 @@
 """Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
 
-One process at a time: `recover` ends the sessions of the one before (`etl._writer_lock`) and puts a token of its own
-into the checkpoint row, which every transaction locks and compares before it commits, and every other statement before
-it runs.
+One process at a time: `recover` ends the sessions of the one before (`etl.downstream._writer_lock`) and puts a token of
+its own into the checkpoint row, which every transaction locks and compares before it commits, and every other statement
+before it runs.
 
 Crash-safe by construction: every commit moves the checkpoint row from the place it was locked at, so whatever happened
 to a connection or a process, the row tells what is done. A DDL statement commits by itself; before it, its job and a
@@ -22,23 +22,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from etl._ddl_ran import how_many_ran, not_replayable
-from etl._ddl_relax import relax
-from etl._rules_digest import rules_digest
-from etl._sql_text import quote_name
-from etl._steps import Step
-from etl.checkpoint import Checkpoint, CheckpointMovedError, CheckpointTable, PendingDdl, Refusal
-from etl.ddl import EXCHANGE_PARTITION, DdlError, DdlExecutor, skip_reason
-from etl.decided import REPLACED_BY
-from etl.filters import Filter
-from etl.kept_rows import kept_rows
-from etl.mysql import DownstreamError, MySQLSession, is_transient
-from etl.operator_sql import changes_rows_only
+from etl.ddl import DdlError, DdlExecutor, how_many_ran, not_replayable, relax
+from etl.downstream import (
+    Checkpoint,
+    CheckpointMovedError,
+    CheckpointTable,
+    DownstreamError,
+    MySQLSession,
+    PendingDdl,
+    Refusal,
+    is_transient,
+)
+from etl.formats.operator_sql import changes_rows_only
+from etl.formats.sql_text import quote_name
+from etl.rules import REPLACED_BY, Filter, rules_digest, skip_reason
 from etl.settings import Settings, Upstream
-from etl.sinks._step_writer import StepWriter
+from etl.shapes.kept_rows import kept_rows
 from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
+from etl.sinks.step_writer import StepWriter
+from etl.steps import Step
 from upstream import PDClient
+from upstream.history import Action
 
 log = logging.getLogger("sluice.apply")
 
@@ -59,7 +64,7 @@ class MySQLSink:
     _accepted: frozenset[str | None] | None = None
     """The processes that the row may name when this one looks again; None before it has looked the first time."""
     _rules = ""
-    """Which rules changes are prepared by, see `etl._rules_digest`."""
+    """Which rules changes are prepared by, see `etl.rules._digest`."""
 
     def __init__(
         self, session: MySQLSession, table: CheckpointTable, filters: Filter, keep_dropped_s: int = 24 * 3600
@@ -83,7 +88,7 @@ class MySQLSink:
         session = MySQLSession(downstream)
         table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
         sink = cls(session, table, Filter())
-        sink._upstream, sink._rules = settings.upstream, rules_digest(settings)
+        sink._upstream, sink._rules = settings.upstream, rules_digest(settings.filters, settings.routes)
         return sink
 
     @property
@@ -256,7 +261,7 @@ class MySQLSink:
 
     def _check_repeatable(self, ddl: Mapping[str, Any]) -> None:
         """Raises DdlError for a DDL that must not run again if it has run."""
-        if int(ddl.get("type") or 0) == EXCHANGE_PARTITION or _is_swap(ddl):
+        if int(ddl.get("type") or 0) == Action.EXCHANGE_PARTITION or _is_swap(ddl):
             raise DdlError(
                 f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the"
                 " Drainer may have run it before it broke off, and a second time would undo it. If it has run, set"

@@ -18,16 +18,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from etl._rules_digest import rules_digest
-from etl._steps import Step
-from etl.checkpoint import Checkpoint, CheckpointTable, Flight
-from etl.filters import Filter
-from etl.mysql import DownstreamError, MySQLSession
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
+from etl.rules import Filter, rules_digest
 from etl.settings import Settings
 from etl.shapes.groups import CHECKPOINT_SESSION
-from etl.sinks._step_writer import StepWriter
 from etl.sinks.mysql import MySQLSink
 from etl.sinks.sink import Written
+from etl.sinks.step_writer import StepWriter
+from etl.steps import Step
 
 _WAITING_BYTES = 32 * 2**20
 _FRESH_S = 300.0
@@ -130,7 +128,7 @@ class ParallelMySQLSink(MySQLSink):
         session = MySQLSession(downstream)
         table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
         super().__init__(session, table, Filter())
-        self._upstream, self._rules = settings.upstream, rules_digest(settings)
+        self._upstream, self._rules = settings.upstream, rules_digest(settings.filters, settings.routes)
         self._settings = settings
         self._cluster_id = cluster_id
         self._workers: list[_Worker] = []

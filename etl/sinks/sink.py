@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from etl._steps import Step
-from etl.checkpoint import Checkpoint
+from etl.downstream import Checkpoint
+from etl.steps import Step
 
 log = logging.getLogger("sluice.apply")
 
@@ -65,7 +65,7 @@ class Written:
 
 
 class Keeper(Protocol):
-    """Knows whose the checkpoint is, see `etl.sole_writer`."""
+    """Knows whose the checkpoint is, see `etl.ownership.sole_writer`."""
 
     pipeline: str
     """What checkpoints are to name as their owner."""

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 
 from embedded.stack import Stack
-from etl import handover, load_settings, operate
-from etl.apply import ApplyError, NotSoleWriterError, local_preparer, run_apply
-from etl.checkpoint import Checkpoint, CheckpointTable, Flight
-from etl.mysql import MySQLSession
+from etl import load_settings
+from etl.apply import run_apply
+from etl.apply.run import ApplyError, NotSoleWriterError, local_preparer
+from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
+from etl.operate import handover
+from etl.operate import orders as operate
 from relay import Control, RelayLog, Stop
 from relay.storage import LocalStorage
 from tests.cli.test_operate import Done, Run
+from tests.etl.apply.test_safe_mode import forget, leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.story import Story, table
-from tests.etl.test_safe_mode import forget, leave_checkpoint, read_checkpoint
 from upstream import EtcdClient, NodeStatus, PDClient, Registry
 from upstream.tso import compose
 
@@ -64,7 +66,7 @@ def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(path))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("etl.handover._WATCH_S", 0.1)
+    monkeypatch.setattr("etl.operate.handover._WATCH_S", 0.1)
     return path
 
 
@@ -160,7 +162,7 @@ def test_what_is_under_way_is_finished_before_a_handover(
     story.insert(ITEM, {"id": 2, "v": 2})
     leave_flight(story, config, at, story._ts)
     assert f"reaches to {story._ts} is not finished" in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
-    monkeypatch.setattr("etl.handover._IDLE_S", 0.1)
+    monkeypatch.setattr("etl.operate.handover._IDLE_S", 0.1)
     task = threading.Thread(target=lambda: apply(story, config, story._ts))
     task.start()
     assert f"complete through {story._ts}" in sluice("handover", "--to-drainer", "--wait", 20).stdout
@@ -184,7 +186,7 @@ def test_a_checkpoint_that_still_moves_is_not_taken_over(
     task = threading.Thread(target=drain)
     task.start()
     time.sleep(0.2)
-    monkeypatch.setattr("etl.handover._WATCH_S", 0.5)
+    monkeypatch.setattr("etl.operate.handover._WATCH_S", 0.5)
     try:
         assert "somebody writes there" in sluice("takeover", code=1).stderr
     finally:
@@ -284,7 +286,7 @@ def test_an_order_at_the_same_moment_is_not_undone(
         assert given and relay.control() == Control(land_paused=True)
     else:
         leave_flight(story, config, story._ts, at)
-        monkeypatch.setattr("etl.handover._IDLE_S", 0.1)
+        monkeypatch.setattr("etl.operate.handover._IDLE_S", 0.1)
         monkeypatch.setattr(LocalStorage, "create", late)
         sluice("handover", "--to-drainer", "--wait", 1, code=1)
         assert given and relay.control() == Control(land_paused=True, apply_until_ts=at)

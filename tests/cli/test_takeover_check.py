@@ -18,9 +18,9 @@ from embedded.control import ClusterControl
 from embedded.recording import Recording
 from embedded.stack import Stack
 from tests.cli.test_operate import Done
+from tests.etl.apply.test_safe_mode import leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
-from tests.etl.test_safe_mode import leave_checkpoint
 from upstream import EtcdClient, NodeStatus, PDClient, Registry
 
 RECORDING = RECORDINGS / "shop"

@@ -12,7 +12,8 @@ from cluster_harness import RECORDINGS, Journal, cluster, etcd, pumps
 
 from embedded.collations import recorded_new_collations
 from embedded.recording import Recording, RecordingError
-from etl._landing_schema import LandingSchema, has_new_collations, version_at
+from etl.landing import version_at
+from etl.landing.schema import LandingSchema, has_new_collations
 from upstream import PDClient, TiKVClient, read_ddl_jobs
 from upstream.history import Job
 from upstream.old_collations import is_binary

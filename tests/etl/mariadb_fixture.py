@@ -16,7 +16,7 @@ import pymysql
 import pytest
 
 from etl.dialect import Dialect
-from etl.mysql import MySQLSession
+from etl.downstream import MySQLSession
 from etl.settings import Downstream
 
 MARIADB = Dialect.of("10.11.0-MariaDB")

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from embedded.collations import shown_new_collations
-from etl._landing_job import TableSpan
-from etl._landing_schema import LandingSchema
-from etl.explode import WINDOW_SCHEMA, Exploder
+from etl.explode import Exploder
+from etl.explode.exploder import WINDOW_SCHEMA
+from etl.landing._job import TableSpan
+from etl.landing.schema import LandingSchema
 from relay import RelayLog, Window
 from upstream import pb
 from upstream.history import SchemaHistory

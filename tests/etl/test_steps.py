@@ -7,7 +7,7 @@ import gc
 import pyarrow as pa
 import pytest
 
-from etl._steps import Step, from_batches, to_batches
+from etl.steps import Step, from_batches, to_batches
 
 
 def test_steps_come_back_as_they_were() -> None:

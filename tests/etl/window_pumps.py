@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pyarrow as pa
 
-from etl.explode import WINDOW_SCHEMA
+from etl.explode.exploder import WINDOW_SCHEMA
 from upstream import NodeStatus, pb, pb_grpc
 
 CLUSTER_ID = 7

@@ -12,9 +12,9 @@ import pytest
 from authority import Authority
 from pumpkit import CLUSTER, PD, Client, Site, binlog, free_port
 
-from etl.planner import Planner
+from etl.explode import read_range
+from etl.landing.planner import Planner
 from etl.settings import SettingsError, Upstream, Window
-from etl.source import read_range
 from upstream import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, Registry, pb
 
 

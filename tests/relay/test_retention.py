@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from relaykit import BASE, HOUR, land
 
-from etl.relay_upkeep import RelayUpkeep
-from etl.settings import Downstream, Relay, Settings, SettingsError, Upstream, parse_settings
+from etl.apply._relay_upkeep import RelayUpkeep
+from etl.settings import Downstream, Settings, SettingsError, Upstream, parse_settings
+from etl.settings.sluice_toml import Relay
 from relay import RelayCorruptError, RelayLog
 from relay.retention import Consumers, keep_ms
 

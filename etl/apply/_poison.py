@@ -1,0 +1,232 @@
+"""Finds the one transaction, and the row in it, for which a batch can't be applied.
+
+A batch holds the net effect of many transactions, so its error tells a range of commit timestamps. Here the batch is
+tried again with ever fewer row changes, each time in a downstream transaction that is rolled back, until the first
+change that fails is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etl.apply._ahead import Batch
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, is_transient
+from etl.operate import RowChange, TablesAt, decode
+from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.rules import put_into
+from etl.settings import Settings
+from etl.sinks import ApplyError
+from etl.sinks.step_writer import StepWriter
+from etl.spark.job import WorkerError
+from relay import PART_SCHEMA, RelayError, RelayLog, Window
+from upstream.tso import to_datetime
+
+log = logging.getLogger("sluice.apply")
+
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The first `rows` changes of the window number `window`, and all of the windows before."""
+
+    window: int
+    rows: int
+
+
+class _GivenUp(Exception):
+    """The search takes too long, or the downstream is away."""
+
+
+def name_poison(
+    error: BaseException, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch | None
+) -> None:
+    """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of
+    `batch` that can be found; else just return. Writes nothing. The sink's own session must be closed, for its
+    locks.
+    """
+    refused = isinstance(error, ApplyError)
+    if (
+        batch is None
+        or not isinstance(error, ApplyError | WorkerError | ValueError)
+        or (refused and settings.downstream.type != "mysql")
+    ):
+        return
+    search = _Search(settings, relay, options, batch, refused)
+    try:
+        found = search.run()
+    except (_GivenUp, DownstreamError, RelayError, OSError) as trouble:
+        log.warning("the transaction at fault was not found: %s", trouble)
+        return
+    finally:
+        search.close()
+    if found is not None:
+        change, fault = found
+        raise ApplyError(_text(change, fault, search.address)) from error
+
+
+def _text(change: RowChange, fault: BaseException, address: str) -> str:
+    key = _values(change.key) or "unknown"
+    if change.others:
+        key += f" (unique too: {_values(change.others)})"
+    reason = change.fault or getattr(fault, "found", "") or str(fault)
+    where = f" {address} refuses it" if address else " it can't be decoded or reduced"
+    first = (
+        f"repair the rows on {address} and let the task go on"
+        if address
+        else "repair what is wrong and let the task go on"
+    )
+    return (
+        f"table {change.table}, key {key}, {change.kind} at commit_ts {change.commit_ts}"
+        f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts {change.start_ts}):{where}:"
+        f" {reason[:2000]}. Nothing of this transaction is downstream, all before it can be applied. Way out: {first};"
+        f" or leave the whole transaction out: `sluice txn skip {change.commit_ts}` (what is in it: `sluice relay show"
+        f" {change.commit_ts} --rows`)"
+    )
+
+
+def _values(key: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={repr(value)[:100]}" for name, value in key.items())
+
+
+class _Search:
+    def __init__(
+        self, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch, downstream: bool
+    ) -> None:
+        self._relay = relay
+        self._options = replace(options, shape="net", workers=1)
+        self._batch = batch
+        self._decisions = relay.decisions.list(batch.after_ts, batch.hi)
+        self._windows: list[Window] = []
+        self._changes: list[pa.Table] = []
+        self._until = time.monotonic() + _PATIENCE_S
+        self._session = MySQLSession(settings.downstream) if downstream else None
+        self._settings = settings
+        self._after = batch.after_ts
+        self._checkpoint: Checkpoint | None = None
+        self._safe = False
+        self._flight: Flight | None = None
+
+    @property
+    def address(self) -> str:
+        """The downstream."""
+        return self._session.address if self._session else ""
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+    def run(self) -> tuple[RowChange, BaseException] | None:
+        """The first change that fails, and how."""
+        self._begin()
+        places = list(self._places())
+        fault = self._try(places[-1]) if places else None
+        if fault is None:
+            return None
+        log.warning("looking for the transaction at fault among %d: %.300s", len(places), fault)
+        at, fault = self._first(places, fault)
+        place, before = places[at], places[at - 1] if at else None
+        start = before.rows if before is not None and before.window == place.window else self._start_of(place.window)
+        rows = [_Place(place.window, count) for count in range(start + 1, place.rows + 1)]
+        if len(rows) > 1:
+            at, fault = self._first(rows, fault)
+            place = rows[at]
+        raw = self._changes[place.window].slice(place.rows - 1, 1).to_pylist()[0]
+        table = TablesAt(self._windows[place.window]).find(raw["table_id"], raw["commit_ts"])
+        return decode(raw, table), fault
+
+    def _begin(self) -> None:
+        """Begin where the downstream is."""
+        if self._session is not None:
+            self._session.connect()
+            downstream = self._settings.downstream
+            table = CheckpointTable(
+                self._session,
+                self._batch.windows[0].cluster_id,
+                downstream.checkpoint_schema,
+                downstream.checkpoint_table,
+            )
+            if not table.writer_lock().try_seize(self._session):
+                raise _GivenUp("another process writes there by now")
+            self._checkpoint = checkpoint = table.load()
+            self._session.rollback()
+            if checkpoint is not None:
+                self._safe, self._flight = checkpoint.needs_safe_mode, checkpoint.flight  # some of it may be downstream
+                self._after = max(self._after, checkpoint.commit_ts)
+        self._windows = [window for window in self._batch.windows if window.hi > self._after]
+        for window in self._windows:
+            changes = self._relay.read([window]) if window.parts else PART_SCHEMA.empty_table()
+            commit_ts = changes["commit_ts"].to_numpy()
+            self._changes.append(changes.slice(0, int(np.searchsorted(commit_ts, self._batch.hi, side="right"))))
+
+    def _start_of(self, window: int) -> int:
+        return int(np.searchsorted(self._changes[window]["commit_ts"].to_numpy(), self._after, side="right"))
+
+    def _places(self) -> Iterator[_Place]:
+        """Where transactions end."""
+        for number, changes in enumerate(self._changes):
+            commit_ts = changes["commit_ts"].to_numpy()
+            if not len(commit_ts):
+                continue
+            ends = np.flatnonzero(np.append(commit_ts[1:] != commit_ts[:-1], True)) + 1
+            yield from (_Place(number, int(end)) for end in ends if commit_ts[end - 1] > self._after)
+
+    def _first(self, places: Sequence[_Place], fault: BaseException) -> tuple[int, BaseException]:
+        """The first of places that fails while the one before it doesn't; the last fails, with `fault`."""
+        good, bad = -1, len(places) - 1
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            found = self._try(places[middle])
+            if found is None:
+                good = middle
+            else:
+                bad, fault = middle, found
+        return bad, fault
+
+    def _try(self, place: _Place) -> BaseException | None:
+        """What goes wrong when everything up to a place is applied; it is undone again."""
+        if time.monotonic() > self._until:
+            raise _GivenUp(f"it takes longer than {_PATIENCE_S:.0f} s")
+        windows = [
+            describe_window(window, self._after, self._batch.hi, self._safe, self._flight)
+            for window in self._windows[: place.window + 1]
+        ]
+        put_into(windows, self._decisions)
+        windows[-1]["rows"] = place.rows
+        try:
+            if self._session is not None:
+                self._session.begin()
+                writer = StepWriter(self._session)
+                writer.follow(self._checkpoint)
+                self._write(windows, writer)
+            else:
+                for _ in prepare_steps(self._relay.url, windows, self._options):
+                    pass
+            return None
+        except DownstreamError as error:
+            if is_transient(error):
+                raise
+            return error
+        except (ApplyError, ValueError) as error:
+            return error
+        finally:
+            if self._session is not None:
+                self._session.rollback()
+
+    def _write(self, windows: Sequence[Mapping[str, Any]], writer: StepWriter) -> None:
+        for step in prepare_steps(self._relay.url, windows, self._options):
+            if step.kind == "ddl":  # what comes after it can't be tried without it, and was not what failed
+                return
+            if step.kind not in (
+                "commit",
+                "bytes",
+                "relax",
+            ):  # those two commit, and have been executed if what follows was
+                writer.write(step, self._safe)

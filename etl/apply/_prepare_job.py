@@ -1,0 +1,73 @@
+"""The Spark job that prepares windows: one row, the windows as JSON, through mapInArrow; steps come back as Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from etl.prepare import STEP_SCHEMA, PrepareOptions, prepare
+from etl.settings import Settings
+from etl.spark import session as spark_session
+from etl.spark.frame import TaskFrame
+from etl.spark.job import stream
+from etl.spark.worker import settle
+
+_TIMEOUT_S = 600.0
+_TASKS = pa.schema([("windows", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareWindows:
+    """Runs in Spark's Python workers."""
+
+    relay_url: str
+    options: PrepareOptions
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                yield from prepare(self.relay_url, json.loads(text), self.options)
+        settle()
+
+
+class SparkPreparer:
+    """Prepares windows on the settings' Spark Connect server. Connects at the first use; one job at a time."""
+
+    def __init__(self, settings: Settings, options: PrepareOptions, timeout_s: float = _TIMEOUT_S) -> None:
+        self._settings = settings
+        self._options = options
+        self._timeout_s = timeout_s
+        self._spark: Any = None
+        self._frame: TaskFrame | None = None
+
+    def warm_up(self) -> None:
+        """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for
+        seconds. Trouble is left for the first real job to meet.
+        """
+        with contextlib.suppress(Exception):
+            for _ in self([]):
+                pass
+
+    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises WorkerError
+        and Spark's errors.
+        """
+        if self._frame is None:
+            self._spark = spark_session.connect(self._settings, "apply")
+            self._frame = TaskFrame(
+                self._spark, PrepareWindows(self._settings.relay.url, self._options), _TASKS, STEP_SCHEMA
+            )
+        frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
+        for batch in stream(self._spark, frame, self._timeout_s):
+            yield batch.cast(STEP_SCHEMA)
+
+    def reset(self) -> None:
+        """Drop the connection; the next use connects anew."""
+        if self._spark is not None:
+            spark_session.close(self._spark)
+        self._spark = self._frame = None

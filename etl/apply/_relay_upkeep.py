@@ -1,0 +1,59 @@
+"""The relay log's upkeep beside applying: says how far this pipeline is, and removes what `[relay] keep` lets go.
+
+Runs in a thread of its own, now and then; trouble is logged, tried again, and never stops applying.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+
+from etl.ownership import downstream_name
+from etl.settings import Settings
+from relay import RelayError, RelayLog
+from relay.retention import Consumers
+
+log = logging.getLogger("sluice.apply")
+
+_UNTIL_NEXT_S = 300.0
+_CLOSE_S = 10.0
+
+
+class RelayUpkeep:
+    """`at` after each checkpoint; `close` at the end."""
+
+    def __init__(self, relay: RelayLog, settings: Settings) -> None:
+        self._consumers = Consumers(relay)
+        self._keep_ms = settings.relay.keep_ms
+        self._what = downstream_name(settings)
+        self._name = f"apply-{zlib.crc32(self._what.encode()):08x}"
+        self._due = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def at(self, checkpoint_ts: int) -> None:
+        """The downstream is complete through here."""
+        now = time.monotonic()
+        if now < self._due or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._due = now + _UNTIL_NEXT_S
+        self._thread = threading.Thread(target=self._run, args=(checkpoint_ts,), name="relay-upkeep", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End what is under way."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    def _run(self, checkpoint_ts: int) -> None:
+        try:
+            self._consumers.note(self._name, checkpoint_ts, self._what)
+            if self._keep_ms:
+                removed, last = self._consumers.purge(self._keep_ms, self._stop.is_set)
+                if removed:
+                    log.info("removed %d windows from the relay log; what %s may still need stays", removed, last)
+        except (RelayError, OSError) as error:
+            log.warning("the relay log's upkeep failed, and is tried again later: %s", error)

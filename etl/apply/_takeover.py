@@ -1,0 +1,75 @@
+"""Going on from a checkpoint that a Drainer left when it broke off: how far it had come, as far as DDL tells.
+
+A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that it has run
+says that all before it is downstream, and one that it hasn't run that nothing after it is. Only what lies between has
+to be written in safe mode. That a table looks as after a DDL doesn't say who made it so: a DBA may have built the same
+index beforehand. So what lies before such a DDL is passed over only if its rows are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from etl.apply._ahead import StoppedError
+from etl.apply._rows_there import first_missing
+from etl.downstream import Checkpoint, MySQLSession
+from etl.rules import ScopeError, scope_ddl
+from etl.settings import Settings
+from etl.sinks.sink import TakesOver
+from relay import RelayLog
+from upstream.schema import Table
+
+log = logging.getLogger("sluice.apply")
+
+
+def look_ahead(
+    sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], settings: Settings
+) -> Checkpoint:
+    """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
+
+    Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says
+    whether to go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and
+    StoppedError.
+    """
+    ddls = list(_ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings))
+
+    def missing(session: MySQLSession, through: int) -> str:
+        return first_missing(session, relay, settings, checkpoint.commit_ts, through, checkpoint.safe_until)
+
+    return sink.look_ahead(ddls, missing)
+
+
+def _ddls(
+    relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings
+) -> Iterator[dict[str, Any]]:
+    """The DDL committed in (after, through] that goes downstream, as it goes there, each with `before`: its tables as
+    they were.
+    """
+    tables: dict[str, Any] = {}
+    position, said = after, False
+    while position < through:
+        window = relay.find(position)
+        if window is None:
+            if not said:
+                log.info(
+                    "waiting until everything through commit_ts %s is landed, to see which DDL has run downstream",
+                    through,
+                )
+                said = True
+            if not wait():
+                raise StoppedError  # what is still to come may have undone what is there
+            continue
+        tables |= window.tables
+        for ddl in window.ddls:
+            effect = (ddl.get("effect") or {}).get("tables") or {}
+            if after < int(ddl["commit_ts"]) <= through and int(ddl["commit_ts"]) not in settings.ignored_ts:
+                before = {int(key): Table.from_json(tables[key]) for key in effect if tables.get(key)}
+                with contextlib.suppress(ScopeError):  # told when it is to be applied
+                    scoped = scope_ddl(ddl, before, settings.filters, settings.routes)
+                    if scoped.ddl is not None:
+                        yield scoped.ddl
+            tables |= effect
+        position = window.hi

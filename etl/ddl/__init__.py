@@ -1,0 +1,15 @@
+"""DDL jobs executed downstream."""
+
+from etl.ddl._generate import create_table
+from etl.ddl._ran import how_many_ran, not_replayable
+from etl.ddl._relax import relax
+from etl.ddl.executor import DdlError, DdlExecutor
+
+__all__ = [
+    "DdlError",
+    "DdlExecutor",
+    "create_table",
+    "how_many_ran",
+    "not_replayable",
+    "relax",
+]

@@ -1,0 +1,266 @@
+"""ALTER TABLE made from what a table was and what it is to be.
+
+What a statement says depends on the session it was written in: its database, ANSI_QUOTES, backslashes. What it did
+doesn't: TiDB keeps the whole table as each DDL job leaves it. So the difference is executed, against what the
+downstream has; what it holds in another form (`etl.formats.ddl_forms`) stays in that form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from etl.ddl._generate import column_definition, foreign_key_definition, index_definition, quote_text, table_options
+from etl.ddl._state import ActualColumn, IndexShape, actual_columns, actual_indexes, actual_partitions, has_foreign_key
+from etl.downstream import MySQLSession
+from etl.formats.ddl_columns import pair_columns
+from etl.formats.ddl_forms import as_bytes, bound_columns, held_as, holds_bytes, kept_long
+from etl.formats.ddl_partitions import partition_change, partition_clause, plain_name, rows_of_partitions
+from etl.formats.sql_text import quote_name, quote_table
+from upstream.schema import STATE_PUBLIC, Column, Index, Table
+
+_DROP_PARTITION, _TRUNCATE_PARTITION = 20, 23
+_LONG = {0xF9, 0xFA, 0xFB, 0xFC}
+_NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
+_SHORT = {"varchar", "char", "varbinary", "binary"}
+
+
+def alterations(session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """(statements, warnings) that make the downstream's `old` the table it is to be; [] if there is nothing to do. May
+    be asked for again after a crash.
+    """
+    return _Alteration(session, old, table, ddl).result()
+
+
+class _Alteration:
+    def __init__(self, session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> None:
+        self._session = session
+        self._dialect = session.dialect
+        self._ddl = ddl
+        self._actual = {column.name.lower(): column for column in actual_columns(session, table)}
+        self._partition_names = actual_partitions(session, table)
+        self._pairs = pair_columns(old, table, ddl)
+        self._old = old
+        bound = bound_columns(table)
+        self._table = replace(table, columns=tuple(self._held(column, bound) for column in table.columns))
+        self._warnings: list[str] = []
+
+    def result(self) -> tuple[list[str], list[str]]:
+        if not self._actual:
+            return [], []
+        clauses = [
+            *self._foreign_keys_gone(),
+            *self._columns(),
+            *self._indexes(),
+            *self._foreign_keys(),
+            *self._options(),
+        ]
+        pieces = _apart(clauses, self._dialect.indexes_new_columns)
+        statements = [f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces]
+        if self._partition_names and not partition_clause(self._table):  # before an index that partitions don't allow
+            return [f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING", *statements], self._warnings
+        return statements + self._partitions(), self._warnings
+
+    def _partitions(self) -> list[str]:
+        truncates = int(self._ddl["type"]) == _TRUNCATE_PARTITION
+        change = partition_change(self._old, self._table, truncates)
+        target = quote_table(self._table)
+        if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
+            return []
+        if self._partition_names or not partition_clause(self._old):
+            return [] if self._is_partitioned_as_wanted() and not truncates else [f"ALTER TABLE {target} {change}"]
+        # It was created without its partitions: their rows are as good as any, but for those that go.
+        kept = {d["id"] for d in (self._table.partition or {}).get("definitions") or ()}
+        gone = {d["id"] for d in (self._old.partition or {}).get("definitions") or ()} - kept
+        removes = truncates or int(self._ddl["type"]) == _DROP_PARTITION
+        return [f"DELETE FROM {target} WHERE {rows_of_partitions(self._old, gone)}"] if removes and gone else []
+
+    def _is_partitioned_as_wanted(self) -> bool:
+        """Whether an interruption came behind the change of partitions."""
+        wanted = [plain_name(d["name"]).lower() for d in (self._table.partition or {}).get("definitions") or ()]
+        old = [plain_name(d["name"]).lower() for d in (self._old.partition or {}).get("definitions") or ()]
+        return wanted != old and self._partition_names == wanted
+
+    def _where(self, column: Column) -> ActualColumn | None:
+        """The downstream's column that is to become (or is) `column`."""
+        was = self._pairs.get(column.id)
+        named = [column.name] if was is None else [was.name, column.name]
+        if (
+            was is not None
+            and column.name.lower() in self._actual
+            and column.name.lower() not in {c.name.lower() for c in self._old.columns if c.public}
+        ):
+            named.reverse()  # it has its new name already
+        return next((self._actual[name.lower()] for name in named if name.lower() in self._actual), None)
+
+    def _held(self, column: Column, bound: set[str]) -> Column:
+        """`column` in the form in which the downstream has held it so far, if that form is good for it still."""
+        actual, was = self._where(column), self._pairs.get(column.id)
+        if actual is None or was is None:
+            return column
+        if holds_bytes(was, actual.data_type) and column.kind == "text":
+            column = as_bytes(column)
+        if column.name.lower() not in bound:
+            column = kept_long(column, was, actual.data_type)
+        return (
+            replace(column, generated="", generated_stored=False)
+            if column.generated_stored and not actual.generated
+            else column
+        )
+
+    def _columns(self) -> Iterator[str]:
+        wanted = [c for c in self._table.columns if c.public and not c.hidden]
+        placed = self._in_place(wanted)
+        before = ""
+        for column in wanted:
+            actual, was = self._where(column), self._pairs.get(column.id)
+            if actual is None and was is not None and column.generated:
+                continue  # left out so far
+            definition = column_definition(column, self._dialect)
+            place = f" AFTER {quote_name(before)}" if before else " FIRST"
+            before = column.name
+            if actual is None:
+                yield f"ADD COLUMN {definition}{place if column.id not in placed else ''}"
+                continue
+            moves = column.id not in placed
+            same_name = actual.name.lower() == column.name.lower()
+            if same_name and not moves and was is not None and self._as_before(was, column, actual) == definition:
+                continue
+            verb = (
+                f"MODIFY COLUMN {definition}" if same_name else f"CHANGE COLUMN {quote_name(actual.name)} {definition}"
+            )
+            if same_name and was is None and not moves:
+                continue  # added before an interruption
+            yield f"{verb}{place if moves else ''}"
+        kept = {c.name.lower() for c in wanted} | {c.name.lower() for c in self._pairs.values()}
+        for gone in self._old.columns:
+            if gone.public and not gone.hidden and gone.name.lower() in self._actual and gone.name.lower() not in kept:
+                yield f"DROP COLUMN {quote_name(gone.name)}"
+
+    def _as_before(self, was: Column, column: Column, actual: ActualColumn) -> str:
+        """The definition that the downstream's column has been given so far, under its present name."""
+        if was.tp in _LONG and actual.data_type in _SHORT:
+            return ""  # only now it is to be made longer
+        return column_definition(
+            held_as(replace(was, name=column.name), actual.data_type, actual.generated), self._dialect
+        )
+
+    def _in_place(self, wanted: Sequence[Column]) -> set[int]:
+        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or added, behind its
+        neighbour. New columns at the end belong there.
+        """
+        order = {name: n for n, name in enumerate(self._actual)}
+        places = [
+            (column, order[actual.name.lower()] if (actual := self._where(column)) else None) for column in wanted
+        ]
+        best: list[tuple[int, list[Column]]] = []  # the longest ascending run that ends at a place
+        for column, at in places:
+            if at is not None:
+                longest = max((run for end, run in best if end < at), key=len, default=[])
+                best.append((at, [*longest, column]))
+        found = {column.id for column in max((run for _, run in best), key=len, default=[])}
+        for column, at in reversed(places):
+            if at is not None:
+                break
+            found.add(column.id)
+        return found
+
+    def _indexes(self) -> Iterator[str]:
+        actual = actual_indexes(self._session, self._table)
+        renamed = {was.name.lower(): self._now(i).name for i, was in self._pairs.items()}
+        now = {_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC}
+        by_id = {index.id: index for index in now.values()}
+        for old in self._old.indexes:
+            name = _key(old)
+            new = by_id.get(old.id)
+            if new is not None and _shape(new) == _shape(old, renamed):
+                yield from self._kept_index(old, new, name in actual)
+            elif name in actual and (_key(old) not in now or actual[name] != _shape(now[_key(old)])):
+                yield "DROP PRIMARY KEY" if name == "primary" else f"DROP INDEX {quote_name(old.name)}"
+        known = {(old.id, _shape(old, renamed)) for old in self._old.indexes}
+        for index in now.values():
+            if (index.id, _shape(index)) in known or actual.get(_key(index)) == _shape(index):
+                continue
+            definition, warning = index_definition(self._table, index, self._dialect)
+            self._warnings += [warning] if warning else []
+            if definition:
+                yield f"ADD {definition}"
+
+    def _now(self, column_id: int) -> Column:
+        return next(column for column in self._table.columns if column.id == column_id)
+
+    def _kept_index(self, old: Index, new: Index, there: bool) -> Iterator[str]:
+        if not there:
+            if old.name != new.name or old.invisible != new.invisible:
+                self._warnings.append(f"index {new.name} of {self._table.full_name} was left out before")
+            return
+        if old.name != new.name:
+            yield f"RENAME INDEX {quote_name(old.name)} TO {quote_name(new.name)}"
+        if old.invisible != new.invisible:
+            yield f"ALTER INDEX {quote_name(new.name)} {self._dialect.index_visibility[new.invisible]}"
+
+    def _foreign_keys_gone(self) -> Iterator[str]:
+        kept = {key.get("id") for key in self._table.foreign_keys}
+        for key in self._old.foreign_keys:
+            name = plain_name(key["fk_name"])
+            if key.get("id") not in kept and has_foreign_key(self._session, self._table, name):
+                yield f"DROP FOREIGN KEY {quote_name(name)}"
+
+    def _foreign_keys(self) -> Iterator[str]:
+        known = {key.get("id") for key in self._old.foreign_keys}
+        for key in self._table.foreign_keys:
+            if key.get("id") not in known and not has_foreign_key(
+                self._session, self._table, plain_name(key["fk_name"])
+            ):
+                yield f"ADD {foreign_key_definition(key)}"
+
+    def _options(self) -> Iterator[str]:
+        old, new = self._old, self._table
+        if (old.charset, old.collate) != (new.charset, new.collate) and new.charset:
+            yield table_options(new, self._dialect)
+        if old.comment != new.comment:
+            yield f"COMMENT={quote_text(new.comment)}"
+        if new.auto_increment > old.auto_increment:
+            yield f"AUTO_INCREMENT={new.auto_increment}"
+
+
+def _apart(clauses: list[str], together: bool) -> list[list[str]]:
+    """The clauses of each statement: in one, which runs as a whole or not at all, unless new columns have to be there
+    before an index on them.
+    """
+    names = {clause: name[0] for clause in clauses if (name := _NEW_COLUMN.match(clause))}
+    keys = " ".join(clause for clause in clauses if clause.startswith("ADD ") and clause not in names)
+    needed = not together and any(name.removeprefix("ADD COLUMN ") in keys for name in names.values())
+    columns = list(names) if needed else []
+    rest = [clause for clause in clauses if clause not in columns]
+    return [some for some in (columns, rest) if some]
+
+
+def _key(index: Index) -> str:
+    return "primary" if index.primary else index.name.lower()
+
+
+def _shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape:
+    names = renamed or {}
+    columns = tuple((names.get(name.lower(), name).lower(), max(length, 0)) for name, _, length in index.columns)
+    return index.unique or index.primary, columns
+
+
+def drop_foreign_keys(session: MySQLSession, table: Table) -> list[str]:
+    """Drop every foreign key of a table and on it; what was dropped, as warnings. TiDB names keys in its own way, so a
+    DDL that drops one upstream may leave it here, in the way of the next statement; rows are never checked against
+    it.
+    """
+    found = session.query(
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE "
+        "(CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s) OR (UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME"
+        " = %s)",
+        (table.schema_name, table.name) * 2,
+    )
+    warnings = []
+    for schema, name, key in ((str(a), str(b), str(c)) for a, b, c in found):
+        session.execute(f"ALTER TABLE {quote_name(schema)}.{quote_name(name)} DROP FOREIGN KEY {quote_name(key)}")
+        warnings.append(f"foreign key {key} of {schema}.{name} dropped: it was in the way")
+    return warnings

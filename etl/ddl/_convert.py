@@ -1,0 +1,426 @@
+"""Columns that are given another type: their new values are computed, put into a column of the new type, and that takes
+the old one's place. The statement itself then finds the type as it is to be.
+
+For each column two tables in `sluice_recycle`, and a third for the DDL:
+
+    old_<job>_<column>   k: SHA-256 of a value, v: the value   every distinct value of the column, by the server itself
+    new_<job>_<column>   k, v: what it becomes                 loaded; the rows find it by the hash of their value
+    swapped_<job>        c: a column's id                      written before the new column takes the old one's place
+
+Nothing but these is touched before every value has been computed. A crash anywhere is told by what is there: with the
+new column beside the old one, all is done again from the old values; without it, and with the column's id in `swapped`,
+that column is done. `swapped` goes last, when the whole DDL has been executed. No key of the table is needed, and
+memory is bounded by a page of values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from etl.ddl._alter import drop_foreign_keys
+from etl.ddl._conversions import Conversion, UnconvertibleError, computed, conversions, session_of, value_expression
+from etl.ddl._generate import column_definition, index_definition
+from etl.ddl._recycle import RECYCLE_SCHEMA
+from etl.ddl._session import ddl_session
+from etl.ddl._state import actual_columns, moving_columns
+from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.formats.ddl_forms import holds_bytes, plain, widened
+from etl.formats.load_data import format_load
+from etl.formats.sql_text import quote_name, quote_table
+from upstream.schema import STATE_PUBLIC, Column, Table
+
+_BLOB, _BINARY_CHAR, _LONG = 0xFB, 0xFE, (0xF9, 0xFA, 0xFB, 0xFC)
+_FLAG_NOT_NULL, _FLAG_ON_UPDATE_NOW, _FLAG_AUTO_INCREMENT = 1, 8192, 512
+_PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
+_NO_SUCH_TABLE, _NO_SUCH_SCHEMA = 1146, 1049
+_IN_FOREIGN_KEY = {1553, 1828, 1829, 1832, 1833, 1834, 1025}
+_TOO_LONG = {1071, 1074, 1118}
+_HASH = Column(1, "k", 0, _BINARY_CHAR, _FLAG_NOT_NULL, 32, charset="binary", collate="binary")
+
+
+class Converter:
+    """Converts the columns of DDL jobs in one session. Every method raises DownstreamError; UnconvertibleError before
+    anything changed.
+    """
+
+    def __init__(self, session: MySQLSession) -> None:
+        self._session = session
+
+    def interrupted(self, ddl: Mapping[str, Any]) -> bool:
+        """Whether a DDL was begun and not finished."""
+        return bool(conversions(ddl)) and not self._session.dialect.is_tidb and self._swapped(ddl) is not None
+
+    def convert(self, ddl: Mapping[str, Any]) -> list[str]:
+        """Convert what is left to be converted; warnings."""
+        wanted = conversions(ddl)
+        if not wanted or self._session.dialect.is_tidb:  # which converts as TiDB does
+            return []
+        done = self._swapped(ddl)
+        if done is None:
+            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
+            self._session.execute(f"CREATE TABLE {_swapped(ddl)} (c BIGINT PRIMARY KEY) ENGINE=InnoDB")
+        else:
+            self._forget(wanted)
+        left = [c for c in wanted if c.change.new.id not in (done or ()) or self._has_scratch(c)]
+        taken = {}
+        try:
+            for conversion in left:
+                taken[conversion.title] = self._compute(conversion, ddl)
+        except UnconvertibleError:
+            self._forget(left)
+            if not done and not any(map(self._has_scratch, left)):
+                self.finish(ddl)
+            raise
+        warnings = [warning for conversion in left for warning in self._put(conversion, ddl)]
+        return warnings + [
+            f"{title}: FLOATs shown as {', '.join(sorted(shown)[:5])} were taken for exactly that; more of their digits"
+            " the downstream doesn't hold"
+            for title, shown in taken.items()
+            if shown
+        ]
+
+    def finish(self, ddl: Mapping[str, Any]) -> None:
+        """The whole DDL has been executed: forget how far it was."""
+        wanted = conversions(ddl)
+        if wanted and not self._session.dialect.is_tidb:
+            self._session.execute(f"DROP TABLE IF EXISTS {_names(wanted)}, {_swapped(ddl)}")
+
+    def _swapped(self, ddl: Mapping[str, Any]) -> set[int] | None:
+        try:
+            return {int(c) for (c,) in self._session.query(f"SELECT c FROM {_swapped(ddl)}")}
+        except DownstreamError as error:
+            if error.code not in (_NO_SUCH_TABLE, _NO_SUCH_SCHEMA):
+                raise
+            return None
+
+    def _has_scratch(self, conversion: Conversion) -> bool:
+        return conversion.scratch.lower() in {
+            c.name.lower() for c in actual_columns(self._session, conversion.change.before)
+        }
+
+    def _compute(self, conversion: Conversion, ddl: Mapping[str, Any]) -> set[str]:
+        """Fill the table of new values; texts of values that were taken for what they look like."""
+        new = conversion.change.new
+        table, name = quote_table(conversion.change.before), quote_name(conversion.change.old.name)
+        if new.not_null and self._session.query(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1"):
+            raise UnconvertibleError(
+                f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its mode said"
+            )
+        results = _tables(conversion)[1]
+        with ddl_session(self._session, {}):
+            definition = column_definition(results.columns[1], self._session.dialect)
+            self._session.execute(
+                f"CREATE TABLE {quote_table(results)} (k BINARY(32) PRIMARY KEY, {definition}) ENGINE=InnoDB"
+            )
+        session, taken = session_of(ddl), set()
+        for keys, raw in self._values(conversion):
+            try:
+                found, shown = computed(conversion, raw, session)
+            except UnconvertibleError as error:
+                raise UnconvertibleError(f"{error}{self._row_with(conversion, error.raw)}") from error
+            taken |= shown
+            try:
+                for chunk in format_load(results, {"k": pa.array(keys, pa.large_binary()), "v": found}, len(raw)):
+                    outcome = self._session.load(
+                        quote_table(results), chunk.layout, chunk.payload, strict=not chunk.warnings
+                    )
+                    if outcome.warnings != chunk.warnings:
+                        raise UnconvertibleError(
+                            f"{conversion.title}: new values are changed by the downstream:"
+                            f" {self._session.warnings()[:3]}"
+                        )
+                self._session.commit()
+            except DownstreamError as error:
+                if is_transient(error):
+                    raise
+                raise UnconvertibleError(
+                    f"{conversion.title}: a value that TiDB has now is refused by the downstream: {error}"
+                ) from error
+        return taken
+
+    def _row_with(self, conversion: Conversion, raw: bytes | None) -> str:
+        """Where such a value is, for messages."""
+        table, old = conversion.change.before, conversion.change.old
+        if raw is None or not table.primary_key:
+            return ""
+        match = f"SHA2({self._expression(conversion, quote_name(old.name))}, 256) = '{hashlib.sha256(raw).hexdigest()}'"
+        keys = ", ".join(map(quote_name, table.primary_key))
+        found = self._session.query(f"SELECT {keys} FROM {quote_table(table)} WHERE {match} LIMIT 1")
+        return (
+            " (in the row"
+            f" {', '.join(f'{name}={value!r}' for name, value in zip(table.primary_key, found[0], strict=True))})"
+            if found
+            else ""
+        )
+
+    def _expression(self, conversion: Conversion, reference: str) -> str:
+        """As `value_expression`, for the form in which the downstream has the column."""
+        old = conversion.change.old
+        actual = next(
+            c for c in actual_columns(self._session, conversion.change.before) if c.name.lower() == old.name.lower()
+        )
+        return reference if holds_bytes(old, actual.data_type) else value_expression(old, reference)
+
+    def _values(self, conversion: Conversion) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """(hashes, values): every distinct value but NULL, a page at a time."""
+        old, table = conversion.change.old, quote_table(conversion.change.before)
+        name = quote_name(old.name)
+        expression = self._expression(conversion, name)
+        if old.kind != "json" and old.tp not in _LONG:  # short ones; a small table is read at once
+            rows = self._session.query(
+                f"SELECT {expression} FROM {table} WHERE {name} IS NOT NULL LIMIT {_PAGE_ROWS + 1}"
+            )
+            if len(rows) <= _PAGE_ROWS:
+                found = sorted({value if isinstance(value, bytes) else str(value).encode() for (value,) in rows})
+                if found:
+                    yield [hashlib.sha256(value).digest() for value in found], found
+                return
+        values = _tables(conversion)[0]
+        self._session.execute(
+            f"CREATE TABLE {quote_table(values)} (k BINARY(32) PRIMARY KEY, v LONGBLOB NOT NULL) ENGINE=InnoDB"
+        )
+        self._session.execute(
+            f"INSERT IGNORE INTO {quote_table(values)} SELECT UNHEX(SHA2({expression}, 256)), {expression} FROM {table}"
+            f" WHERE {name} IS NOT NULL"
+        )
+        self._session.commit()
+        yield from self._pages(quote_table(values))
+
+    def _pages(self, values: str) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """(hashes, values) of a table of them, in the order of the hashes."""
+        ((longest,),) = self._session.query(f"SELECT COALESCE(MAX(LENGTH(v)), 0) FROM {values}")
+        size = max(1, min(_PAGE_ROWS, _PAGE_BYTES // (int(longest) + 64)))
+        last = b""
+        while rows := self._session.query(
+            f"SELECT k, v FROM {values} WHERE k > x'{last.hex()}' ORDER BY k LIMIT {size}"
+        ):
+            yield [bytes(k) for k, _ in rows], [bytes(v) for _, v in rows]
+            last = bytes(rows[-1][0])
+
+    def _put(self, conversion: Conversion, ddl: Mapping[str, Any]) -> list[str]:
+        """Add the new column, fill it, and let it take the old one's place; warnings."""
+        change = conversion.change
+        table, scratch = quote_table(change.before), quote_name(conversion.scratch)
+        try:
+            if not self._has_scratch(conversion):
+                self._add_scratch(conversion)
+            moving = (
+                own
+                for own in moving_columns(self._session, change.before)
+                if own not in (quote_name(change.old.name), scratch)
+            )
+            still = "".join(f", t.{own} = t.{own}" for own in moving)
+            results = _tables(conversion)[1]
+            value = f"t.{quote_name(change.old.name)}"
+            match = f"r.k = UNHEX(SHA2({self._expression(conversion, value)}, 256))"
+            with self._lenient():
+                self._session.execute(
+                    f"UPDATE {table} t SET t.{scratch} = (SELECT r.v FROM {quote_table(results)} r WHERE"
+                    f" {match}){still}"
+                )
+            lost = self._session.query(
+                f"SELECT 1 FROM {table} t LEFT JOIN {quote_table(results)} r ON {match} WHERE {value} IS NOT NULL AND"
+                " r.k IS NULL LIMIT 1"
+            )
+            if lost:
+                raise DownstreamError(1020, f"{conversion.title}: rows were written to the table meanwhile")
+            self._session.execute(f"INSERT IGNORE INTO {_swapped(ddl)} VALUES ({change.new.id})")
+            self._session.commit()
+            return self._swap(conversion)
+        except DownstreamError as error:
+            if not is_transient(error):
+                self._take_back(conversion, ddl)
+            raise
+
+    @contextlib.contextmanager
+    def _lenient(self) -> Iterator[None]:
+        """Both columns of an assignment are of one type, so that nothing is converted; but servers check an ENUM's
+        empty value again, and rounded bounds.
+        """
+        mode = str(self._session.query("SELECT @@SESSION.sql_mode")[0][0])
+        self._session.query(
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+        )
+        try:
+            yield
+        finally:
+            with contextlib.suppress(DownstreamError):  # a lost connection has no session to be put right
+                self._session.query("SET SESSION sql_mode = %s", (mode,))
+
+    def _add_scratch(self, conversion: Conversion) -> None:
+        table = quote_table(conversion.change.before)
+        with ddl_session(self._session, {}):
+            for column in self._forms(conversion):
+                scratch = _bare(column, conversion.scratch)
+                try:
+                    self._session.execute(
+                        f"ALTER TABLE {table} ADD COLUMN {column_definition(scratch, self._session.dialect)}"
+                    )
+                    return
+                except DownstreamError as error:
+                    if error.code not in _TOO_LONG:
+                        raise
+                    refused = error
+            raise refused
+
+    def _forms(self, conversion: Conversion) -> list[Column]:
+        """The new column, and as what a table too wide for it holds it."""
+        new = conversion.change.new
+        wide = next(c for c in widened(conversion.change.after).columns if c.id == new.id)
+        return [new] if wide == new else [new, wide]
+
+    def _swap(self, conversion: Conversion) -> list[str]:
+        """One statement: the old column goes, the new one gets its name, place, definition and indexes."""
+        change = conversion.change
+        names = [column.name for column in actual_columns(self._session, change.before)]
+        place = names.index(next(n for n in names if n.lower() == change.old.name.lower()))
+        where = f"AFTER {quote_name(names[place - 1])}" if place else "FIRST"
+        indexes = self._indexes(conversion)
+        warnings: list[str] = []
+        refused: DownstreamError | None = None
+        with ddl_session(self._session, {}):
+            for column in self._definitions(conversion):
+                clauses = [
+                    *(drop for drop, _ in indexes),
+                    f"DROP COLUMN {quote_name(change.old.name)}",
+                    (
+                        f"CHANGE COLUMN {quote_name(conversion.scratch)}"
+                        f" {column_definition(column, self._session.dialect)} {where}"
+                    ),
+                    *(add for _, add in indexes if add),
+                ]
+                statement = f"ALTER TABLE {quote_table(change.before)} {', '.join(clauses)}"
+                try:
+                    self._session.execute(statement)
+                    return warnings
+                except DownstreamError as error:
+                    if is_transient(error):
+                        raise
+                    if error.code in _IN_FOREIGN_KEY and not warnings:
+                        warnings = drop_foreign_keys(self._session, change.before)
+                        self._session.execute(statement)
+                        return warnings
+                    refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def _definitions(self, conversion: Conversion) -> list[Column]:
+        """The new column under the old name as it is to be; without what servers may refuse; with
+        nothing but its type.
+        """
+        change = conversion.change
+        forms = [replace(column, name=change.old.name) for column in self._forms(conversion)]
+        simple = next(c for c in plain(change.after).columns if c.id == change.new.id)
+        bare = _bare(forms[0], change.old.name)
+        found = [
+            *forms,
+            replace(simple, name=change.old.name),
+            replace(bare, flag=bare.flag | change.new.flag & _FLAG_NOT_NULL),
+        ]
+        return [column for n, column in enumerate(found) if column not in found[:n]]
+
+    def _indexes(self, conversion: Conversion) -> list[tuple[str, str]]:
+        """(clause that drops, clause that adds again) for every index of the column. One that the DDL drops isn't
+        added.
+        """
+        change = conversion.change
+        rows = self._session.query(
+            "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NON_UNIQUE, INDEX_TYPE FROM information_schema.STATISTICS "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+            (change.before.schema_name, change.before.name),
+        )
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for name, *rest in rows:
+            found.setdefault(str(name), []).append(tuple(rest))
+        return [
+            (_dropped(name), _added(self._session, conversion, name, parts))
+            for name, parts in found.items()
+            if any(str(part[0]).lower() == change.old.name.lower() for part in parts)
+        ]
+
+    def _take_back(self, conversion: Conversion, ddl: Mapping[str, Any]) -> None:
+        """The server refused: leave the table as it was."""
+        with contextlib.suppress(DownstreamError):
+            self._session.rollback()
+            if self._has_scratch(conversion):
+                self._session.execute(f"DELETE FROM {_swapped(ddl)} WHERE c = {conversion.change.new.id}")
+                self._session.commit()
+                table = quote_table(conversion.change.before)
+                self._session.execute(f"ALTER TABLE {table} DROP COLUMN {quote_name(conversion.scratch)}")
+
+    def _forget(self, gone: Sequence[Conversion]) -> None:
+        self._session.execute(f"DROP TABLE IF EXISTS {_names(gone)}")
+
+
+def _names(of: Sequence[Conversion]) -> str:
+    return ", ".join(quote_table(table) for conversion in of for table in _tables(conversion))
+
+
+def _swapped(ddl: Mapping[str, Any]) -> str:
+    name = f"swapped_{int(ddl.get('job_id') or 0)}"
+    return f"{quote_name(RECYCLE_SCHEMA)}.{quote_name(name)}"
+
+
+def _tables(conversion: Conversion) -> tuple[Table, Table]:
+    """The table of old values and that of new ones."""
+    number = f"{conversion.job_id}_{conversion.change.new.id}"
+    value = replace(_bare(conversion.change.new, "v"), offset=1)
+    return (
+        Table(
+            0, 0, RECYCLE_SCHEMA, f"old_{number}", (_HASH, Column(2, "v", 1, _BLOB, charset="binary", collate="binary"))
+        ),
+        Table(0, 0, RECYCLE_SCHEMA, f"new_{number}", (_HASH, value)),
+    )
+
+
+def _bare(column: Column, name: str) -> Column:
+    """Nothing but the type, NULL allowed."""
+    flag = column.flag & ~(_FLAG_NOT_NULL | _FLAG_ON_UPDATE_NOW | _FLAG_AUTO_INCREMENT)
+    return replace(column, name=name, flag=flag, default=None, default_is_expr=False, comment="", hidden=False)
+
+
+def _dropped(name: str) -> str:
+    return "DROP PRIMARY KEY" if name.upper() == "PRIMARY" else f"DROP INDEX {quote_name(name)}"
+
+
+def _added(session: MySQLSession, conversion: Conversion, name: str, parts: Sequence[tuple[Any, ...]]) -> str:
+    """The index as it was, but for the column's part of it, which is as long as after the DDL; nothing if it is gone
+    then.
+    """
+    change = conversion.change
+    after = next(
+        (
+            i
+            for i in change.after.indexes
+            if i.state == STATE_PUBLIC and (i.name.lower() == name.lower() or (i.primary and name == "PRIMARY"))
+        ),
+        None,
+    )
+    if after is None:
+        return ""
+    lengths = {column.lower(): length for column, _, length in after.columns}
+    columns = tuple(
+        (
+            str(column),
+            0,
+            (
+                lengths.get(change.new.name.lower(), -1)
+                if str(column).lower() == change.old.name.lower()
+                else int(length or -1)
+            ),
+        )
+        for column, length, _, _ in parts
+    )
+    index = replace(after, name=name, columns=columns, unique=not int(parts[0][2]), primary=name.upper() == "PRIMARY")
+    table = replace(
+        change.before,
+        columns=tuple(replace(change.new, name=c.name) if c.id == change.old.id else c for c in change.before.columns),
+    )
+    definition, _ = index_definition(table, index, session.dialect)
+    return f"ADD {definition}" if definition else ""

@@ -1,0 +1,212 @@
+"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the statements that create
+tables, views and sequences.
+
+TiDB's own text isn't executed: what it means depends on the session it was written in. These are for a session with
+NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.dialect import Dialect
+from etl.formats.ddl_partitions import partition_clause, plain_name
+from etl.formats.ddl_text import charset_name, collation_name
+from etl.formats.sql_text import quote_name, quote_table
+from upstream.schema import STATE_PUBLIC, Column, Index, Table
+
+_FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
+_INTEGER = {1: "TINYINT", 2: "SMALLINT", 3: "INT", 8: "BIGINT", 9: "MEDIUMINT"}
+_LONG = {
+    0xF9: ("TINYTEXT", "TINYBLOB"),
+    0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"),
+    0xFB: ("LONGTEXT", "LONGBLOB"),
+    0xFC: ("TEXT", "BLOB"),
+}
+_LONGEST_KEY = 768  # characters of utf8mb4 in 3072 bytes
+_ACTION = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
+_ALGORITHM = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
+
+
+def quote_text(text: str) -> str:
+    """`text` as a string literal for a session without backslash escapes."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def column_type(column: Column) -> str:
+    """The SQL type, without character set."""
+    tp, flen, decimal = column.tp, column.flen, column.decimal
+    sign = (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & _FLAG_ZEROFILL else "")
+    if tp in _INTEGER:
+        return f"{_INTEGER[tp]}{f'({flen})' if flen > 0 else ''}{sign}"
+    if tp in (4, 5):
+        return f"{'FLOAT' if tp == 4 else 'DOUBLE'}{f'({flen},{decimal})' if flen > 0 and decimal >= 0 else ''}{sign}"
+    if tp == 0xF6:
+        return f"DECIMAL({flen if flen > 0 else 10},{max(decimal, 0)}){sign}"
+    if tp in (7, 11, 12):
+        return f"{ {7: 'TIMESTAMP', 11: 'TIME', 12: 'DATETIME'}[tp] }{f'({column.fsp})' if column.fsp else ''}"
+    if tp in (10, 14):
+        return "DATE"
+    if tp == 13:
+        return "YEAR"
+    if tp == 16:
+        return f"BIT({max(flen, 1)})"
+    if tp == 0xF5:
+        return "JSON"
+    if tp in (0xF7, 0xF8):
+        return f"{'ENUM' if tp == 0xF7 else 'SET'}({','.join(quote_text(e) for e in column.elems)})"
+    if tp in _LONG:
+        return _LONG[tp][column.kind == "binary"]
+    if tp in (15, 0xFD):
+        return f"{'VARBINARY' if column.kind == 'binary' else 'VARCHAR'}({max(flen, 0)})"
+    if tp == 0xFE:
+        return f"{'BINARY' if column.kind == 'binary' else 'CHAR'}({max(flen, 0)})"
+    return f"/* unknown type {tp} */ LONGBLOB"
+
+
+def column_definition(column: Column, dialect: Dialect) -> str:
+    """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
+    parts = [quote_name(column.name), column_type(column)]
+    if column.kind in ("text", "enum", "set") and column.charset:
+        parts.append(f"CHARACTER SET {charset_name(column.charset)} COLLATE {collation_name(column.collate, dialect)}")
+    if column.generated:
+        parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
+    else:
+        parts.append("NOT NULL" if column.not_null else "NULL")
+        default = _default(column)
+        if default:
+            parts.append(f"DEFAULT {default}")
+        if column.flag & _FLAG_ON_UPDATE_NOW:
+            parts.append(f"ON UPDATE CURRENT_TIMESTAMP{f'({column.fsp})' if column.fsp else ''}")
+        if column.flag & _FLAG_AUTO_INCREMENT:
+            parts.append("AUTO_INCREMENT")
+    if column.comment:
+        parts.append(f"COMMENT {quote_text(column.comment)}")
+    return " ".join(parts)
+
+
+def _default(column: Column) -> str:
+    value = column.default
+    if value is None:
+        plain = column.not_null or column.flag & _FLAG_AUTO_INCREMENT or column.tp in _LONG or column.kind == "json"
+        return "" if plain else "NULL"
+    if column.default_is_expr:
+        return f"({value if isinstance(value, str) else value.decode()})"
+    if column.kind == "bit":
+        raw = value if isinstance(value, bytes) else value.encode("latin1")
+        return f"b'{int.from_bytes(raw, 'big'):b}'"
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if column.kind in ("timestamp", "datetime") and value.upper().startswith("CURRENT_TIMESTAMP"):
+        return f"CURRENT_TIMESTAMP{f'({column.fsp})' if column.fsp else ''}"
+    return quote_text(value)
+
+
+def table_options(table: Table, dialect: Dialect) -> str:
+    """``DEFAULT CHARACTER SET ... COLLATE ...``"""
+    if not table.charset:
+        return ""
+    return f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE {collation_name(table.collate, dialect)}"
+
+
+def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str, str]:
+    """(definition as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left
+    out.
+    """
+    by_name = {column.name: column for column in table.columns}
+    columns = [by_name.get(name) for name, _, _ in index.columns]
+    if any(column is None or column.hidden for column in columns):
+        return "", f"index {index.name} of {table.full_name} is on an expression: left out"
+    # A latin1 or ascii column has four times the bytes as utf8mb4, more than a key may have.
+    long = {
+        c.name
+        for c in columns
+        if c and c.tp in (15, 0xFD) and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY
+    }
+    if index.unique and any(name in long and length < 0 for name, _, length in index.columns):
+        return "", f"index {index.name} of {table.full_name} is longer than the downstream allows: left out"
+    lengths = [
+        _LONGEST_KEY if name in long and not 0 < length <= _LONGEST_KEY else length for name, _, length in index.columns
+    ]
+    keys = ", ".join(
+        f"{quote_name(name)}{f'({length})' if length > 0 else ''}"
+        for (name, _, _), length in zip(index.columns, lengths, strict=True)
+    )
+    if index.primary:
+        if not dialect.generated_primary_keys and any(column is not None and column.generated for column in columns):
+            return (
+                f"UNIQUE KEY ({keys})",
+                f"the primary key of {table.full_name} is on a generated column: a unique key instead",
+            )
+        return f"PRIMARY KEY ({keys})", ""
+    comment = f" COMMENT {quote_text(index.comment)}" if index.comment else ""
+    hidden = f" {dialect.index_visibility[1]}" if index.invisible else ""
+    return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}{hidden}", ""
+
+
+def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
+    """(CREATE TABLE statement, what was left out or changed)."""
+    warnings = []
+    lines = [column_definition(column, dialect) for column in table.columns if column.public and not column.hidden]
+    handle = table.handle_column
+    if handle is not None and table.primary_index is None:
+        if not dialect.generated_primary_keys and handle.generated:
+            lines.append(f"UNIQUE KEY ({quote_name(handle.name)})")
+            warnings.append(f"the primary key of {table.full_name} is on a generated column: a unique key instead")
+        else:
+            lines.append(f"PRIMARY KEY ({quote_name(handle.name)})")
+    for index in table.indexes:
+        if index.state == STATE_PUBLIC:
+            definition, warning = index_definition(table, index, dialect)
+            lines += [definition] if definition else []
+            warnings += [warning] if warning else []
+    lines += [foreign_key_definition(key) for key in table.foreign_keys]
+    comment = f" COMMENT={quote_text(table.comment)}" if table.comment else ""
+    counter = f" AUTO_INCREMENT={table.auto_increment}" if table.auto_increment else ""
+    options = f"ENGINE=InnoDB {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
+    return f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {options}", warnings
+
+
+def foreign_key_definition(key: Mapping[str, Any]) -> str:
+    """``CONSTRAINT name FOREIGN KEY ...`` from TiDB's FKInfo."""
+    columns, referred = (
+        ", ".join(quote_name(plain_name(c)) for c in key.get(part) or ()) for part in ("cols", "ref_cols")
+    )
+    target = quote_name(plain_name(key["ref_table"]))
+    if plain_name(key.get("ref_schema") or ""):
+        target = f"{quote_name(plain_name(key['ref_schema']))}.{target}"
+    actions = "".join(
+        f" ON {event} {_ACTION[int(key.get(part) or 0)]}"
+        for event, part in (("DELETE", "on_delete"), ("UPDATE", "on_update"))
+        if int(key.get(part) or 0) in _ACTION
+    )
+    return (
+        f"CONSTRAINT {quote_name(plain_name(key['fk_name']))} FOREIGN KEY ({columns}) REFERENCES {target}"
+        f" ({referred}){actions}"
+    )
+
+
+def create_view(table: Table) -> str:
+    """CREATE OR REPLACE VIEW. TiDB keeps the query with every table's full name, so it means the same in
+    every session.
+    """
+    info: dict[str, Any] = table.view or {}
+    columns = ", ".join(quote_name(column.name) for column in table.columns)
+    algorithm = _ALGORITHM.get(int(info.get("view_algorithm") or 0), "UNDEFINED")
+    security = "INVOKER" if int(info.get("view_security") or 0) == 1 else "DEFINER"
+    return (
+        f"CREATE OR REPLACE ALGORITHM={algorithm} DEFINER=CURRENT_USER SQL SECURITY {security} VIEW"
+        f" {quote_table(table)}{f' ({columns})' if columns else ''} AS {info['view_select']}"
+    )
+
+
+def sequence_statement(verb: str, table: Table) -> str:
+    """CREATE or ALTER SEQUENCE."""
+    info: dict[str, Any] = table.sequence or {}
+    cache = f"CACHE {info['sequence_cache_value']}" if info.get("sequence_cache") else "NOCACHE"
+    return (
+        f"{verb} SEQUENCE {quote_table(table)} START WITH {info['sequence_start']} MINVALUE"
+        f" {info['sequence_min_value']} MAXVALUE {info['sequence_max_value']} INCREMENT BY {info['sequence_increment']}"
+        f" {cache} {'CYCLE' if info.get('sequence_cycle') else 'NOCYCLE'}"
+    )

@@ -1,0 +1,90 @@
+"""DDL of a table that several sources share downstream: each of them brings the statement, the first one
+executes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.ddl._conversions import conversions
+from etl.ddl._generate import create_table
+from etl.ddl._ran import has_run
+from etl.downstream import MySQLSession
+from etl.formats.ddl_forms import computed, without_foreign_keys, without_partitions
+from etl.formats.ddl_tables import tables_of
+from etl.formats.sql_text import quote_name, quote_table
+from upstream.schema import Table
+
+_CREATES = {3, 60}
+_ADD_PARTITION = 19
+
+
+def done_by_another(session: MySQLSession, ddl: Mapping[str, Any]) -> bool:
+    """Whether the shared table is already as the statement leaves it."""
+    kind = int(ddl.get("type") or 0)
+    if not ddl.get("merged") or kind in _CREATES:
+        return False
+    if kind == _ADD_PARTITION:
+        return all(
+            _partitions(table) <= _found_partitions(session, table)
+            for table in tables_of(ddl, "effect").values()
+            if table
+        )
+    if conversions(ddl):  # names don't tell
+        return all(not structure_differences(session, table) for table in tables_of(ddl, "effect").values() if table)
+    return has_run(session, ddl) is True
+
+
+def structure_differences(session: MySQLSession, table: Table) -> list[str]:
+    """What of columns and unique keys is other than in the table that is there downstream; [] if its rows fit and are
+    told apart in the same way.
+    """
+    check = f"{quote_name(table.schema_name)}.{quote_name(f'sluice_same_{table.id}')}"
+    statement, _ = create_table(without_foreign_keys(without_partitions(computed(table))), session.dialect)
+    session.execute(statement.replace(f"CREATE TABLE {quote_table(table)}", f"CREATE TEMPORARY TABLE {check}", 1))
+    try:
+        here, there = _columns(session, check), _columns(session, quote_table(table))
+        keys_here, keys_there = _unique_keys(session, check), _unique_keys(session, quote_table(table))
+    finally:
+        session.execute(f"DROP TEMPORARY TABLE {check}")
+    found = [
+        f"column {name} is {there.get(name, 'missing')}, {kind} expected"
+        for name, kind in here.items()
+        if there.get(name) != kind
+    ]
+    found += [f"column {name} ({kind}) is one too many" for name, kind in there.items() if name not in here]
+    found += [f"unique key on {', '.join(key)} is missing" for key in sorted(keys_here - keys_there)]
+    return found + [f"unique key on {', '.join(key)} is one too many" for key in sorted(keys_there - keys_here)]
+
+
+def _columns(session: MySQLSession, name: str) -> dict[str, str]:
+    rows = session.query(f"SHOW FULL COLUMNS FROM {name}")
+    return {
+        str(r[0]).lower(): " ".join(
+            str(part) for part in (r[1], r[2] or "", "NULL" if r[3] == "YES" else "NOT NULL") if part
+        )
+        for r in rows
+    }
+
+
+def _unique_keys(session: MySQLSession, name: str) -> set[tuple[str, ...]]:
+    keys: dict[str, dict[int, str]] = {}
+    for row in session.query(f"SHOW INDEX FROM {name}"):
+        if not int(row[1]):
+            keys.setdefault(str(row[2]), {})[int(row[3])] = str(row[4]).lower()
+    return {tuple(columns[n] for n in sorted(columns)) for columns in keys.values()}
+
+
+def _partitions(table: Table) -> set[str]:
+    definitions = (table.partition or {}).get("definitions") or ()
+    return {str(d["name"]["O"] if isinstance(d["name"], dict) else d["name"]).lower() for d in definitions}
+
+
+def _found_partitions(session: MySQLSession, table: Table) -> set[str]:
+    rows = session.query(
+        "SELECT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+        " PARTITION_NAME IS NOT NULL",
+        (table.schema_name, table.name),
+    )
+    return {str(name).lower() for (name,) in rows}

@@ -1,0 +1,156 @@
+"""Which DDL has run downstream already, told from what is there: for going on where a Drainer broke off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from etl.ddl._state import actual_columns
+from etl.downstream import MySQLSession
+from upstream.schema import STATE_PUBLIC, Table
+
+_TRUNCATE_TABLE = 11
+_KEY_FLAGS = 2 | 4 | 8  # primary, unique, in an index
+_INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_PARTITIONS = (
+    "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
+
+
+def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
+    """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or
+    neither.
+    """
+    if int(ddl.get("type") or 0) == _TRUNCATE_TABLE:
+        return None
+    before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
+    told = {_told(session, _table(before.get(key)), _table(document)) for key, document in after.items()} - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+Fact = tuple[str, str, str, str]
+"""A kind (table, column, index, partition), the schema, the table, as they are written, and the name of what is there,
+in lower case.
+"""
+
+
+def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or
+    hadn't, for what a later one has done; so it is asked after which of them things are as they are, all together.
+    """
+    states = _states(ddls)
+    telling = set().union(*states) - set(states[0]).intersection(*states)
+    there = _there(session, {fact[1:3] for fact in telling}) & telling
+    fitting = [count for count, state in enumerate(states) if state & telling == there]
+    return (fitting[0], fitting[-1]) if fitting else (0, len(ddls))
+
+
+def not_replayable(ddls: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The first DDL, if one is, before which changes can't be written on the tables as the DDL leaves them."""
+    for ddl in ddls:
+        before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
+        if not all(_same_rows(_table(before.get(key)), _table(document)) for key, document in after.items()):
+            return ddl
+    return None
+
+
+def _same_rows(before: Table | None, after: Table | None) -> bool:
+    """Whether rows of before a DDL can be written on the table that it leaves, without another row giving way."""
+    if before is None:
+        return True
+    if after is None or (before.schema_name, before.name) != (after.schema_name, after.name):
+        return False
+    shape = [
+        [
+            (c.name, c.tp, c.flag & ~_KEY_FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems)
+            for c in t.columns
+            if c.public
+        ]
+        for t in (before, after)
+    ]
+    unique = [
+        {index.name for index in t.indexes if index.unique and index.state == STATE_PUBLIC} for t in (before, after)
+    ]
+    return shape[0] == shape[1] and unique[1] <= unique[0] and _partitions(before) <= _partitions(after)
+
+
+def _states(ddls: Sequence[Mapping[str, Any]]) -> list[set[Fact]]:
+    """What is there before the first and after each."""
+    tables: dict[str, Table | None] = {}
+    for ddl in ddls:
+        for key in (ddl.get("effect") or {}).get("tables") or {}:
+            tables.setdefault(key, _table((ddl.get("before") or {}).get(key)))
+    states = [_facts(tables)]
+    for ddl in ddls:
+        for key, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
+            tables[key] = _table(document)
+        states.append(_facts(tables))
+    return states
+
+
+def _facts(tables: Mapping[str, Table | None]) -> set[Fact]:
+    found = set()
+    for table in tables.values():
+        if table is not None:
+            place = table.schema_name, table.name
+            found.add(("table", *place, ""))
+            found |= {("column", *place, name) for name in _columns(table)}
+            found |= {("index", *place, name) for name in _indexes(table)}
+            found |= {("partition", *place, name) for name in _partitions(table)}
+    return found
+
+
+def _there(session: MySQLSession, places: set[tuple[str, str]]) -> set[Fact]:
+    found = set()
+    for place in places:
+        for kind, query in (("column", _COLUMNS), ("index", _INDEXES), ("partition", _PARTITIONS)):
+            found |= {(kind, *place, str(name).lower()) for (name,) in session.query(query, place) if name}
+    return found | {("table", schema, table, "") for kind, schema, table, _ in found if kind == "column"}
+
+
+def _table(document: Mapping[str, Any] | None) -> Table | None:
+    table = Table.from_json(document) if document else None
+    return table if table is not None and table.is_base_table else None
+
+
+def _told(session: MySQLSession, before: Table | None, after: Table | None) -> bool | None:
+    if before is None or after is None:
+        table = before or after
+        return None if table is None else bool(actual_columns(session, table)) == (after is not None)
+    if (before.schema_name, before.name) != (after.schema_name, after.name):
+        there = bool(actual_columns(session, before)), bool(actual_columns(session, after))
+        return {(True, False): False, (False, True): True}.get(there)
+    columns = {column.name.lower() for column in actual_columns(session, after)}
+    told = {
+        _compare(_columns(before), _columns(after), columns),
+        _compare(_indexes(before), _indexes(after), _found(session, _INDEXES, after)),
+        _compare(_partitions(before), _partitions(after), _found(session, _PARTITIONS, after)),
+    } - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+def _compare(before: set[str], after: set[str], actual: set[str]) -> bool | None:
+    new, gone = after - before, before - after
+    if not new and not gone:
+        return None
+    if new <= actual and not gone & actual:
+        return True
+    return False if gone <= actual and not new & actual else None
+
+
+def _columns(table: Table) -> set[str]:
+    return {column.name.lower() for column in table.columns if column.public and not column.hidden}
+
+
+def _indexes(table: Table) -> set[str]:
+    return {index.name.lower() for index in table.indexes if index.state == STATE_PUBLIC and not index.primary}
+
+
+def _partitions(table: Table) -> set[str]:
+    definitions = (table.partition or {}).get("definitions") or []
+    return {str((definition.get("name") or {}).get("L") or "").lower() for definition in definitions}
+
+
+def _found(session: MySQLSession, query: str, table: Table) -> set[str]:
+    return {str(name).lower() for (name,) in session.query(query, (table.schema_name, table.name)) if name}

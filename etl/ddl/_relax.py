@@ -1,0 +1,34 @@
+"""Unique keys that the upstream has given up already, though the DDL that drops them is still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.downstream import MySQLSession
+from etl.formats.sql_text import quote_name
+
+
+def relax(session: MySQLSession, schema: str, table: str, indexes: list[Mapping[str, Any]]) -> list[str]:
+    """Let these indexes have values twice; the names of those that didn't yet. Commits. A primary key goes, any other
+    index stays under its name, so that the DDL finds it. May be repeated. Raises DownstreamError.
+    """
+    rows = session.query(
+        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+        " NON_UNIQUE = 0",
+        (schema, table),
+    )
+    unique = {str(name).lower() for (name,) in rows}
+    wanted = [index for index in indexes if str(index["name"]).lower() in unique]
+    alter = f"ALTER TABLE {quote_name(schema)}.{quote_name(table)}"
+    for index in wanted:
+        if index["name"] == "PRIMARY":
+            session.execute(f"{alter} DROP PRIMARY KEY")
+            continue
+        name = quote_name(str(index["name"]))
+        columns = ", ".join(
+            f"{quote_name(column)}{f'({length})' if length > 0 else ''}" for column, length in index["columns"]
+        )
+        session.execute(f"{alter} DROP INDEX {name}")  # apart: TiDB takes no two changes of one index in a statement
+        session.execute(f"{alter} ADD INDEX {name} ({columns})")
+    return [str(index["name"]) for index in wanted]

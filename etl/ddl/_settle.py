@@ -1,0 +1,96 @@
+"""What must hold downstream after a DDL job, made true whatever the statement did: columns, collations, the values of
+existing rows.
+
+Everything here may be repeated after a crash, as long as no later change has been applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.ddl._generate import column_definition, table_options
+from etl.ddl._state import actual_columns, moving_columns, wrong_collations
+from etl.downstream import MySQLSession
+from etl.formats.ddl_columns import pair_columns
+from etl.formats.ddl_forms import held_as, is_longer
+from etl.formats.ddl_tables import table_pairs, tables_of
+from etl.formats.sql_text import literal_column, quote_name, quote_table
+from upstream.codec.column_value import missing_value
+from upstream.codec.columnar import arrow_type, constant
+from upstream.schema import Column, Table
+
+# What a server fills in for existing rows may differ for these: its clock, its time zone, its idea of an empty
+# document.
+_CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "json"}
+
+
+class UnsettledError(Exception):
+    """The downstream table can't be brought to what the upstream has; names table and columns."""
+
+
+def settle(session: MySQLSession, ddl: Mapping[str, Any], values: bool = True) -> list[str]:
+    """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must
+    not be when later changes are there. Raises UnsettledError, DownstreamError.
+    """
+    warnings: list[str] = []
+    before = {table.id: old for old, table in table_pairs(ddl)}
+    for table_id, table in tables_of(ddl, "effect").items():
+        if table is not None and table.is_base_table:
+            warnings += _settle_table(session, before.get(table_id), table, ddl, values)
+    return warnings
+
+
+def _settle_table(
+    session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any], values: bool
+) -> list[str]:
+    warnings = []
+    actual = actual_columns(session, table)
+    names = {column.name.lower() for column in actual}
+    missing = [c.name for c in table.writable_columns if c.name.lower() not in names]
+    if missing:
+        raise UnsettledError(f"{table.full_name} lacks {', '.join(missing)} downstream afterwards")
+    kept = {c.name.lower() for c in table.columns if c.public}
+    gone = [c.name for c in old.columns if c.public and not c.hidden and c.name.lower() in names - kept] if old else []
+    if gone:
+        session.execute(
+            f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
+        )
+        warnings.append(f"{table.full_name}: {', '.join(gone)} dropped apart")
+    dialect = session.dialect
+    wrong = wrong_collations(table, actual, dialect)
+    if wrong:
+        held = {column.name.lower(): column for column in actual}
+        found = [(c, held[c.name.lower()]) for c in table.columns if c.name in wrong]
+        changes = ", ".join(
+            f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, a.generated), dialect)}" for c, a in found
+        )
+        session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
+        warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
+    if old is not None and values:
+        kinds = {column.name.lower(): column.data_type for column in actual}
+        checked = _CHECKED_KINDS - (
+            {"json"} if dialect.has_json_type else set()
+        )  # there nothing but 'null' is filled in, as upstream
+        added = [c for c in _added(old, table, ddl) if c.kind in checked or is_longer(c, kinds[c.name.lower()])]
+        if added:
+            _fill(session, table, added)
+    return warnings
+
+
+def _added(old: Table, table: Table, ddl: Mapping[str, Any]) -> list[Column]:
+    """Columns that existing rows have been given a value for."""
+    known = pair_columns(old, table, ddl)
+    return [column for column in table.writable_columns if column.id not in known]
+
+
+def _fill(session: MySQLSession, table: Table, columns: list[Column]) -> None:
+    """Give existing rows the values that TiDB reads where a row is older than the column."""
+    values = {
+        quote_name(c.name).encode(): literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py()
+        for c in columns
+    }
+    still = [name.encode() for name in moving_columns(session, table) if name.encode() not in values]
+    changes = [b"%b = %b" % pair for pair in values.items()] + [b"%b = %b" % (name, name) for name in still]
+    as_wanted = b" AND ".join(b"%b <=> %b" % pair for pair in values.items())
+    session.execute(b"UPDATE %b SET %b WHERE NOT (%b)" % (quote_table(table).encode(), b", ".join(changes), as_wanted))

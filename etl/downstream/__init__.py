@@ -1,0 +1,33 @@
+"""The connection to a MySQL-protocol downstream, and how far that downstream is."""
+
+from etl.downstream.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointMovedError,
+    CheckpointTable,
+    Flight,
+    PendingDdl,
+    Refusal,
+)
+from etl.downstream.grants import RECYCLE_SCHEMA
+from etl.downstream.mysql import UNFIT, DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
+
+__all__ = [
+    "RECYCLE_SCHEMA",
+    "UNFIT",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointMovedError",
+    "CheckpointTable",
+    "DownstreamError",
+    "Flight",
+    "LoadOutcome",
+    "MySQLSession",
+    "PendingDdl",
+    "Refusal",
+    "Savepoint",
+    "SavepointFile",
+    "is_transient",
+    "sync_folder",
+]

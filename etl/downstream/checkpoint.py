@@ -1,0 +1,299 @@
+"""The checkpoint row: through which commit timestamp the downstream is complete.
+
+The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer stopped and the other way round:
+
+    tidb_binlog.checkpoint(clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)
+    {"consistent": true, "commitTS": 1, "ts-map": {}, "schema-version": 0}
+
+One key is ours, and Drainer ignores it: `"sluice": {"owner": "..."}` names the pipeline that wrote the row, and is gone
+once a Drainer writes it; `"sluice": {"process": token}` is renewed by every process that goes on from the row;
+`"sluice": {"ddl": {...}}` stands there while a DDL statement is being executed downstream, `"sluice": {"flight":
+{...}}` while several sessions write what comes after commitTS, `"sluice": {"safe-until": ts}` while changes through
+that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order. The protocol
+is in docs/architecture.md, "The checkpoint row".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from etl.downstream._writer_lock import WriterLock
+from etl.downstream.mysql import MySQLSession
+from etl.formats.sql_text import quote_name
+
+_NO_SUCH_TABLE = 1146
+_UNKNOWN_DATABASE = 1049
+_DUPLICATE_KEY = 1062
+
+
+class CheckpointError(Exception):
+    """The checkpoint row can't be read; names cluster and content."""
+
+
+class CheckpointMovedError(Exception):
+    """The checkpoint isn't where this process left it: somebody else writes to the same downstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDdl:
+    """A DDL statement that may or may not have been executed. `fingerprint` describes the objects it affects, before
+    it.
+    """
+
+    job_id: int
+    commit_ts: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a flight is not written again before operators have decided. `token` names it in their order, `decided` the
+    commit timestamps they had decided about before.
+    """
+
+    token: str
+    text: str
+    decided: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be
+    downstream or not. `left_out`: commit timestamps of transactions that were ignored when it began, so that nothing of
+    them is downstream. `rules`: by which its changes were prepared, see `etl.rules._digest`.
+    """
+
+    until: int
+    left_out: tuple[int, ...] = ()
+    rules: str = ""
+    refused: Refusal | None = None
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """From the row. Raises KeyError, ValueError, TypeError."""
+        refused = document.get("refused")
+        return cls(
+            int(document["until"]),
+            tuple(map(int, document.get("left-out") or ())),
+            str(document.get("rules") or ""),
+            (
+                Refusal(str(refused["id"]), str(refused["text"]), tuple(map(int, refused.get("decided") or ())))
+                if refused
+                else None
+            ),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As in the row."""
+        document: dict[str, Any] = {"until": self.until}
+        if self.left_out:
+            document["left-out"] = list(self.left_out)
+        if self.rules:
+            document["rules"] = self.rules
+        if self.refused is not None:
+            document["refused"] = {
+                "id": self.refused.token,
+                "text": self.refused.text,
+                "decided": list(self.refused.decided),
+            }
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`commit_ts`: every transaction through it is downstream. `consistent` is false when a Drainer left changes beyond
+    it, or while a `flight` is under way.
+    """
+
+    commit_ts: int
+    schema_version: int = 0
+    consistent: bool = True
+    ts_map: dict[str, Any] = field(default_factory=dict)
+    pending: PendingDdl | None = None
+    flight: Flight | None = None
+    safe_until: int = 0
+    """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it isn't known yet."""
+    copied: tuple[str, ...] = ()
+    """Tables without a key (``schema.table``) that an operator has made what they were at `commit_ts`: nothing beyond
+    it is in them.
+    """
+    owner: str = field(default="", compare=False)
+    """The pipeline that wrote it, see `relay.Ownership`; empty: a Drainer, or people."""
+    process: str = field(default="", compare=False)
+    """The process that wrote the row last; "" if it was a Drainer. Rows that differ in it only say the same."""
+
+    @classmethod
+    def parse(cls, text: str, cluster_id: int) -> Self:
+        """From the row's JSON. Raises CheckpointError."""
+        try:
+            document = json.loads(text)
+            sluice = document.get("sluice") or {}
+            ours, flight = sluice.get("ddl"), sluice.get("flight")
+            return cls(
+                commit_ts=int(document["commitTS"]),
+                schema_version=int(document.get("schema-version") or 0),
+                consistent=bool(document.get("consistent", False)),
+                ts_map=document.get("ts-map") or {},
+                pending=(
+                    PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None
+                ),
+                flight=Flight.from_json(flight) if flight else None,
+                safe_until=int(sluice.get("safe-until") or 0),
+                copied=tuple(map(str, sluice.get("copied") or ())),
+                owner=str(sluice.get("owner") or ""),
+                process=str(sluice.get("process") or ""),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"checkpoint of cluster {cluster_id} can't be read ({error!r}): {text[:200]!r}"
+            ) from error
+
+    def to_text(self) -> str:
+        """The row's JSON, keys in Drainer's order."""
+        document: dict[str, Any] = {
+            "consistent": self.consistent,
+            "commitTS": self.commit_ts,
+            "ts-map": self.ts_map,
+            "schema-version": self.schema_version,
+        }
+        ours: dict[str, Any] = {"process": self.process} if self.process else {}
+        if self.pending is not None:
+            ours["ddl"] = {
+                "job": self.pending.job_id,
+                "commit-ts": self.pending.commit_ts,
+                "fingerprint": self.pending.fingerprint,
+            }
+        if self.flight is not None:
+            ours["flight"] = self.flight.to_json()
+        if self.safe_until:
+            ours["safe-until"] = self.safe_until
+        if self.copied:
+            ours["copied"] = list(self.copied)
+        if self.owner:
+            ours["owner"] = self.owner
+        if ours:
+            document["sluice"] = ours
+        return json.dumps(document, separators=(",", ":"))
+
+    def at(self, commit_ts: int, schema_version: int | None = None) -> Checkpoint:
+        """The checkpoint moved to `commit_ts`, with nothing pending; consistent unless a flight or a Drainer's changes
+        may reach further.
+        """
+        version = self.schema_version if schema_version is None else schema_version
+        flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
+        ts_map = self.ts_map if commit_ts == self.commit_ts else {}
+        moved = replace(self, commit_ts=commit_ts, schema_version=version, ts_map=ts_map, pending=None, flight=flight)
+        return (
+            moved
+            if flight is not None or commit_ts < self.safe_until
+            else replace(moved, consistent=True, safe_until=0, copied=())
+        )
+
+    @property
+    def needs_safe_mode(self) -> bool:
+        """Whether changes after it may be downstream, left there by a Drainer."""
+        return not self.consistent and self.flight is None
+
+
+def _by(found: Checkpoint | None, expected: Checkpoint | None) -> str:
+    if found is None or found.owner == (expected.owner if expected else ""):
+        return ""
+    return f", pipeline {found.owner}" if found.owner else ", a Drainer it seems"
+
+
+class CheckpointTable:
+    """The row of one cluster. `lock` and `save` run in the sink's current transaction."""
+
+    def __init__(
+        self, session: MySQLSession, cluster_id: int, schema: str = "tidb_binlog", table: str = "checkpoint"
+    ) -> None:
+        self._session = session
+        self.cluster_id = cluster_id
+        self._schema = quote_name(schema)
+        self._place = schema, table
+        self._table = f"{quote_name(schema)}.{quote_name(table)}"
+
+    def writer_lock(self) -> WriterLock:
+        """The lock of who writes where this row says how far it is."""
+        return WriterLock(self.cluster_id, *self._place)
+
+    def is_there(self) -> bool:
+        """Whether there is such a table."""
+        try:
+            self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
+            return True
+        except Exception as error:
+            if getattr(error, "code", 0) not in (_NO_SUCH_TABLE, _UNKNOWN_DATABASE):
+                raise
+            return False
+
+    def create(self) -> None:
+        """Create schema and table unless they exist (needs no right to do so if they do). Raises CheckpointError if
+        rows there can't be rolled back.
+        """
+        if not self.is_there():
+            self._session.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
+            self._session.query(
+                f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint"
+                " MEDIUMTEXT)"
+            )
+        engine = self._session.engine_without_transactions(*self._place)
+        if engine:
+            raise CheckpointError(
+                f"the checkpoint table {self._table} on {self._session.address} is in the storage engine {engine},"
+                " which has no transactions: ALTER TABLE ... ENGINE = InnoDB"
+            )
+        self._session.query("COMMIT")
+
+    def load(self, settled: bool = False) -> Checkpoint | None:
+        """The checkpoint, None when there is no row. `settled`: wait for a transaction that is changing it, such as one
+        whose connection is gone while it is committed; the row is locked until the caller's transaction ends.
+        """
+        return self._select(" FOR UPDATE" if settled else "")
+
+    def lock(self, expected: Checkpoint | None) -> None:
+        """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). Raises
+        CheckpointMovedError."""
+        found = self._select(" FOR UPDATE")
+        if found != expected or (
+            found and expected and (found.owner, found.process) != (expected.owner, expected.process)
+        ):
+            raise self.moved(found, expected)
+
+    def moved(self, found: Checkpoint | None, expected: Checkpoint | None) -> CheckpointMovedError:
+        """What to say when the row is `found` in place of `expected`."""
+        return CheckpointMovedError(
+            f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at"
+            f" {found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected:"
+            f" another process replicates to the same downstream{_by(found, expected)}, or has taken over from this"
+            " one; stop one of the two"
+        )
+
+    def save(self, checkpoint: Checkpoint, first: bool = False) -> None:
+        """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one
+        now.
+        """
+        try:
+            if first:
+                self._session.query(
+                    f"INSERT INTO {self._table} VALUES (%s, %s)", (self.cluster_id, checkpoint.to_text())
+                )
+            else:
+                self._session.query(
+                    f"UPDATE {self._table} SET checkPoint = %s WHERE clusterID = %s",
+                    (checkpoint.to_text(), self.cluster_id),
+                )
+        except Exception as error:
+            if first and getattr(error, "code", 0) == _DUPLICATE_KEY:
+                raise CheckpointMovedError(
+                    f"another process wrote the first checkpoint of cluster {self.cluster_id}"
+                ) from error
+            raise
+
+    def _select(self, suffix: str) -> Checkpoint | None:
+        rows = self._session.query(
+            f"SELECT checkPoint FROM {self._table} WHERE clusterID = %s{suffix}", (self.cluster_id,)
+        )
+        return Checkpoint.parse(str(rows[0][0]), self.cluster_id) if rows else None

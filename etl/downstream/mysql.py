@@ -1,0 +1,409 @@
+"""The one connection to a MySQL-protocol downstream: transactions, deletes, LOAD DATA from memory.
+
+LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the client answers only
+to the random name of the load in progress, from memory; any other name is refused and ends the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+import pymysql.connections
+from pymysql import protocol
+from pymysql.constants import SERVER_STATUS
+
+from etl.dialect import Dialect, UnknownServerError
+from etl.downstream import _session_setup
+from etl.downstream.grants import grant_statement, has_roles, missing_rights
+from etl.formats.load_data import Layout, load_statement, replace_statements
+from etl.formats.sql_text import fill
+from etl.settings import Downstream
+
+_PACKET_BYTES = 1 << 20
+UNFIT = 1231
+"""A variable, or a table, is not what it has to be; trying again does not help."""
+_LACKS_RIGHTS = 1227
+_NO_GRANTS = {1141, 1290}  # a server without grant tables
+_SSL_ERROR = 2026
+_UNKNOWN_SERVER = 2007  # the client library's "version mismatch"
+# Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for
+# now.
+_TRANSIENT = frozenset(
+    {
+        0,
+        1020,
+        1040,
+        1042,
+        1043,
+        1047,
+        1053,
+        1077,
+        1079,
+        1080,
+        1152,
+        1158,
+        1159,
+        1160,
+        1161,
+        1184,
+        1205,
+        1213,
+        1290,
+        1317,
+        1412,
+        1836,
+        1927,
+        2002,
+        2003,
+        2006,
+        2013,
+        2014,
+        2027,
+        2055,
+        3032,
+        4031,
+        8002,
+        8005,
+        8022,
+        8027,
+        8028,
+        8229,
+        9001,
+        9002,
+        9003,
+        9005,
+        9007,
+    }
+)
+_INCORRECT_VALUE = 1366
+_TOO_LARGE = 1153
+_ENGINE = (
+    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE"
+    " t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
+)
+_ADVICE = {
+    8004: (
+        "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or"
+        " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself"
+    ),
+    8175: (
+        "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every"
+        " statement by itself"
+    ),
+    8025: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
+    _INCORRECT_VALUE: (
+        "the column's character set can't hold these bytes, which the upstream has not checked either: change the"
+        " column here, to utf8mb4 if they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes"
+    ),
+    _TOO_LARGE: "raise the server's max_allowed_packet",
+}
+_LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
+
+
+class DownstreamError(Exception):
+    """The downstream refused a statement. `code` is the server's error number, 0 if the connection failed."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} (error {code})" if code else message)
+        self.code = code
+        self.message = message
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether rolling back, connecting anew and starting again at the checkpoint may help."""
+    if isinstance(error, DownstreamError):
+        return error.code in _TRANSIENT
+    return isinstance(error, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings. `records` -1:
+    `deleted` is the sum of rows written and rows removed.
+    """
+
+    records: int
+    deleted: int
+    skipped: int
+    warnings: int
+
+
+class _Result(pymysql.connections.MySQLResult):
+    """A result that answers the server's request for a file from memory."""
+
+    def _read_load_local_packet(self, first_packet: Any) -> None:
+        connection: Any = self.connection
+        wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
+        name, payload = connection.offered
+        connection.offered = (b"", b"")
+        refused = not name or wanted != name
+        try:
+            if not refused:
+                view = memoryview(payload)
+                size = min(_PACKET_BYTES, connection.max_allowed_packet)
+                for start in range(0, len(view), size):
+                    connection.write_packet(bytes(view[start : start + size]))
+        finally:
+            connection.write_packet(b"")
+        packet = connection._read_packet()
+        if refused:
+            connection._force_close()
+            raise pymysql.err.OperationalError(
+                0, "the server asked for a file that was not offered to it; connection closed"
+            )
+        this: Any = self
+        this._read_ok_packet(packet)
+
+
+class _Connection(pymysql.connections.Connection):
+    offered: tuple[bytes, Any] = (b"", b"")
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        result = _Result(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return int(result.affected_rows or 0)
+
+
+class MySQLSession:
+    """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
+
+    before_write: Callable[[], None] | None = None
+    """Called before every `execute` and `load`; raises if nothing may be written. See `etl.sinks.mysql`."""
+
+    def __init__(self, settings: Downstream, unix_socket: str | None = None) -> None:
+        self._settings = settings
+        self._unix_socket = unix_socket
+        self._connection: _Connection | None = None
+        self._dialect: Dialect | None = None
+        self.known_tables: set[str] = set()
+        """Full names of tables that were looked at in this session; for its users."""
+
+    @property
+    def address(self) -> str:
+        """`user@host:port`, for messages."""
+        return f"{self._settings.user}@{self._unix_socket or f'{self._settings.host}:{self._settings.port}'}"
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the server that was connected to last can do. Raises DownstreamError before the first connect."""
+        if self._dialect is None:
+            raise DownstreamError(2006, f"{self.address}: not connected yet")
+        return self._dialect
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session was started and not closed; the server may have ended it meanwhile."""
+        return self._connection is not None
+
+    def connect(self) -> None:
+        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked,
+        and all else as `etl.downstream._session_setup` says. Raises DownstreamError, also if the server or the user's
+        rights aren't what writing needs.
+        """
+        self.close()
+        settings = self._settings
+        try:
+            connection = _Connection(
+                host=settings.host,
+                port=settings.port,
+                user=settings.user,
+                password=settings.password().encode(),
+                unix_socket=self._unix_socket,
+                charset="utf8mb4",
+                autocommit=False,
+                local_infile=True,
+                connect_timeout=settings.connect_timeout_s,
+                read_timeout=settings.connect_timeout_s,  # for the handshake
+                write_timeout=settings.connect_timeout_s,
+                ssl=settings.ssl_context(),
+            )
+        except (pymysql.err.MySQLError, OSError) as error:
+            if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
+                raise DownstreamError(
+                    _SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity"
+                ) from error
+            raise self._error(error) from error
+        self._connection = connection
+        self.known_tables = set()
+        try:
+            variables = self._set_up()
+            self._dialect = Dialect.of(str(connection.get_server_info()), variables)
+            self._check_rights(self._dialect)
+        except UnknownServerError as error:
+            self.close()
+            raise DownstreamError(_UNKNOWN_SERVER, f"{self.address}: {error}") from error
+        except DownstreamError:
+            self.close()
+            raise
+        self.query("COMMIT")
+        connection.max_allowed_packet = int(variables["max_allowed_packet"])
+        sockets: Any = connection
+        sockets._read_timeout = sockets._write_timeout = settings.read_timeout_s
+        connection.commit()
+
+    def _variables(self) -> dict[str, str]:
+        return {str(name).lower(): str(value or "") for name, value in self.query(_session_setup.SHOW)}
+
+    def _set_up(self) -> dict[str, str]:
+        """Set the session's variables; all of them, as they are then."""
+        self.query(_session_setup.ALL_ROWS)
+        assignments = _session_setup.to_set(self._variables(), self._settings.read_timeout_s)
+        for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [_session_setup.ISOLATION]:
+            try:
+                self.query(statement)
+            except DownstreamError as error:  # what is refused is looked at below
+                if is_transient(error):
+                    raise
+        variables = self._variables()
+        wrong = list(_session_setup.problems(variables))
+        if wrong:
+            raise DownstreamError(UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}")
+        return variables
+
+    def _check_rights(self, dialect: Dialect) -> None:
+        process = not dialect.is_tidb
+        try:
+            grants = [str(line) for (line,) in self.query("SHOW GRANTS")]
+            missing = missing_rights(grants, self._settings.checkpoint_schema, process)
+            if missing and has_roles(grants):
+                grants += [
+                    str(line)
+                    for (line,) in self.query(
+                        f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}"
+                    )
+                ]
+                missing = missing_rights(grants, self._settings.checkpoint_schema, process)
+        except DownstreamError as error:
+            if error.code in _NO_GRANTS:
+                return
+            raise
+        if missing:
+            raise DownstreamError(
+                _LACKS_RIGHTS,
+                f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
+                f" {grant_statement('...', process)}",
+            )
+
+    def close(self) -> None:
+        """End the session; an open transaction is rolled back by the server. Never raises."""
+        if self._connection is not None:
+            connection: Any = self._connection
+            connection._force_close()  # a farewell to a dead server would wait for its time-out
+            self._connection = None
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self.query("START TRANSACTION")
+
+    def commit(self) -> None:
+        """Commit. After an error the outcome is unknown: only the checkpoint row tells."""
+        self.query("COMMIT")
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.query("ROLLBACK")
+
+    def query(self, statement: str | bytes, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        """Run one statement, return its rows. `args` fill ``%s`` places, as literals."""
+        return self._run(statement, args)[1]
+
+    def execute(self, statement: str | bytes) -> int:
+        """Run one statement that writes, return the number of affected rows."""
+        if self.before_write is not None:
+            self.before_write()
+        return self._run(statement, None)[0]
+
+    def warnings(self) -> list[tuple[str, int, str]]:
+        """(level, code, message) of the last statement's warnings."""
+        return [
+            (str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)
+        ]
+
+    def engine_without_transactions(self, schema: str, table: str) -> str:
+        """The table's storage engine if it has no transactions, else "", also if there is no such table."""
+        rows = self.query(_ENGINE, (schema, table))
+        return str(rows[0][0]) if rows else ""
+
+    def load(self, target: str, layout: Layout, payload: Any, strict: bool = True) -> LoadOutcome:
+        """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
+        `etl.formats.load_data` makes them. Rows with the same keys are replaced. `strict` False: what doesn't fit is
+        converted with a warning.
+        """
+        if not strict:
+            self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
+            try:
+                return self.load(target, layout, payload)
+            finally:
+                with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
+                    self.query(f"SET SESSION sql_mode='{_session_setup.STRICT_SQL_MODE}'")
+        if self.before_write is not None:
+            self.before_write()
+        connection = self._open()
+        if not self.dialect.loads_in_transactions:
+            return self._replace(connection, target, layout, payload)
+        name = "sluice-" + secrets.token_hex(8)
+        connection.offered = (name.encode(), payload)
+        try:
+            self._run(f"LOAD DATA LOCAL INFILE '{name}' {load_statement(target, layout)}", None)
+        finally:
+            connection.offered = (b"", b"")
+        result = connection._result
+        message = result.message if result is not None else b""
+        match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
+        if match:
+            return LoadOutcome(*(int(group) for group in match.groups()))
+        raise DownstreamError(UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did")
+
+    def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
+        """As statements; they don't tell rows written from rows removed, only both together."""
+        if connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+            raise DownstreamError(
+                UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others"
+            )
+        affected = warnings = 0
+        for statement in replace_statements(target, layout, payload):
+            affected += self._run(statement, None)[0]
+            result = connection._result
+            warnings += result.warning_count if result is not None else 0
+        return LoadOutcome(-1, affected, 0, warnings)
+
+    def _open(self) -> _Connection:
+        if self._connection is None:
+            raise DownstreamError(2006, f"{self.address}: not connected")
+        return self._connection
+
+    def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
+        connection = self._open()
+        try:
+            if args is not None and isinstance(statement, str):
+                statement = fill(statement, args)
+            raw = statement.encode("utf-8", "surrogateescape") if isinstance(statement, str) else statement
+            if (
+                len(raw) >= connection.max_allowed_packet
+            ):  # the server would end the connection, as if trying again could help
+                raise pymysql.err.OperationalError(
+                    _TOO_LARGE,
+                    f"a statement of {len(raw)} bytes, max_allowed_packet is {connection.max_allowed_packet}",
+                )
+            affected = connection.query(raw)
+            result = connection._result
+            return affected, list(result.rows or ()) if result is not None else []
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self._error(error) from error
+
+    def _error(self, error: BaseException) -> DownstreamError:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[1]) if len(error.args) > 1 else str(error) or "connection lost"
+        if code in _ADVICE and (code != _INCORRECT_VALUE or "string value" in text):
+            text += f"; {_ADVICE[code]}"
+        return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")

@@ -1,0 +1,91 @@
+"""The checkpoint of downstreams that have no table for it: the original's savepoint file.
+
+    consistent = true
+    commitTS = 470614800453074946
+    schema-version = 52
+
+    [sluice]
+    cluster = "7386"
+    place = "binlog-0000000000000003-20261121092320"
+    offset = 1048576
+
+A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a Drainer's file. What is
+under [sluice] says up to where the downstream is known to be durable: a file and a byte in it, or a Kafka topic and an
+offset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from etl.downstream.checkpoint import Checkpoint, CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """`place` is None in a Drainer's file, "" where nothing was written before."""
+
+    checkpoint: Checkpoint
+    place: str | None = None
+    offset: int = 0
+
+
+class SavepointFile:
+    """The savepoint of one cluster at `path`."""
+
+    def __init__(self, path: Path, cluster_id: int) -> None:
+        self.path = path
+        self._cluster_id = cluster_id
+
+    def load(self) -> Savepoint | None:
+        """None when there is no file, or one without a commit timestamp. Raises CheckpointError and OSError."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            document = tomllib.loads(text)
+            ours = document.get("sluice") or {}
+            found = Savepoint(
+                Checkpoint(int(document.get("commitTS") or 0), int(document.get("schema-version") or 0)),
+                str(ours["place"]) if "place" in ours else None,
+                int(ours.get("offset") or 0),
+            )
+            cluster = int(ours.get("cluster") or self._cluster_id)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"savepoint file {self.path} can't be read ({error}): it should be lines as `commitTS = 1`"
+            ) from error
+        if cluster != self._cluster_id:
+            raise CheckpointError(
+                f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is {self._cluster_id}: give"
+                " every cluster a place of its own"
+            )
+        return found if found.checkpoint.commit_ts or found.place is not None else None
+
+    def save(self, checkpoint: Checkpoint, place: str | None, offset: int) -> None:
+        """Replace the file, durably. Raises OSError."""
+        text = f"consistent = true\ncommitTS = {checkpoint.commit_ts}\nschema-version = {checkpoint.schema_version}\n"
+        text += f'\n[sluice]\ncluster = "{self._cluster_id}"\n'
+        if place is not None:
+            text += f"place = {json.dumps(place, ensure_ascii=False)}\noffset = {offset}\n"
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        sync_folder(self.path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in `folder` durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        os.fsync(descriptor)

@@ -1,0 +1,278 @@
+"""Other forms of a table, for servers that don't take it as it is: each holds the same rows, so that whatever else may
+be missing, no value is.
+
+Every form is made from the table alone. What it changes is told by comparing it with the table: `told`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from etl.formats.ddl_partitions import plain_name
+from upstream.schema import Column, Table
+
+_FLAG_AUTO_INCREMENT = 512
+_VARYING, _LONG = (15, 0xFD), (0xF9, 0xFC, 0xFA, 0xFB)  # the long ones ascending
+_BYTES = {"varbinary", "binary", "tinyblob", "blob", "mediumblob", "longblob"}
+_LONG_TYPES = {
+    f"{size}{kind}": tp for size, tp in zip(("tiny", "", "medium", "long"), _LONG) for kind in ("text", "blob")
+}
+_STRINGS = (*_VARYING, 0xFE)
+_WIDE_BYTES = 256  # servers limit the sum of all columns to 65,535 bytes
+_LOCAL_BYTES = 40  # what InnoDB keeps of a long value in the row itself, which has 8126 bytes
+
+# A STORED generated column is left to the server only if what it computes is beyond doubt the same: these functions of
+# these types.
+_SAME_KINDS = {"int", "text", "date", "datetime", "binary"}
+_SAME_FUNCTIONS = {
+    "concat",
+    "left",
+    "right",
+    "upper",
+    "lower",
+    "ucase",
+    "lcase",
+    "substr",
+    "substring",
+    "length",
+    "char_length",
+    "trim",
+    "ltrim",
+    "rtrim",
+    "md5",
+    "sha1",
+    "sha2",
+    "year",
+    "month",
+    "day",
+    "coalesce",
+    "ifnull",
+    "if",
+    "nullif",
+    "abs",
+    "reverse",
+    "hex",
+}
+_EXPRESSION = re.compile(
+    r"`((?:[^`]|``)*)`|'(?:[^'\\]|'')*'|(_utf8mb4|_utf8)(?=')|"
+    r"([a-z_][a-z0-9_]*)(?=\()|(null|and|or|not)\b|\d+(?![\d.e])|[-+*(),<>=! ]",
+    re.IGNORECASE,
+)
+
+Form = Callable[[Table], Table]
+
+
+def computed(table: Table) -> Table:
+    """STORED generated columns whose values may depend on the server or on its session's time zone as plain columns:
+    rows bring TiDB's values.
+    """
+    by_name = {column.name.lower(): column for column in table.columns}
+    return _each(
+        table, lambda c: c if not (c.generated and c.generated_stored) or _is_same(c, by_name) else _plain_column(c)
+    )
+
+
+def unsure_columns(table: Table) -> list[str]:
+    """Names of the STORED generated columns that `computed` makes plain ones."""
+    held = {column.id for column in computed(table).columns if column.generated}
+    return [column.name for column in table.stored_columns if column.generated and column.id not in held]
+
+
+def uncomputed(table: Table) -> Table:
+    """All STORED generated columns as plain ones."""
+    return _each(table, lambda c: _plain_column(c) if c.generated_stored else c)
+
+
+def without_virtual(table: Table) -> Table:
+    """Without generated columns that no row holds, and so without what is indexed by them."""
+    return replace(table, columns=tuple(c for c in table.columns if not c.virtual))
+
+
+def plain(table: Table) -> Table:
+    """Without what only matters to those who write by themselves: defaults that are expressions or of long columns,
+    AUTO_INCREMENT.
+    """
+
+    def bare(column: Column) -> Column:
+        keeps = not column.default_is_expr and column.tp not in _LONG
+        return replace(
+            column,
+            default=column.default if keeps else None,
+            default_is_expr=False,
+            flag=column.flag & ~_FLAG_AUTO_INCREMENT,
+        )
+
+    return replace(_each(table, bare), auto_increment=0)
+
+
+def without_foreign_keys(table: Table) -> Table:
+    """Without foreign keys: rows are never checked against them."""
+    return replace(table, foreign_keys=())
+
+
+def without_partitions(table: Table) -> Table:
+    """In one piece."""
+    return replace(table, partition=None)
+
+
+def widened(table: Table) -> Table:
+    """The longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of all
+    columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
+    """
+    return _longer(table, _VARYING, _WIDE_BYTES)
+
+
+def off_page(table: Table) -> Table:
+    """Every string column in no index that may take more room in its row than the 40 bytes that TEXT and BLOB need
+    there: InnoDB has 8126 bytes for a row.
+    """
+    return _longer(table, _STRINGS, _LOCAL_BYTES)
+
+
+FORMS: tuple[Form, ...] = (
+    uncomputed,
+    widened,
+    off_page,
+    plain,
+    without_foreign_keys,
+    without_virtual,
+    without_partitions,
+)
+"""What may be tried, the least harm first."""
+
+
+def forms(table: Table) -> Iterator[Form]:
+    """What to make of a table: first nothing but `computed`, then each other form, at last one more after the other.
+    Those that would change nothing are left out.
+    """
+    seen: list[Table] = []
+    for form in (
+        computed,
+        *(_after(computed, form) for form in FORMS),
+        *itertools.accumulate((computed, *FORMS), _after),
+    ):
+        if (made := form(table)) not in seen:
+            seen.append(made)
+            yield form
+
+
+def _after(first: Form, then: Form) -> Form:
+    return lambda table: then(first(table))
+
+
+def told(table: Table, form: Table) -> list[str]:
+    """What of a table is other in one of its forms, one sentence each."""
+    found = []
+    kept = {column.id: column for column in form.columns}
+    longer = []
+    for column in (c for c in table.columns if c.public and not c.hidden):
+        held = kept.get(column.id)
+        if held is None:
+            found.append(f"generated column {column.name} of {table.full_name} left out: its values are in no row")
+        elif column.generated and not held.generated:
+            found.append(
+                f"generated column {column.name} of {table.full_name} is a plain column with the upstream's values"
+            )
+        elif column.tp != held.tp:
+            longer.append(column.name)
+        if held is not None and column.default_is_expr and not held.default_is_expr:
+            found.append(f"default of {column.name} of {table.full_name} left out: {column.default!s}")
+    if longer:
+        found.append(
+            f"{', '.join(longer)} of {table.full_name} made TEXT or BLOB: the rows are too wide for the downstream"
+        )
+    if table.foreign_keys and not form.foreign_keys:
+        found.append(f"foreign keys of {table.full_name} left out")
+    if table.partition and table.partition.get("enable", True) and not form.partition:
+        found.append(f"{table.full_name} is created without its partitions")
+    return found
+
+
+def held_as(column: Column, data_type: str, generated: bool) -> Column:
+    """`column` in the form in which the downstream has it: longer, or as a plain column."""
+    if column.generated_stored and not generated:
+        column = _plain_column(column)
+    if data_type in _BYTES and column.kind == "text":
+        column = as_bytes(column)
+    if data_type in _LONG_TYPES and column.tp in _STRINGS:
+        column = replace(column, tp=_LONG_TYPES[data_type], flen=-1)
+    return column
+
+
+def as_bytes(column: Column) -> Column:
+    """A column of text as one of bytes that holds the same."""
+    flen = column.flen * 4 if column.tp in _STRINGS else column.flen
+    return replace(column, charset="binary", collate="binary", flen=flen, tp=15 if column.tp == 0xFE else column.tp)
+
+
+def holds_bytes(column: Column, data_type: str) -> bool:
+    """Whether the downstream holds a column of text as bytes."""
+    return data_type in _BYTES and column.kind == "text"
+
+
+def is_longer(column: Column, data_type: str) -> bool:
+    """Whether the downstream holds a shorter string column as TEXT or BLOB."""
+    return data_type in _LONG_TYPES and column.tp in _STRINGS
+
+
+def _each(table: Table, change: Callable[[Column], Column]) -> Table:
+    return replace(table, columns=tuple(change(column) for column in table.columns))
+
+
+def _plain_column(column: Column) -> Column:
+    return replace(column, generated="", generated_stored=False)
+
+
+def _is_same(column: Column, by_name: dict[str, Column]) -> bool:
+    """Whether every server computes the same for a generated column."""
+    text, at = column.generated, 0
+    while at < len(text):
+        match = _EXPRESSION.match(text, at)
+        if match is None:
+            return False
+        name, function = match[1], match[3]
+        if name is not None:
+            used = by_name.get(name.replace("``", "`").lower())
+            if used is None or used.kind not in _SAME_KINDS:
+                return False
+        if function is not None and function.lower() not in _SAME_FUNCTIONS:
+            return False
+        at = match.end()
+    return column.kind in _SAME_KINDS
+
+
+def bound_columns(table: Table) -> set[str]:
+    """Lower-case names of the columns that an index or the partitions need as they are."""
+    bound = {name.lower() for index in table.indexes for name, _, _ in index.columns}
+    bound |= {c.name.lower() for c in table.columns if c.flag & 2}
+    bound |= {plain_name(c).lower() for key in table.foreign_keys for c in key.get("cols") or ()}
+    partition = table.partition or {}
+    bound |= {plain_name(c).lower() for c in partition.get("columns") or ()}
+    expression = str(partition.get("expr") or "").lower()
+    return bound | {c.name.lower() for c in table.columns if f"`{c.name.lower()}`" in expression}
+
+
+def _longer(table: Table, types: tuple[int, ...], over_bytes: int) -> Table:
+    bound = bound_columns(table)
+
+    def long(column: Column) -> Column:
+        size = column.flen * (1 if column.kind == "binary" else 4)
+        if column.tp not in types or column.generated or size < over_bytes or column.name.lower() in bound:
+            return column
+        return replace(column, tp=_fitting(column), flen=-1)
+
+    return _each(table, long)
+
+
+def _fitting(column: Column) -> int:
+    return 0xFC if column.flen * (1 if column.kind == "binary" else 4) <= 65_535 else 0xFA
+
+
+def kept_long(column: Column, was: Column, data_type: str) -> Column:
+    """`column`, which the downstream has held as TEXT or BLOB so far, long enough for what it is to hold now."""
+    if not is_longer(column, data_type) or was.tp not in _STRINGS or column.kind != was.kind:
+        return column
+    return replace(column, tp=max(_LONG_TYPES[data_type], _fitting(column), key=_LONG.index), flen=-1)

@@ -1,0 +1,91 @@
+"""DELETE statements by key, and what was asked of them, read back from their text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from etl.formats.sql_text import (
+    BYTEWISE,
+    broken_text,
+    bytes_of,
+    key_conditions,
+    literal_column,
+    quote_name,
+    quote_table,
+)
+from upstream.schema import Column, Table
+
+_KEYS_A_STATEMENT = 1000
+_STATEMENT_BYTES = 1 << 20
+_HEAD = re.compile(rb"DELETE FROM (`(?:[^`]|``)*`\.`(?:[^`]|``)*`) WHERE ")
+_QUOTED = rb"'(?:[^']|'')*'|`(?:[^`]|``)*`"
+_SEPARATOR = re.compile(_QUOTED + rb"|(\nOR |,\n)")
+_LIST = re.compile(rb"(`(?:[^`]|``)*`) IN \(((?:" + _QUOTED + rb"|[^)'`])*)\)")
+_LIMIT = re.compile(rb" LIMIT \d+\Z")
+
+
+def head(table: Table) -> bytes:
+    """What a DELETE from `table` begins with."""
+    return f"DELETE FROM {quote_table(table)} WHERE ".encode()
+
+
+def deletes_by_key(
+    table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], once: bool
+) -> Iterator[tuple[int, bytes]]:
+    """(keys, statement) for the rows with these keys, some hundred a statement. `once`: leave out keys
+    that come again.
+    """
+    column = key[0]
+    listed = len(key) == 1 and (column.kind not in BYTEWISE or broken_text(arrays[0]) is None)
+    terms = literal_column(arrays[0], column) if listed else key_conditions(key, arrays)
+    wanted = terms.to_pylist()
+    for group in _groups(list(dict.fromkeys(wanted)) if once else wanted):
+        if not listed:
+            yield len(group), head(table) + b"\nOR ".join(group)
+            continue
+        values = b" IN (" + b",\n".join(group) + b")"
+        condition = quote_name(column.name).encode() + values
+        # Through the index by the column's own collation; then byte for byte.
+        yield (
+            len(group),
+            head(table) + condition + (b" AND " + bytes_of(column) + values if column.kind in BYTEWISE else b""),
+        )
+
+
+def counts(statement: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(a key, a SELECT that counts its rows) for each row that a DELETE, as made here or by all values,
+    is to remove.
+    """
+    match = _HEAD.match(statement)
+    if match is None:
+        return
+    conditions = _LIMIT.sub(b"", statement[match.end() :])
+    listed = _LIST.match(conditions)
+    terms = [listed[1] + b"=" + value for value in _split(listed[2])] if listed else _split(conditions)
+    for term in terms:
+        yield term, b"SELECT COUNT(*) FROM " + match[1] + b" WHERE " + term
+
+
+def _split(text: bytes) -> list[bytes]:
+    parts, start = [], 0
+    for match in _SEPARATOR.finditer(text):
+        if match[1] is not None:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    return [*parts, text[start:]]
+
+
+def _groups(terms: list[bytes]) -> Iterator[list[bytes]]:
+    group: list[bytes] = []
+    size = 0
+    for term in terms:
+        if group and (len(group) == _KEYS_A_STATEMENT or size + len(term) > _STATEMENT_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(term)
+        size += len(term) + 4
+    if group:
+        yield group

@@ -1,0 +1,136 @@
+"""The Spark job that lands a window: read from the pumps, explode, write the parts; what comes back is statistics.
+
+A row goes in for each pump and sub-range, and a part comes of it: the worker reads from the pump and writes to the
+relay log itself, so that no payload passes through the JVM. The parts are durable when the job has ended, and mean
+nothing until the client commits the window's record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from etl.explode import STATS_SCHEMA, TASK_SCHEMA, BinlogDecodeError, DdlRecord, LandRanges, PumpRange
+from etl.landing.planner import Plan
+from etl.spark.frame import TaskFrame
+from etl.spark.job import WorkerError, collect
+from relay import Part
+from upstream import TLS
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpan:
+    """First and last commit_ts with rows of a table; oldest and newest schema version by which they were made."""
+
+    rows: int
+    first_commit_ts: int
+    last_commit_ts: int
+    oldest_version: int
+    newest_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a landing job did, all partitions together."""
+
+    parts: tuple[Part, ...]
+    transactions: int
+    ddls: tuple[DdlRecord, ...]
+    """Ascending commit_ts, each once."""
+    tables: Mapping[int, TableSpan]
+    skipped: Mapping[str, int]
+    worker_ms: Mapping[str, float]
+    """Of the range that took longest: read, explode, write."""
+    left_out: tuple[Mapping[str, Any], ...] = ()
+    """Transactions that were to be skipped and can't be read: {commit_ts, start_ts, why}."""
+
+
+class LandingJob:
+    """Runs landing jobs in a Spark Connect session. Threads may run jobs at once."""
+
+    def __init__(self, spark: Any, relay_url: str, cluster_id: int, tls: TLS | None = None) -> None:
+        self._spark = spark
+        self._frame = TaskFrame(spark, LandRanges(relay_url, cluster_id, tls), TASK_SCHEMA, STATS_SCHEMA)
+
+    def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
+        """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is
+        left for the first real job to meet."""
+        ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
+        with contextlib.suppress(Exception):
+            self.run(Plan(ts, ts, ts, ranges, 0, 0, False), "warm", timeout_s)
+
+    def run(self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = ()) -> JobResult:
+        """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions
+        at `skips` are left out if they can't be read.
+
+        Raises BinlogDecodeError, WorkerError, and Spark's errors; a job that takes longer than `timeout_s` is
+        interrupted.
+        """
+        if not plan.ranges:
+            return JobResult((), 0, (), {}, {}, {})
+        tasks = [
+            {
+                "n": n,
+                "token": token,
+                "lo": plan.lo,
+                "hi": plan.hi,
+                "host": wanted.host,
+                "range_lo": wanted.lo,
+                "range_hi": wanted.hi,
+                "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
+            }
+            for n, wanted in enumerate(plan.ranges)
+        ]
+        frame = self._frame.of(pa.Table.from_pylist(tasks, TASK_SCHEMA))
+        try:
+            rows = collect(self._spark, frame, timeout_s)["stats"].to_pylist()
+        except WorkerError as error:
+            if error.kind == BinlogDecodeError.__name__:
+                raise BinlogDecodeError(error.said) from error
+            raise
+        answers = [json.loads(row) for row in rows]
+        found = sorted(answer["n"] for answer in answers)
+        if found != list(range(len(tasks))):
+            raise WorkerError(
+                "EOFError", f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]"
+            )
+        return combine(answers)
+
+
+def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
+    """One result from the statistics of all partitions."""
+    tables: dict[int, TableSpan] = {}
+    ddls: dict[int, DdlRecord] = {}
+    skipped: dict[str, int] = {}
+    worker_ms: dict[str, float] = {}
+    for item in stats:
+        for name, count in item["skipped"].items():
+            skipped[name] = skipped.get(name, 0) + count
+        if sum(item["worker_ms"].values()) > sum(worker_ms.values()):
+            worker_ms = item["worker_ms"]
+        for raw in item["ddls"]:
+            ddls.setdefault(raw["commit_ts"], DdlRecord(**raw))
+        for key, (rows, first, last, oldest, newest) in item["tables"].items():
+            known = tables.get(int(key))
+            if known is not None:
+                rows, first, last = (
+                    known.rows + rows,
+                    min(known.first_commit_ts, first),
+                    max(known.last_commit_ts, last),
+                )
+                oldest, newest = min(known.oldest_version, oldest), max(known.newest_version, newest)
+            tables[int(key)] = TableSpan(rows, first, last, oldest, newest)
+    return JobResult(
+        parts=tuple(Part.from_dict(item["part"]) for item in stats if item["part"]),
+        transactions=sum(item["transactions"] for item in stats),
+        ddls=tuple(ddls[commit_ts] for commit_ts in sorted(ddls)),
+        tables=tables,
+        skipped=skipped,
+        worker_ms=worker_ms,
+        left_out=tuple({entry["commit_ts"]: entry for item in stats for entry in item.get("left_out", ())}.values()),
+    )

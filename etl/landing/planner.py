@@ -1,0 +1,258 @@
+"""Plans windows: how far the next one may reach without missing a commit.
+
+1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for
+its bounds. 4. hi = the smallest of the timestamp and every pump's hi.
+
+A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
+has arrived (upstream.pulled_window).
+
+The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
+the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed,
+and its Prewrite is there already.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from etl.explode import PumpRange
+
+if TYPE_CHECKING:
+    from etl.settings import Window as WindowSettings
+    from upstream import TLS, NodeStatus, PumpReader, WindowBounds
+    from upstream.pulled_window import Follower
+
+_BARRIER_WAIT_MS = 100
+_BOUNDS_TIMEOUT_S = 10.0
+_SPLIT_BYTES = 8 * 2**20
+_MAX_SPLITS = 4
+_FAKES_EVERY = 5_000 << 18  # an idle original pump moves on every 3 s
+
+
+class PumpUnavailableError(Exception):
+    """A pump that counts can't be reached, or none is registered: no window can be planned. Waiting is safe, going on
+    without it is not."""
+
+
+class UpstreamBehindError(Exception):
+    """PD's timestamps are older than what was landed."""
+
+
+class CommitsPurgedError(Exception):
+    """A pump has already removed commits that were not landed; names the pump and the timestamps.
+    Waiting won't help.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A window `(lo, hi]` to be landed."""
+
+    lo: int
+    hi: int
+    fresh_ts: int
+    """PD's timestamp when it was planned."""
+    ranges: tuple[PumpRange, ...]
+    """What to read where; empty if no pump has anything in the window."""
+    transactions: int
+    """At most as many are inside: what the pumps have up to their own hi."""
+    bytes: int
+    limited: bool
+    """More is waiting behind hi."""
+
+
+class Planner:
+    """Plans windows over the pumps of a cluster. Threads take turns."""
+
+    def __init__(
+        self,
+        cluster_id: int,
+        limits: WindowSettings,
+        tso: Callable[[], int],
+        pumps: Callable[[], Sequence[NodeStatus]],
+        tls: TLS | None = None,
+    ) -> None:
+        """`tso` gives fresh timestamps, `pumps` lists the registry; `tls` is for the connections to pumps."""
+        self._tls = tls
+        self._cluster_id = cluster_id
+        self._limits = limits
+        self._tso = tso
+        self._pumps = pumps
+        self._readers: dict[str, PumpReader] = {}
+        self._followers: dict[str, Follower] = {}
+        self._turn = threading.Lock()
+        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
+        self._last_window = time.monotonic()
+        self.holding = ""
+        """The pump that holds the next window back, if one does; for progress lines."""
+
+    def plan(self, lo: int, *, empty_now: bool = False) -> Plan | None:
+        """The next window after lo (TSO), None if there is nothing new.
+
+        Without traffic there is an empty window every idle interval, or at once with `empty_now`. Raises
+        PumpUnavailableError, UpstreamBehindError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
+        """
+        with self._turn:
+            return self._plan(lo, empty_now)
+
+    def _plan(self, lo: int, empty_now: bool) -> Plan | None:
+        fresh_ts = self._tso()
+        if fresh_ts <= lo:
+            raise UpstreamBehindError(
+                f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a"
+                " restored cluster? Waiting until it has caught up"
+            )
+        registered = self._pumps()
+        counting = [pump for pump in registered if pump.state != "offline"]
+        if not counting:
+            raise PumpUnavailableError(
+                f"{len(registered)} pumps in the registry, all offline: no commit can be read until one is online"
+                if registered
+                else "no pump in the registry: start one, or check pd-urls"
+            )
+        _check_addresses(counting)
+        for host in self._followers.keys() - {pump.host for pump in counting}:
+            self._followers.pop(host).close()
+        futures = [self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
+        failures = [failure for future in futures if (failure := future.exception()) is not None]
+        if failures:
+            raise failures[0]
+        bounds = [future.result() for future in futures]
+        slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
+        hi = min(fresh_ts, bound.hi)
+        slack = _FAKES_EVERY if slowest.host in self._followers else 0
+        self.holding = (
+            f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
+        )
+        if hi <= lo:
+            return None
+        transactions = sum(bound.transactions for bound in bounds)
+        idle_s = time.monotonic() - self._last_window
+        if not transactions and not empty_now and idle_s * 1000 < self._limits.idle_interval_ms:
+            return None
+        self._last_window = time.monotonic()
+        ranges = [
+            piece
+            for pump, bound in zip(counting, bounds)
+            if bound.transactions
+            for piece in _split(PumpRange(pump.host, lo, hi), bound.bytes)
+        ]
+        limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
+        return Plan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+
+    def close(self) -> None:
+        """Close the connections to the pumps."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for follower in self._followers.values():
+            follower.close()
+        for reader in self._readers.values():
+            reader.close()
+        self._followers.clear()
+        self._readers.clear()
+
+    def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
+        import grpc
+
+        from upstream import PumpReadError
+        from upstream.pulled_window import CommitsGoneError
+        from upstream.rpc import status
+
+        try:
+            bounds = self._followed(pump, lo)
+            if bounds is not None:
+                return bounds
+            try:
+                return self._asked(pump, lo, fresh_ts)
+            except PumpReadError as error:
+                if not error.unimplemented:
+                    raise
+            return self._follow(pump, lo)
+        except PumpReadError as error:
+            if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
+                raise CommitsPurgedError(
+                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}: copy the upstream's data"
+                    " to the downstream anew, then begin with an empty relay log and a checkpoint at the copy's"
+                    " timestamp"
+                ) from error
+            raise PumpUnavailableError(
+                f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
+                " for it: start it again, or, once all it holds has been landed, set it offline"
+            ) from error
+
+    def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
+        """The bounds as a Sluice pump says them."""
+        from upstream import PumpReader, PumpReadError
+
+        reader = self._readers.get(pump.host)
+        if reader is None:
+            reader = self._readers[pump.host] = PumpReader(
+                pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S
+            )
+        try:
+            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
+        except PumpReadError:
+            self._readers.pop(pump.host, None)
+            reader.close()
+            raise
+
+    def _followed(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
+        """The bounds of an original pump that is being followed; None if it isn't, or not from `lo` on. Once its stream
+        has broken it is a pump like any other: perhaps Sluice's own comes back in its place.
+        """
+        from upstream import PumpReadError
+
+        follower = self._followers.get(pump.host)
+        if follower is None:
+            return None
+        try:
+            if follower.follows(lo):
+                return follower.bounds(lo)
+        except PumpReadError:
+            del self._followers[pump.host]
+            follower.close()
+            raise
+        del self._followers[pump.host]  # a window is planned anew
+        follower.close()
+        return None
+
+    def _follow(self, pump: NodeStatus, lo: int) -> WindowBounds:
+        """Begin to follow an original pump."""
+        from upstream import PumpReader, PumpReadError
+        from upstream.pulled_window import Follower
+
+        reader = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
+        try:
+            follower = Follower(reader, lo, self._limits.max_transactions, self._limits.max_bytes)
+        except PumpReadError:
+            reader.close()
+            raise
+        self._followers[pump.host] = follower
+        return follower.bounds(lo)
+
+
+def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
+    """Raises PumpUnavailableError if one pump would answer for two: what only the other holds would be passed over."""
+    found: dict[str, NodeStatus] = {}
+    for pump in pumps:
+        other = found.setdefault(pump.host, pump)
+        if other is not pump:
+            raise PumpUnavailableError(
+                f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both registered at"
+                f" {pump.host}, where only one can be: start the other with its own data-dir at another address, or,"
+                " once all it holds has been landed, set it offline"
+            )
+
+
+def _split(whole: PumpRange, size: int) -> list[PumpRange]:
+    """Cut a large range into sub-ranges of equal time, so that Spark can read them side by side."""
+    count = min(_MAX_SPLITS, size // _SPLIT_BYTES)
+    if count < 2 or whole.lo == 0:
+        return [whole]
+    edges = [whole.lo + (whole.hi - whole.lo) * i // count for i in range(count + 1)]
+    return [PumpRange(whole.host, lo, hi) for lo, hi in itertools.pairwise(edges) if lo < hi]

@@ -1,0 +1,296 @@
+"""The upstream's schema while windows are landed: DDL jobs looked up in TiKV, tables attached to windows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from etl.explode import DdlRecord
+from etl.landing._job import TableSpan
+from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
+from upstream.history import Job, Moved, SchemaHistory
+from upstream.job_versions import (
+    HAS_STEPS,
+    as_info,
+    counted_through,
+    describe_move,
+    loosened_tables,
+    relaxed_indexes,
+    versions_of,
+)
+from upstream.meta import find_table_info, read_schema_diff, read_table_info, string_key
+from upstream.old_collations import read_new_collations
+from upstream.schema import Table
+
+if TYPE_CHECKING:
+    from upstream import PDClient, TiKVClient
+
+log = logging.getLogger("sluice.land")
+
+_DONE, _SYNCED = 4, 6
+_PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_DIFFS_KEPT = 4096
+
+
+class UnknownTableError(Exception):
+    """Rows belong to a table that no DDL job up to their commit has made; names table id and commit_ts."""
+
+
+class Stopped(Exception):
+    """The run was told to stop while it waited; nothing of the window has been committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSchema:
+    """What a window record says of schemas."""
+
+    tables: dict[str, Any]
+    ddls: tuple[dict[str, Any], ...]
+    truncated_tables: tuple[int, ...]
+    schema_version: int
+    moved: tuple[dict[str, Any], ...] = ()
+    relaxed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def version_at(tikv: TiKVClient, ts: int) -> int:
+    """The schema version whose DDL was committed by ts; 0 before the first.
+
+    TiDB takes a new version in a transaction of its own, just before the one that carries out the DDL and writes
+    ``Diff:<version>``. Between the two the version says too much by one.
+    """
+    if ts == 0:
+        return 0
+    version = read_schema_version(tikv, ts)
+    if version and tikv.get(string_key(f"Diff:{version}"), ts) is None:
+        return version - 1
+    return version
+
+
+def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
+    """Whether collations mean what they say upstream, as set, or else as TiDB noted it when it was bootstrapped. Raises
+    TiKVError. The table is looked for as of `ts`, a fresh TSO: in the schema that landing begins with it may not exist
+    yet.
+    """
+    if setting != "auto":
+        return setting == "true"
+    table = find_table_info(tikv, "mysql", "tidb", ts)
+    found = read_new_collations(tikv, int(table["id"]), ts) if table is not None else None
+    if found is None:
+        log.warning(
+            "nothing in mysql.tidb tells whether the upstream has new collations; [upstream] new-collations does,"
+            " taking it as true"
+        )
+    return found is not False
+
+
+class LandingSchema:
+    """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
+
+    def __init__(
+        self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient, relaxed: Mapping[str, Any] | None = None
+    ) -> None:
+        """`relaxed`: as in the last window record."""
+        self._history = history
+        self._diffs: dict[int, dict[str, Any]] = {}
+        self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
+        self._pd = pd
+        self._tikv = tikv
+
+    @classmethod
+    def load(
+        cls,
+        pd: PDClient,
+        tikv: TiKVClient,
+        schema_version: int,
+        relaxed: Mapping[str, Any] | None = None,
+        new_collations: str = "auto",
+    ) -> LandingSchema:
+        """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError."""
+        jobs = (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso()))
+        history = SchemaHistory.from_jobs(jobs, schema_version)
+        if not has_new_collations(tikv, pd.tso(), new_collations):
+            log.info("the upstream has no new collations: text compares byte for byte")
+            history.use_old_collations()
+        return cls(history, pd, tikv, relaxed)
+
+    @property
+    def schema_version(self) -> int:
+        return self._history.schema_version
+
+    def resolve(
+        self,
+        ddls: Sequence[DdlRecord],
+        spans: Mapping[int, TableSpan],
+        wait: Callable[[float], bool],
+        skips: Collection[int] = (),
+    ) -> WindowSchema:
+        """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a
+        transaction at `skips`, which won't be applied; later ones are found when they are.
+
+        `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to
+        stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
+        """
+        before = dict(self._history.tables)
+        truncated_before = set(self._history.truncated)
+        version_before = self._history.schema_version
+        states = {i: [before[i]] for i in spans if i in before}
+        described = []
+        moved = self._moved(spans)
+        born: dict[int, int] = {}
+        wanted = set(spans).union(*(move["effect"]["tables"] for move in moved))
+        wanted = {int(i) for i in wanted}
+        for record in ddls:
+            job = self._job(record, wait)
+            if job.state not in (_DONE, _SYNCED):
+                log.info("DDL job %d at commit_ts %d is in state %d: skipped", job.id, record.commit_ts, job.state)
+                continue
+            schema = self._history.schemas.get(job.schema_id)
+            schema_before = schema.name if schema else job.schema_name
+            since = self._history.changed_at.get(job.table_id, 0)
+            effect = self._history.apply(job)
+            wanted |= set(effect.tables)
+            for table_id, table in effect.tables.items():
+                if table is not None:
+                    born.setdefault(table_id, record.commit_ts)
+            described.append(
+                {
+                    **record.to_dict(),
+                    "type": job.type,
+                    "schema_version": job.schema_version,
+                    "schema_name": schema_before or job.schema_name,
+                    "table_name": job.table_name,
+                    "effect": effect.to_json(),
+                    **job.session(),
+                    **(
+                        {
+                            "began_ts": job.start_ts,
+                            "finished_ts": job.finished_ts,
+                            "versions": versions_of(job, since, self._read_diff),
+                        }
+                        if job.type in HAS_STEPS
+                        else {}
+                    ),
+                }
+            )
+            for table_id, table in effect.tables.items():
+                self._relaxed.pop(table_id, None)
+                if table is not None and table_id in spans:
+                    states.setdefault(table_id, []).append(table)
+        truncated = truncated_before | self._history.truncated
+        for table_id, span in spans.items():
+            if (
+                table_id in before
+                or table_id in truncated
+                or table_id in self._history.moved
+                or born.get(table_id, span.first_commit_ts) < span.first_commit_ts
+            ):
+                continue
+            if span.first_commit_ts in skips:
+                continue
+            raise UnknownTableError(
+                f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL"
+                f" job up to schema version {self._history.schema_version} has made; if TiKV's DDL history is"
+                " incomplete, start with an empty relay log from a checkpoint after these commits; if they aren't"
+                f" wanted, leave the transaction out: `sluice txn skip {span.first_commit_ts}`"
+            )
+        return WindowSchema(
+            tables={str(i): before[i].to_json() for i in sorted(wanted) if i in before},
+            ddls=tuple(described),
+            truncated_tables=tuple(sorted(i for i in spans if i in truncated and i not in before)),
+            schema_version=self._history.schema_version,
+            moved=moved,
+            relaxed=self._relax(spans, states, version_before, wait),
+        )
+
+    def _read_diff(self, version: int) -> dict[str, Any] | None:
+        if version not in self._diffs:
+            diff = read_schema_diff(self._tikv, version, self._pd.tso())
+            if diff is None:
+                return None
+            if len(self._diffs) >= _DIFFS_KEPT:
+                self._diffs.clear()
+            self._diffs[version] = diff
+        return self._diffs[version]
+
+    def _info_to_come(self, table: Table, newest: int, wait: Callable[[float], bool]) -> Mapping[str, Any] | None:
+        """A table's TableInfo by now; if it is gone since, as the next job left it. A store whose schema version is
+        behind `newest`, which rows know, is waited for.
+        """
+        for pause in (*_PAUSES_S, None):
+            info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
+            if info is not None:
+                return info
+            jobs = (
+                Job.from_json(raw)
+                for raw in read_ddl_jobs(self._tikv, self._pd.tso())
+                if int(raw.get("table_id") or 0) == table.id
+            )
+            later = [
+                job
+                for job in jobs
+                if job.finished and job.schema_version > self._history.schema_version and job.table_info is not None
+            ]
+            if later:
+                return min(later, key=lambda job: job.schema_version).table_info
+            if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
+                break
+            if wait(pause):
+                raise Stopped(f"while waiting for what becomes of table {table.full_name}")
+        return None
+
+    def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[dict[str, Any], ...]:
+        """DDL that is over by now, and that some of these rows don't know of."""
+        late: dict[int, Moved] = {}
+        for table_id, span in spans.items():
+            for moved in self._history.moved.get(table_id, ()):
+                if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= counted_through(moved.job):
+                    late[moved.job.schema_version] = moved
+        return tuple(
+            describe_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late)
+        )
+
+    def _relax(
+        self,
+        spans: Mapping[int, TableSpan],
+        states: Mapping[int, Sequence[Table]],
+        version_before: int,
+        wait: Callable[[float], bool],
+    ) -> dict[str, Any]:
+        """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way:
+        which keys it gives up is in TiKV. `states`: the tables as they are in the window, one after the other.
+        """
+        newest = max((span.newest_version for span in spans.values()), default=0)
+        relaxed = dict(self._relaxed)
+        for table_id, drops in loosened_tables(range(version_before + 1, newest + 1), self._read_diff).items():
+            if table_id not in states:
+                continue
+            *_, last = states[table_id]
+            to_come = relaxed_indexes(last, self._info_to_come(last, newest, wait))
+            if to_come or (drops and self._history.changed_at.get(table_id, 0) <= version_before):
+                self._relaxed[table_id] = to_come
+            given_up = {index for table in states[table_id] for index in relaxed_indexes(table, as_info(last))}
+            found = sorted(given_up.union(to_come))
+            if found or drops:
+                relaxed[table_id] = found
+        return {str(i): indexes for i, indexes in relaxed.items() if i in spans}
+
+    def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> Job:
+        """The job of a DDL binlog. TiDB moves it to the history one transaction later: wait until it is there."""
+        waited, pause = 0.0, 0.02
+        said = 0.0
+        while True:
+            raw = read_ddl_job(self._tikv, record.job_id, self._pd.tso())
+            if raw is not None:
+                return Job.from_json(raw, record.schema_state)
+            if waited - said >= 5:
+                said = waited
+                log.warning(
+                    "DDL job %d (commit_ts %d, %s) is not in TiDB's history yet; waiting, %.0f s so far",
+                    record.job_id, record.commit_ts, record.query[:100], waited,
+                )  # fmt: skip
+            if wait(pause):
+                raise Stopped(f"while waiting for DDL job {record.job_id}")
+            waited += pause
+            pause = min(pause * 2, 1.0)

@@ -1,0 +1,341 @@
+"""The downstream changes hands: from a Drainer to this pipeline, and back.
+
+Neither asks running tasks for anything. Who may write is decided by the checkpoint row: a pipeline commits nothing
+unless the row names it as the owner, so once the row names it no longer, or another one, all its processes have written
+their last, wherever they are.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, is_transient
+from etl.operate import orders as operate
+from etl.operate.orders import OperateError, tso_text
+from etl.ownership import downstream_name, other_writers, pipeline_id, seen_text
+from etl.settings import Settings
+from etl.sinks import open_sink, read_checkpoint
+from relay import Control, Ownership, RelayLog, Stop
+from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError
+
+Say = Callable[[str], None]
+
+_WATCH_S = 4.0
+"""A Drainer with something to do saves its checkpoint every 3 s."""
+_POLL_S = 0.5
+_IDLE_S = 5.0
+_LOCK_WAIT_TIMEOUT = 1205
+
+
+def take_over(settings: Settings, say: Say) -> str:
+    """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on; what was done. Raises
+    OperateError while somebody else may be writing, and DownstreamError, CheckpointError, OSError when that can't be
+    known.
+    """
+    relay = RelayLog.open(settings.relay.url)
+    before = relay.control()
+    where = downstream_name(settings)
+    cluster_id = _no_other_writer(settings)
+    found = _standing_still(settings, cluster_id, say)
+    owned, stop = relay.ownership(), relay.stopped()
+    ours = owned is not None and owned.downstream == where and found is not None and found.owner == owned.pipeline
+    if ours and stop is None:
+        return f"nothing to do: {where} is this pipeline's, at {tso_text(found.commit_ts) if found else ''}"
+    note = ""
+    if settings.downstream.type == "mysql":
+        if ours:  # another writer was at work beside this pipeline, and hasn't moved the checkpoint yet
+            with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd:
+                safe_until = pd.tso()
+            assert found is not None
+            if not _replace(
+                settings,
+                cluster_id,
+                found,
+                replace(found, consistent=False, safe_until=max(found.safe_until, safe_until)),
+            ):
+                raise OperateError(
+                    f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is locked: somebody writes"
+                    " there; find out who, and try again"
+                )
+            note = (
+                f"; changes through {tso_text(safe_until)} may be there already and are written so that it makes no"
+                " difference"
+            )
+        else:
+            pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"
+            relay.set_ownership(Ownership(pipeline, where, found.to_text() if found else None))
+            if found is not None and found.needs_safe_mode:
+                note = (
+                    "; it is not consistent: changes after it may be there already and are written so that it makes no"
+                    " difference"
+                )
+    asked = relay.change_control(lambda now: _since(before, now))
+    relay.clear_stop()
+    waits = (
+        "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
+    )
+    at = f"from {tso_text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
+    return f"{where} is this pipeline's now; applying goes on {at}{note}{waits}"
+
+
+def _since(before: Control, now: Control) -> Control:
+    """What operators asked for since `before`, and nothing of what they had asked for then."""
+    return Control(**{name: value for name, value in asdict(now).items() if value != getattr(before, name)})
+
+
+def copied(settings: Settings, tables: Sequence[str]) -> str:
+    """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a
+    Drainer left in them. Raises OperateError where that isn't needed, or not enough.
+    """
+    relay = RelayLog.open(settings.relay.url)
+    cluster_id = _no_other_writer(settings)
+    found = read_checkpoint(settings, cluster_id) if settings.downstream.type == "mysql" else None
+    owned = relay.ownership()
+    if (
+        found is None
+        or owned is None
+        or not found.needs_safe_mode
+        or (found.owner != owned.pipeline and found.to_text() != owned.adopted)
+    ):
+        raise OperateError(
+            f"{downstream_name(settings)}: this pipeline is not going on from where a Drainer broke off: nothing asks"
+            " what tables hold"
+        )
+    session = MySQLSession(settings.downstream)
+    try:
+        session.connect()
+        for table in tables:
+            schema, _, name = table.partition(".")
+            if not session.query(
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)
+            ):
+                raise OperateError(f"there is no table {table} on {session.address}")
+            if session.query(
+                "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+                " NON_UNIQUE = 0",
+                (schema, name),
+            ):
+                raise OperateError(f"table {table} has a key: its rows are replaced by it, whatever a Drainer left")
+    finally:
+        session.close()
+    if not _replace(
+        settings,
+        cluster_id,
+        found,
+        replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *tables)))),
+    ):
+        raise OperateError(
+            f"{downstream_name(settings)}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
+            " copy as of where it is then"
+        )
+    return f"{', '.join(tables)}: taken as copied at {tso_text(found.commit_ts)}"
+
+
+def _beginning(relay: RelayLog) -> str:
+    first = relay.first()
+    return f"from {tso_text(first.lo)}, where the relay log begins" if first else "where landing begins"
+
+
+def _no_other_writer(settings: Settings) -> int:
+    """The cluster's id, when no other writer is registered there."""
+    try:
+        with (
+            PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd,
+            EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as etcd,
+        ):
+            others = other_writers(settings, Registry(etcd).drainers())
+            cluster_id = pd.cluster_id
+    except (PDError, EtcdError, RegistryError) as error:
+        raise OperateError(
+            f"whether a Drainer runs can't be asked of the registry at {settings.upstream.pd_urls}: {error}"
+        ) from None
+    if others:
+        node = others[0].node_id
+        raise OperateError(
+            f"{seen_text(others[0])}, and may write to {downstream_name(settings)}: stop it first (`binlogctl -cmd"
+            f" pause-drainer -node-id {node}`); if "
+            f"it is gone: `binlogctl -cmd update-drainer -node-id {node} -state offline`; if it replicates to another"
+            " downstream, name it in "
+            f'sluice.toml: [upstream] unrelated-drainers = ["{node}"]'
+        )
+    return cluster_id
+
+
+def _standing_still(settings: Settings, cluster_id: int, say: Say) -> Checkpoint | None:
+    """The checkpoint, which nobody has moved for a while. Raises OperateError."""
+    found = read_checkpoint(settings, cluster_id)
+    say(
+        f"the checkpoint is {f'at {tso_text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s"
+        " whether somebody moves it"
+    )
+    time.sleep(_WATCH_S)
+    later = read_checkpoint(settings, cluster_id)
+    if (found.to_text() if found else None) != (later.to_text() if later else None):
+        raise OperateError(
+            f"{downstream_name(settings)}: the checkpoint has moved to {later.commit_ts if later else 'nothing'}"
+            " meanwhile: somebody writes there, though no Drainer that counts is online in the registry. Find and stop"
+            " it first: a Drainer of [upstream] unrelated-drainers, or another pipeline"
+        )
+    return later
+
+
+# Back to a Drainer
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """`commit_ts`: through where the downstream is complete; `place`: where the Drainer finds its checkpoint."""
+
+    commit_ts: int
+    place: str
+    next_steps: tuple[str, ...]
+
+
+def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver:
+    """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline write any more, and
+    leave a checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what
+    reaching the downstream raises.
+    """
+    relay = RelayLog.open(settings.relay.url)
+    last = relay.last()
+    if last is None:
+        raise OperateError(f"the relay log {relay.url} holds no window: this pipeline has not written anything")
+    operate.pause(settings, operate.APPLY)
+    say("applying is paused; waiting until nothing is under way")
+    until = time.monotonic() + wait_s
+    if settings.downstream.type == "mysql":
+        checkpoint = _release(settings, relay, last.cluster_id, say, until)
+        place = downstream_name(settings)
+    else:
+        checkpoint = _shut_out(settings, last.cluster_id, until)
+        savepoint = settings.file.savepoint or f"{settings.file.dir}/savepoint"
+        if settings.downstream.type == "kafka":
+            savepoint = settings.kafka.savepoint
+        place = f"{downstream_name(settings)}, savepoint {savepoint}"
+        relay.stop(_handed_over(checkpoint))
+    operate.pause(settings)
+    node_id = pipeline_id(settings)
+    steps = (
+        "pause the DAG `replicate` in Airflow, so that no more of its runs begin",
+        (
+            f"start the Drainer with its drainer.toml, the same checkpoint ({place}): it goes on after commit_ts"
+            f" {checkpoint.commit_ts}"
+        ),
+        (
+            f"for good: `binlogctl -cmd update-drainer -node-id {node_id} -state offline`, or pumps keep what this"
+            " pipeline hasn't read"
+        ),
+        "to come back: stop the Drainer (`binlogctl -cmd pause-drainer`), `sluice takeover`, and let the DAG run",
+    )
+    return HandedOver(checkpoint.commit_ts, place, steps)
+
+
+def _handed_over(checkpoint: Checkpoint) -> Stop:
+    why = (
+        f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at commit_ts"
+        f" {checkpoint.commit_ts}: `sluice takeover` takes it back"
+    )
+    return Stop(why, time.time_ns() // 1_000_000)
+
+
+def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, until: float) -> Checkpoint:
+    """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of its processes can
+    commit.
+    """
+    asked, seen, since = 0, "", time.monotonic()
+    while True:
+        found = read_checkpoint(settings, cluster_id)
+        owned = relay.ownership()
+        if found is None:
+            raise OperateError(
+                f"{downstream_name(settings)}: there is no checkpoint of cluster {cluster_id}: nothing was applied"
+                " there"
+            )
+        if found.owner and (owned is None or found.owner != owned.pipeline):
+            raise OperateError(
+                f"{downstream_name(settings)}: the checkpoint is of pipeline {found.owner}, not of this one: hand that"
+                " one over"
+            )
+        if not found.owner:  # a Drainer wrote it: the pipeline can't commit any more
+            if owned is None or not owned.begun:
+                raise OperateError(
+                    f"{downstream_name(settings)}: this pipeline has not written there: the checkpoint at"
+                    f" {found.commit_ts} is a Drainer's"
+                )
+            relay.stop(_handed_over(found))
+            return found
+        target = max(
+            found.flight.until if found.flight else 0, found.pending.commit_ts if found.pending else 0, found.safe_until
+        )
+        if not target and found.consistent:
+            rest = Checkpoint(found.commit_ts, found.schema_version, True, found.ts_map)
+            relay.stop(_handed_over(rest))  # first: a crash in between is repaired by doing it again
+            if _replace(settings, cluster_id, found, rest):
+                return rest
+            relay.clear_stop()
+            continue
+        if found.to_text() != seen:
+            seen, since = found.to_text(), time.monotonic()
+        if target != asked and time.monotonic() - since >= _IDLE_S:
+            asked = target
+            say(
+                f"what was begun reaches to {tso_text(target)}: letting the pipeline's task finish exactly that (is the"
+                " DAG running?)"
+            )
+            relay.change_control(lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through))  # type: ignore[misc]
+        if time.monotonic() >= until:
+            raise OperateError(
+                f"{downstream_name(settings)}: what was begun after {found.commit_ts} and reaches to {target} is not"
+                " finished: a Drainer can't go on from there. Let the DAG `replicate` run until `sluice status` says"
+                " that the checkpoint is consistent, then hand over again"
+            )
+        time.sleep(_POLL_S)
+
+
+def _replace(settings: Settings, cluster_id: int, found: Checkpoint, wanted: Checkpoint) -> bool:
+    """Write the row if it is still as it was found; whether it was."""
+    downstream = settings.downstream
+    session = MySQLSession(downstream)
+    try:
+        session.connect()
+        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+        session.begin()
+        there = table.load(settled=True)
+        if there is None or there.to_text() != found.to_text():
+            return False
+        table.save(wanted)
+        session.commit()
+        return True
+    except DownstreamError as error:
+        if error.code == _LOCK_WAIT_TIMEOUT:
+            return False
+        raise
+    finally:
+        session.close()
+
+
+def _shut_out(settings: Settings, cluster_id: int, until: float) -> Checkpoint:
+    """A folder is locked by who writes to it, and a topic's writer is shut out by the next one: whoever gets it last is
+    alone.
+    """
+    while True:
+        sink = open_sink(settings, cluster_id)
+        try:
+            found = sink.recover()
+            if found is None:
+                raise OperateError(f"{downstream_name(settings)}: nothing was written there yet")
+            return found
+        except Exception as error:
+            if (
+                isinstance(error, OperateError)
+                or time.monotonic() >= until
+                or not (is_transient(error) or isinstance(error, RuntimeError))
+            ):
+                raise
+            time.sleep(_POLL_S)
+        finally:
+            sink.close()

@@ -1,0 +1,472 @@
+"""What operators can do, as functions that the command line and the DAG `operate` share. Each returns what it did, as a
+line of text.
+
+Nothing here talks to running tasks: they read what operators asked for, and the decisions, several times a second and
+again before every commit. What comes too late for them is refused: an order is written down first, then the checkpoint
+row is read behind the lock of whoever commits (`_in_time`)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from etl.downstream import Checkpoint, CheckpointError, DownstreamError
+from etl.formats.operator_sql import split_statements
+from etl.operate.window_view import NotLandedError, describe, find_window, newest
+from etl.ownership import downstream_name, pipeline_id
+from etl.settings import MODES, Settings, SettingsError
+from etl.sinks import read_checkpoint, read_writer
+from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
+from upstream.tso import compose, parse_timestamp, to_datetime
+
+log = logging.getLogger("sluice")
+
+BOTH, LAND, APPLY = "both", "land", "apply"
+_LOCK_WAIT_TIMEOUT = 1205
+_LOGICAL_MAX = (1 << 18) - 1
+_FIRST_TSO = compose(315_532_800_000)  # 1980: what is smaller is a job id
+
+
+class OperateError(ValueError):
+    """What was asked for can't be done; says why, and what can."""
+
+
+def parse_moment(text: str) -> int:
+    """A TSO from its digits, or from an ISO date-time (UTC unless it has a zone): then the last TSO of that
+    millisecond, so that everything committed until then is in. Raises ValueError.
+    """
+    ts = parse_timestamp(text)
+    return ts if text.strip().isdigit() else ts | _LOGICAL_MAX
+
+
+def tso_text(ts: int) -> str:
+    """A TSO with its time in UTC."""
+    return f"{ts} ({_time_text(to_datetime(ts))} UTC)"
+
+
+def _time_text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
+
+
+def identity(settings: Settings) -> str:
+    """Which pipeline the settings are of, for people who are about to change something of it."""
+    try:
+        last = RelayLog.open(settings.relay.url).last()
+        cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
+    except (RelayError, OSError) as error:
+        cluster = f"a cluster that the relay log doesn't tell ({error})"
+    return (
+        f"pipeline {pipeline_id(settings)}: {cluster} at {settings.upstream.pd_urls}, to {downstream_name(settings)},"
+        f" relay log {settings.relay.url}"
+    )
+
+
+AS_SET = "as in sluice.toml"
+"""What the DAG `replicate` offers beside MODES."""
+
+
+def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
+    """The settings with another `[apply] mode` for one run; AS_SET leaves it. Raises SettingsError."""
+    if mode == AS_SET:
+        return settings
+    if mode not in MODES:
+        raise SettingsError(f"mode {mode!r}: there are {', '.join(MODES)}")
+    return replace(settings, apply=replace(settings.apply, mode=mode))
+
+
+ACTIONS = (
+    "show",
+    "status",
+    "pause",
+    "resume",
+    "run-until",
+    "skip-txn",
+    "skip-ddl",
+    "replace-ddl",
+    "remove-decision",
+    "accept",
+    "takeover",
+    "handover",
+)
+"""What the DAG `operate` offers."""
+
+
+def act(settings: Settings, action: str, value: str = "", sql: str = "", by: str = "", why: str = "") -> str:
+    """One of ACTIONS with what was typed into the form; what was done or found, as text. Raises ValueError."""
+    text = _act(settings, action, value.strip(), sql, by, why)
+    return text if action in ("show", "status") else f"{identity(settings)}\n{text}"
+
+
+def _act(settings: Settings, action: str, value: str, sql: str, by: str, why: str) -> str:
+    match action:
+        case "show":
+            return _shown(settings, value)
+        case "status":
+            return json.dumps(status(settings), indent=1, ensure_ascii=False)
+        case "pause" | "resume":
+            return (pause if action == "pause" else resume)(settings, value or BOTH)
+        case "run-until":
+            return run_until(settings, value)
+        case "skip-txn":
+            return skip_transaction(settings, _number(value), by, why)
+        case "skip-ddl":
+            return skip_ddl(settings, _number(value), by, why)
+        case "replace-ddl":
+            return replace_ddl(settings, _number(value), split_statements(sql), by, why)
+        case "remove-decision":
+            return remove_decision(settings, _number(value))
+        case "takeover" | "handover":
+            return _change_hands(settings, action)
+        case "accept":
+            return accept(settings, value)
+    raise OperateError(f"action {action!r}: there are {', '.join(ACTIONS)}")
+
+
+def _change_hands(settings: Settings, action: str) -> str:
+    from etl.operate import handover
+
+    if action == "takeover":
+        return handover.take_over(settings, log.info)
+    done = handover.hand_over(settings, log.info)
+    return "\n".join(
+        [f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}. Next:", *done.next_steps]
+    )
+
+
+def _number(value: str) -> int:
+    if not value.isdigit():
+        raise OperateError(f"value {value!r}: a commit timestamp (or, for a DDL, a job id) is needed")
+    return int(value)
+
+
+def _shown(settings: Settings, value: str) -> str:
+    relay = RelayLog.open(settings.relay.url)
+    windows = [find_window(relay, _number(value))[0]] if value else newest(relay, 1)
+    return json.dumps([describe(relay, window) for window in windows], indent=1, ensure_ascii=False)
+
+
+# Pausing, and stopping at a point in time
+
+
+def pause(settings: Settings, what: str = BOTH) -> str:
+    """Have landing, applying or both wait."""
+    RelayLog.open(settings.relay.url).change_control(lambda control: _paused(control, what, True))
+    return f"{_named(what)} paused; running tasks notice within a second, later ones too"
+
+
+def resume(settings: Settings, what: str = BOTH) -> str:
+    """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten."""
+
+    def resumed(control: Control) -> Control:
+        control = _paused(control, what, False)
+        return control if what == LAND else replace(control, apply_until_ts=None)
+
+    RelayLog.open(settings.relay.url).change_control(resumed)
+    return f"{_named(what)} resumed"
+
+
+def _paused(control: Control, what: str, paused: bool) -> Control:
+    if what not in (BOTH, LAND, APPLY):
+        raise OperateError(f"{what!r} can't be paused; there are {LAND}, {APPLY} and {BOTH}")
+    return replace(
+        control,
+        land_paused=paused if what in (BOTH, LAND) else control.land_paused,
+        apply_paused=paused if what in (BOTH, APPLY) else control.apply_paused,
+    )
+
+
+def _named(what: str) -> str:
+    return {BOTH: "landing and applying are", LAND: "landing is", APPLY: "applying is"}[what]
+
+
+def run_until(settings: Settings, moment: str) -> str:
+    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait there. Raises
+    ValueError.
+    """
+    ts = parse_moment(moment)
+    relay = RelayLog.open(settings.relay.url)
+    checkpoint = _checkpoint(settings, relay)
+    _check_reachable(checkpoint, ts)
+    before = relay.control()
+    relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
+    try:
+        _check_reachable(_checkpoint(settings, relay, settled=True), ts)
+    except OperateError:
+        relay.change_control(
+            lambda control: (
+                replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
+                if control.apply_until_ts == ts
+                else control
+            )
+        )
+        raise
+    return f"applying goes to {tso_text(ts)} and waits there; `sluice resume` lets it go on"
+
+
+def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None:
+    """Raises OperateError if the downstream is beyond `ts`, or will be with what is begun."""
+    if not isinstance(checkpoint, Checkpoint):
+        return
+    if checkpoint.commit_ts > ts:
+        raise OperateError(
+            f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back"
+        )
+    if checkpoint.flight is not None and checkpoint.flight.until > ts:
+        raise OperateError(
+            f"several sessions are writing the changes after {tso_text(checkpoint.commit_ts)} through"
+            f" {tso_text(checkpoint.flight.until)}, and parts of them are downstream: applying can't stop at"
+            f" {tso_text(ts)} between; it can at {checkpoint.flight.until}"
+        )
+    if checkpoint.pending is not None and checkpoint.pending.commit_ts > ts:
+        raise OperateError(
+            f"the DDL at {tso_text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso_text(ts)}"
+            f" before it; it can at {checkpoint.pending.commit_ts}"
+        )
+
+
+# Decisions
+
+
+def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str = "") -> str:
+    """Leave a transaction out of the downstream, and out of the relay log if it can't even be landed. Raises
+    OperateError.
+    """
+    relay = RelayLog.open(settings.relay.url)
+    found = _at(settings, relay, commit_ts)
+    if found == "ddl":
+        raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
+    _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    return f"the transaction at {tso_text(commit_ts)} is left out{_not_landed(found)}"
+
+
+def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:
+    """Leave a DDL, given by commit_ts or job id, out of the downstream; later rows are read with the schema it made all
+    the same. Raises OperateError.
+    """
+    relay = RelayLog.open(settings.relay.url)
+    commit_ts, found = _ddl(settings, relay, which)
+    _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    return f"the DDL at {tso_text(commit_ts)} is left out{_not_landed(found)}"
+
+
+def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
+    """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
+    relay = RelayLog.open(settings.relay.url)
+    commit_ts, found = _ddl(settings, relay, which)
+    _decide(settings, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
+    return f"the DDL at {tso_text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
+
+
+def accept(settings: Settings, refusal: str) -> str:
+    """Have a flight that was refused written all the same: its rows as they are upstream, whatever of them is
+    downstream. `refusal` is the id in the error. Raises OperateError.
+    """
+    relay = RelayLog.open(settings.relay.url)
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, Exception):
+        raise OperateError(f"whether something was refused can't be read: {checkpoint}")
+    found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+    if found is None or found.token != refusal:
+        raise OperateError(
+            f"{refusal!r} was not refused{f'; {found.token} was: {found.text}' if found else ', and nothing else is'}"
+        )
+    relay.change_control(lambda control: replace(control, accepted=refusal))
+    return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
+
+
+def _decide(settings: Settings, relay: RelayLog, decision: Decision) -> None:
+    """Write a decision down, and take it back with OperateError if it comes too late."""
+    relay.decisions.add(decision)
+    try:
+        _in_time(settings, relay, decision.commit_ts)
+    except OperateError:
+        relay.decisions.remove(decision.commit_ts)
+        raise
+
+
+def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
+    """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there
+    is through when the row can be read behind its lock.
+    """
+    checkpoint = _checkpoint(settings, relay, settled=True)
+    if isinstance(checkpoint, DownstreamError) and checkpoint.code == _LOCK_WAIT_TIMEOUT:
+        raise OperateError(
+            f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
+        )
+    if not isinstance(checkpoint, Checkpoint):
+        return
+    if checkpoint.commit_ts >= commit_ts:
+        raise OperateError(
+            f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at"
+            f" {tso_text(checkpoint.commit_ts)}"
+        )
+    if checkpoint.pending is None or checkpoint.pending.commit_ts != commit_ts:
+        return
+    last = relay.last()
+    try:
+        running = read_writer(settings, last.cluster_id) if last else None
+    except (DownstreamError, OSError) as error:
+        raise OperateError(
+            f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}"
+        ) from None
+    if running or (running is not None and not relay.control().apply_paused):
+        raise OperateError(
+            f"too late: the DDL at {tso_text(commit_ts)} is being executed"
+            f" ({running[:300] or 'between two statements'}). When it fails, decide again; or `sluice pause apply`, and"
+            " decide when no statement of it runs"
+        )
+
+
+def remove_decision(settings: Settings, commit_ts: int) -> str:
+    """Take a decision back. Raises OperateError if there is none."""
+    relay = RelayLog.open(settings.relay.url)
+    if not relay.decisions.remove(commit_ts):
+        raise OperateError(
+            f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
+        )
+    return f"the decision about {tso_text(commit_ts)} is taken back"
+
+
+def list_decisions(settings: Settings) -> list[dict[str, Any]]:
+    """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
+    decisions = RelayLog.open(settings.relay.url).decisions
+    used = decisions.used_ms()
+    return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
+
+
+def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
+    """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
+        raise OperateError(
+            f"the downstream is at {tso_text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
+            " applied"
+        )
+    last = relay.last()
+    if last is None or commit_ts > last.hi:
+        return ""
+    try:
+        window, exact = find_window(relay, commit_ts)
+    except NotLandedError as error:
+        raise OperateError(str(error)) from None
+    if not exact:
+        raise OperateError(
+            f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it"
+        )
+    return "ddl" if any(int(ddl["commit_ts"]) == commit_ts for ddl in window.ddls) else "rows"
+
+
+def _ddl(settings: Settings, relay: RelayLog, which: int) -> tuple[int, str]:
+    """(commit_ts, what is there) of a DDL given by commit_ts or job id."""
+    if which >= _FIRST_TSO:
+        found = _at(settings, relay, which)
+        if found == "rows":
+            raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
+        return which, found
+    checkpoint = _checkpoint(settings, relay)
+    first = relay.first()
+    if first is not None:
+        for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
+            for ddl in window.ddls:
+                if ddl.get("job_id") == which:
+                    return int(ddl["commit_ts"]), _at(settings, relay, int(ddl["commit_ts"]))
+    raise OperateError(f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to come")
+
+
+def _not_landed(found: str) -> str:
+    return "" if found else "; it isn't landed yet"
+
+
+# Looking
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer is named in
+    ``errors``.
+    """
+    errors: dict[str, str] = {}
+    relay = RelayLog.open(settings.relay.url)
+    first, last = relay.first(), relay.last()
+    checkpoint = _checkpoint(settings, relay)
+    if isinstance(checkpoint, Exception):
+        errors["downstream"] = str(checkpoint)
+        checkpoint = None
+    at = checkpoint.commit_ts if checkpoint else None
+    refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+    waiting = max(0, (last.hi >> 18) - (at >> 18)) if last is not None and at is not None else None
+    return {
+        "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
+        "checkpoint": at,
+        "consistent": checkpoint.consistent if checkpoint else None,
+        "written_by": _written_by(settings, relay, checkpoint),
+        "refused": {"id": refused.token, "text": refused.text} if refused else None,
+        "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
+        "landed_not_applied_ms": waiting,
+        "lag_ms": max(0, _now_ms() - (at >> 18)) if at else None,
+        **orders(settings),
+        "pumps": _pumps(settings, errors),
+        "errors": errors,
+    }
+
+
+def _written_by(settings: Settings, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
+    """Who else wrote the checkpoint; None if nobody else did."""
+    owned = relay.ownership()
+    if (
+        checkpoint is None
+        or owned is None
+        or not owned.begun
+        or checkpoint.owner == owned.pipeline
+        or settings.downstream.type != "mysql"
+    ):
+        return None
+    return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
+
+
+def orders(settings: Settings) -> dict[str, Any]:
+    """What operators asked for, as JSON values."""
+    control = RelayLog.open(settings.relay.url).control()
+    stop = RelayLog.open(settings.relay.url).stopped()
+    return {
+        "stopped": stop.why if stop else None,
+        "land_paused": control.land_paused,
+        "apply_paused": control.apply_paused,
+        "apply_until_ts": control.apply_until_ts,
+        "decisions": list_decisions(settings),
+    }
+
+
+def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
+    from upstream import EtcdClient, EtcdError, Registry, RegistryError
+
+    try:
+        with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=3.0) as etcd:
+            pumps = Registry(etcd).pumps()
+    except (EtcdError, RegistryError) as error:
+        errors["upstream"] = str(error)
+        return []
+    return [
+        {"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts}
+        for pump in pumps
+    ]
+
+
+def _checkpoint(settings: Settings, relay: RelayLog, settled: bool = False) -> Checkpoint | Exception | None:
+    """The downstream's checkpoint; why it can't be read; None if there is none."""
+    last = relay.last()
+    if last is None:
+        return None
+    try:
+        return read_checkpoint(settings, last.cluster_id, settled)
+    except (CheckpointError, DownstreamError, OSError) as error:
+        return error
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

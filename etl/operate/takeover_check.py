@@ -1,0 +1,293 @@
+"""What would stop this pipeline, or make the downstream differ, if it took a Drainer's place now. Looks everywhere and
+writes nowhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etl.ddl import create_table
+from etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
+from etl.landing import NoCheckpointError, version_at, without_checkpoint
+from etl.operate.orders import tso_text
+from etl.ownership import downstream_name, other_writers, seen_text
+from etl.settings import Settings
+from etl.shapes.identity import locating_columns
+from etl.sinks import read_checkpoint
+from relay import RelayError, RelayLog
+from upstream import (
+    EtcdClient,
+    EtcdError,
+    NodeStatus,
+    PDClient,
+    PDError,
+    Registry,
+    RegistryError,
+    TiKVClient,
+    TiKVError,
+    read_ddl_jobs,
+)
+from upstream.history import HistoryError, Job, SchemaHistory
+from upstream.schema import Table
+from upstream.topology import PREFIX
+
+OK, DIFFERS, STOPS = "ok", "differs", "stops"
+_SHOWN = 10
+_TIMEOUT_S = 3.0
+_TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+_GC_TS = re.compile(r"^binlog_pump_storage_gc_ts (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind`: OK, DIFFERS (the downstream will not be quite the same, or somebody should look) or STOPS."""
+
+    kind: str
+    text: str
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Everything that is found, as it is found. Never raises for what can't be reached: that is a finding."""
+    try:
+        with (
+            PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd,
+            EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as etcd,
+        ):
+            yield Finding(OK, f"upstream: cluster {pd.cluster_id} at {settings.upstream.pd_urls}")
+            registry = Registry(etcd)
+            checkpoint: Checkpoint | None = None
+            reached = settings.downstream.type == "mysql"
+            try:
+                checkpoint = read_checkpoint(settings, pd.cluster_id)
+                yield from _checkpoint(settings, checkpoint, pd, registry)
+            except (CheckpointError, DownstreamError, OSError) as error:
+                reached = False
+                yield Finding(STOPS, f"downstream: the checkpoint can't be read: {error}")
+            yield from _nodes(settings, registry, checkpoint)
+            yield from _tidb_servers(etcd)
+            yield from _relay(settings, pd.cluster_id, checkpoint)
+            if reached:
+                yield from _database(settings, pd, checkpoint)
+    except (PDError, EtcdError, RegistryError) as error:
+        yield Finding(STOPS, f"upstream: {settings.upstream.pd_urls}: {error}")
+
+
+def _checkpoint(settings: Settings, found: Checkpoint | None, pd: PDClient, registry: Registry) -> Iterator[Finding]:
+    where = downstream_name(settings)
+    if found is None:
+        try:
+            yield Finding(
+                DIFFERS,
+                f"{where}: no checkpoint; landing would begin at"
+                f" {tso_text(without_checkpoint(settings, pd.cluster_id, registry.drainers, pd.tso))}",
+            )
+        except NoCheckpointError as error:
+            yield Finding(STOPS, str(error))
+        return
+    by = f"pipeline {found.owner}" if found.owner else "a Drainer"
+    yield Finding(
+        OK, f"{where}: checkpoint {tso_text(found.commit_ts)}, written by {by}, schema version {found.schema_version}"
+    )
+    if found.needs_safe_mode:
+        yield Finding(
+            DIFFERS,
+            "checkpoint: not consistent, as while a Drainer runs or after it was killed: changes after it are written"
+            " in safe mode. Stop the Drainer with binlogctl pause-drainer, and it is consistent",
+        )
+    if found.ts_map:
+        yield Finding(
+            DIFFERS,
+            "checkpoint: its ts-map, which sync-diff-inspector reads, is removed with the first change: it is true of"
+            " this checkpoint only",
+        )
+
+
+def _nodes(settings: Settings, registry: Registry, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    for drainer in other_writers(settings, registry.drainers()):
+        yield Finding(
+            STOPS,
+            f"{seen_text(drainer)}: stop it, set it offline if it is gone, or name it in [upstream] unrelated-drainers",
+        )
+    pumps = [pump for pump in registry.pumps() if pump.state != "offline"]
+    online = [pump for pump in pumps if pump.state == "online"]
+    if not pumps:
+        yield Finding(STOPS, "pumps: none is registered")
+    if len(online) == 1:
+        yield Finding(
+            DIFFERS,
+            f"pumps: only {online[0].node_id} is online: while it is replaced TiDB has none to write to, and stops;"
+            " start a second one before",
+        )
+    for pump in pumps:
+        yield from _pump(pump, checkpoint)
+
+
+def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    try:
+        found = _GC_TS.search(_get(pump.host, "/metrics").decode("utf-8", "replace"))
+    except OSError as error:
+        yield Finding(
+            DIFFERS if pump.state == "online" else STOPS,
+            f"pump {pump.node_id} at {pump.host}, {pump.state}: doesn't tell what it holds: {error}",
+        )
+        return
+    gc_ms = int(float(found[1])) if found else 0
+    if checkpoint is not None and gc_ms > checkpoint.commit_ts >> 18:
+        yield Finding(
+            STOPS,
+            f"pump {pump.node_id}: has removed what was committed before {tso_text(gc_ms << 18)}, which is after the"
+            " checkpoint: copy the downstream anew",
+        )
+    else:
+        yield Finding(OK, f"pump {pump.node_id} at {pump.host}: {pump.state}, through {pump.max_commit_ts}")
+
+
+def _tidb_servers(etcd: EtcdClient) -> Iterator[Finding]:
+    for item in etcd.range_prefix(PREFIX).items:
+        address, _, what = item.key.removeprefix(PREFIX).rpartition("/")
+        if what != "info":
+            continue
+        try:
+            port = int(json.loads(item.value)["status_port"])
+            binlog = json.loads(_get(f"{address.rpartition(':')[0]}:{port}", "/config")).get("binlog") or {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            yield Finding(
+                DIFFERS,
+                f"TiDB {address}: its settings can't be read ({error}): see yourself that [binlog] enable is true and"
+                " ignore-error false",
+            )
+            continue
+        if not binlog.get("enable"):
+            yield Finding(
+                STOPS, f"TiDB {address}: [binlog] enable is false: what is written through it is in no binlog"
+            )
+        elif binlog.get("ignore-error"):
+            yield Finding(
+                DIFFERS,
+                f"TiDB {address}: [binlog] ignore-error is true: after one failed write it goes on without binlogs, and"
+                " nothing tells what is missing",
+            )
+        else:
+            yield Finding(OK, f"TiDB {address}: writes binlogs, and stops when it can't")
+
+
+def _get(address: str, path: str) -> bytes:
+    """Raises OSError."""
+    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    except http.client.HTTPException as error:
+        raise OSError(f"{address}{path}: {error!r}") from None
+    finally:
+        connection.close()
+
+
+def _relay(settings: Settings, cluster_id: int, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    try:
+        relay = RelayLog.open(settings.relay.url)
+        first, stop = relay.first(), relay.stopped()
+    except (RelayError, OSError) as error:
+        yield Finding(STOPS, f"relay log {settings.relay.url}: {error}")
+        return
+    if first is not None and first.cluster_id != cluster_id:
+        yield Finding(
+            STOPS, f"relay log {relay.url}: is of cluster {first.cluster_id}; give each cluster one of its own"
+        )
+    elif first is not None and checkpoint is not None and first.lo > checkpoint.commit_ts:
+        yield Finding(
+            STOPS, f"relay log {relay.url}: begins at {tso_text(first.lo)}, after the checkpoint: begin a new one"
+        )
+    elif stop is not None:
+        yield Finding(STOPS, f"applying was stopped: {stop.why}")
+    else:
+        yield Finding(OK, f"relay log {relay.url}: {'empty' if first is None else f'from {tso_text(first.lo)} on'}")
+
+
+def _database(settings: Settings, pd: PDClient, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    session = MySQLSession(settings.downstream)
+    try:
+        session.connect()  # looks at the version, the variables and the rights
+        yield Finding(
+            OK, f"downstream {session.address}: {session.dialect}, its variables and the user's rights are as needed"
+        )
+        if checkpoint is not None:
+            yield from _tables(settings, pd, checkpoint, session)
+    except DownstreamError as error:
+        yield Finding(STOPS, f"downstream: {error}")
+    finally:
+        session.close()
+
+
+def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: MySQLSession) -> Iterator[Finding]:
+    try:
+        with TiKVClient(pd, tls=settings.upstream.tls()) as tikv:
+            history = SchemaHistory.from_jobs(
+                (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())), version_at(tikv, checkpoint.commit_ts)
+            )
+    except (TiKVError, HistoryError, PDError) as error:
+        yield Finding(STOPS, f"the schema at the checkpoint can't be read from TiKV: {error}")
+        return
+    wanted = [
+        t for t in history.tables.values() if t.is_base_table and settings.filters.wants_table(t.schema_name, t.name)
+    ]
+    there = {(str(schema).lower(), str(name).lower()) for schema, name in session.query(_TABLES)}
+    missing = [t for t in wanted if _place(settings, t) not in there]
+    yield Finding(OK, f"{len(wanted)} tables are replicated, by the filters and the schema at the checkpoint")
+    yield from _named(STOPS, missing, "not downstream: copy them as of the checkpoint, or leave them out with [filter]")
+    wide = [
+        t for t in wanted if any(ord(c) > 0xFFFF for c in t.full_name + "".join(column.name for column in t.columns))
+    ]
+    yield from _named(STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)")
+    present = [t for t in wanted if t not in missing]
+    for table in present:
+        if engine := session.engine_without_transactions(*_target(settings, table)):
+            yield Finding(
+                STOPS,
+                f"table {table.full_name}: in the storage engine {engine} downstream, which has no transactions: ALTER"
+                " TABLE ... ENGINE = InnoDB",
+            )
+    if checkpoint.needs_safe_mode:
+        keyless = [t for t in present if not locating_columns(t)]
+        yield from _named(
+            DIFFERS,
+            keyless,
+            "without a key: if the Drainer wrote rows of them beyond its checkpoint applying stops, and says how to"
+            " compare and repair them",
+        )
+    for table in wanted:
+        yield from _left_out(table, session)
+
+
+def _left_out(table: Table, session: MySQLSession) -> Iterator[Finding]:
+    try:
+        _, left_out = create_table(table, session.dialect)
+    except ValueError as error:
+        yield Finding(DIFFERS, f"table {table.full_name}: {error}")
+        return
+    for text in left_out:
+        yield Finding(DIFFERS, f"table {table.full_name}: {text}")
+
+
+def _target(settings: Settings, table: Table) -> tuple[str, str]:
+    goal = settings.routes.target(table.schema_name, table.name)
+    return goal.schema, goal.table
+
+
+def _place(settings: Settings, table: Table) -> tuple[str, str]:
+    schema, name = _target(settings, table)
+    return schema.lower(), name.lower()
+
+
+def _named(kind: str, tables: list[Table], what: str) -> Iterator[Finding]:
+    if tables:
+        names = sorted(table.full_name for table in tables)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield Finding(kind, f"{len(names)} tables {what}: {', '.join(names[:_SHOWN])}{more}")
+
+
+__all__ = ["DIFFERS", "OK", "STOPS", "Finding", "check"]

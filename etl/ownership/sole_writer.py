@@ -1,0 +1,193 @@
+"""Sees to it that this pipeline is the only one that writes to its downstream.
+
+Two that write to the same tables end with different rows, and none of them notices: what one replaces, the other has
+replaced already. Two things tell of another writer. The checkpoint row: every row of ours names its pipeline, so one
+that doesn't was written by somebody else. And the registry: a Drainer is `online` there before it writes its first row.
+The registry doesn't say where a Drainer writes to, so every one counts, unless the settings name it among the unrelated
+ones; other pipelines say where.
+
+What was seen while this pipeline was at work is kept beside the relay log, and only `sluice takeover` lets it go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from etl.downstream import Checkpoint
+from etl.ownership.registration import OWNER_LABEL, downstream_name, pipeline_id
+from etl.settings import Settings
+from relay import Ownership, RelayError, RelayLog, Stop
+from upstream import EtcdClient, EtcdError, NodeStatus, Registry, RegistryError
+from upstream.tso import to_datetime
+
+__all__ = ["NotSoleWriterError", "RegistryUnknownError", "SoleWriter", "other_writers", "seen_text"]
+
+log = logging.getLogger("sluice.apply")
+
+_LOOK_EVERY_S = 1.0
+_TIMEOUT_S = 3.0
+_REPORT_S = 30.0
+_WRITING = ("online", "pausing", "closing")
+
+
+class NotSoleWriterError(Exception):
+    """Somebody else writes to the downstream, or has; names who, and the ways out."""
+
+
+class RegistryUnknownError(OSError):
+    """The registry can't be asked, and going on without it isn't safe. Waiting may help."""
+
+
+def other_writers(settings: Settings, drainers: Iterable[NodeStatus]) -> list[NodeStatus]:
+    """The drainers that may be writing to the settings' downstream at this moment."""
+    own, where = pipeline_id(settings), downstream_name(settings)
+    found = []
+    for drainer in drainers:
+        label = drainer.label or {}
+        elsewhere = OWNER_LABEL in label and label.get("downstream") != where
+        unrelated = drainer.node_id == own or drainer.node_id in settings.upstream.unrelated_drainers
+        if drainer.state in _WRITING and not elsewhere and not unrelated:
+            found.append(drainer)
+    return found
+
+
+def seen_text(drainer: NodeStatus) -> str:
+    """A drainer as the registry shows it, in words."""
+    return (
+        f"drainer {drainer.node_id} at {drainer.host} is {drainer.state} in the registry (last heartbeat"
+        f" {to_datetime(drainer.update_ts):%Y-%m-%d %H:%M:%S} UTC)"
+    )
+
+
+class SoleWriter:
+    """Looks at the registry and at the relay log's stop every second, from a thread of its own, until closed."""
+
+    def __init__(self, settings: Settings, relay: RelayLog) -> None:
+        self._settings = settings
+        self._relay = relay
+        self._where = downstream_name(settings)
+        self._others: list[NodeStatus] = []
+        self._unknown = ""
+        self._stop: Stop | None = None
+        self._reported = 0.0
+        self._checkpoint = 0
+        owned = relay.ownership()
+        self._begun = owned is not None and owned.begun
+        self.pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"
+        """What this pipeline's checkpoints name as their owner."""
+        self._etcd = EtcdClient(
+            settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_TIMEOUT_S, retries=False
+        )
+        self._over = threading.Event()
+        self._look()
+        self._thread = threading.Thread(target=self._run, name="sole-writer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End looking."""
+        self._over.set()
+        self._etcd.close()
+        self._thread.join(_TIMEOUT_S)
+
+    def check(self) -> None:
+        """Raises NotSoleWriterError if somebody else may be writing, or was, and no operator has said
+        yet what to do.
+        """
+        if self._stop is not None:
+            raise NotSoleWriterError(self._stop.why)
+        if self._others:
+            other = self._others[0]
+            why = (
+                f"{seen_text(other)}, and may write to {self._where} as this pipeline does: two writers make rows"
+                " differ. If it replicates to another "
+                f'downstream, name it in sluice.toml: [upstream] unrelated-drainers = ["{other.node_id}"]. If it is'
+                " gone: `binlogctl -cmd "
+                f"update-drainer -node-id {other.node_id} -state offline`. Else stop it with `binlogctl -cmd"
+                f" pause-drainer -node-id {other.node_id}`"
+            )
+            if self._begun and other.update_ts > self._checkpoint:
+                why = (
+                    f"applying was stopped: {why}; then `sluice takeover` goes on. To leave the downstream to the"
+                    " Drainer: `sluice handover --to-drainer`"
+                )
+                self._relay.stop(Stop(why, _now_ms()))
+            raise NotSoleWriterError(why)
+
+    def at(self, commit_ts: int, wrote: bool) -> None:
+        """The checkpoint is at a TSO; `wrote`: it was this pipeline that took it there."""
+        self._checkpoint = commit_ts
+        if wrote and not self._begun:
+            owned = self._relay.own(Ownership(self.pipeline, self._where))
+            self._relay.set_ownership(replace(owned, begun=True))
+            self._begun = True
+
+    def admit(self, found: Checkpoint | None) -> None:
+        """Whether to go on from a checkpoint as it was found, None if there is no row. One that nobody of ours wrote is
+        taken over when this pipeline has written nothing yet. Raises NotSoleWriterError and RegistryUnknownError.
+        """
+        self.check()
+        owned = self._relay.ownership()
+        place = "there is no checkpoint" if found is None else f"the checkpoint is at {found.commit_ts}"
+        if owned is None:
+            if found is not None and found.owner:
+                raise NotSoleWriterError(
+                    f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is another one than"
+                    f" {self._relay.url}. Stop that pipeline; if it is this one, with a new relay log, or its place is"
+                    " to be taken: `sluice takeover`"
+                )
+            if found is not None and found.needs_safe_mode and not found.safe_until and self._unknown:
+                raise RegistryUnknownError(
+                    f"{self._where}: {place}, left there by a Drainer, and whether it still runs can't be asked:"
+                    f" {self._unknown}"
+                )
+            adopted = found.to_text() if found else None
+            self.pipeline = self._relay.own(Ownership(self.pipeline, self._where, adopted)).pipeline
+        elif owned.downstream != self._where:
+            raise NotSoleWriterError(
+                f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and sluice.toml now names"
+                f" {self._where}, where {place}. If that is a mistake, correct [downstream] or [relay] url; if it is"
+                " meant: `sluice takeover`"
+            )
+        elif found is None and owned.begun:
+            raise NotSoleWriterError(
+                f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was applied: all since the"
+                " relay log's beginning would be applied again. Bring the row back; or, if the downstream is to begin"
+                " where the relay log begins: `sluice takeover`"
+            )
+        elif found is not None and found.owner != owned.pipeline and (found.owner or found.to_text() != owned.adopted):
+            by = f"pipeline {found.owner}" if found.owner else "a Drainer"
+            raise NotSoleWriterError(
+                f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two that write to the same"
+                " downstream make rows differ. Applying has not gone on. Stop the other one, then `sluice takeover`"
+                " goes on from there"
+            )
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        with contextlib.suppress(RelayError, OSError):  # whoever reads windows says so
+            self._stop = self._relay.stopped()
+        try:
+            self._others = other_writers(self._settings, Registry(self._etcd).drainers())
+            self._unknown = ""
+        except (EtcdError, RegistryError, OSError) as error:
+            self._unknown = str(error)
+            if not self._over.is_set() and time.monotonic() - self._reported >= _REPORT_S:
+                self._reported = time.monotonic()
+                log.warning(
+                    "whether a Drainer runs can't be asked of the registry; only the checkpoint tells of another"
+                    " writer: %s",
+                    error,
+                )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

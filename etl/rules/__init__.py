@@ -1,0 +1,44 @@
+"""What goes downstream, under which names: filters, routes, and what operators decided."""
+
+from etl.rules._ddl_scope import Scoped, ScopeError, scope_ddl
+from etl.rules._digest import rules_digest
+from etl.rules._skip import skip_reason
+from etl.rules.decided import REPLACED_BY, note_late, note_used, put_into
+from etl.rules.filters import (
+    DDL_EVENTS,
+    GROUP_EVENTS,
+    OWN_SCHEMAS,
+    ROW_EVENTS,
+    EventRule,
+    Filter,
+    NameRule,
+    is_internal_table,
+)
+from etl.rules.name_pattern import PatternError, check, reads_otherwise
+from etl.rules.routes import Route, RouteError, Routes
+
+__all__ = [
+    "DDL_EVENTS",
+    "GROUP_EVENTS",
+    "OWN_SCHEMAS",
+    "REPLACED_BY",
+    "ROW_EVENTS",
+    "EventRule",
+    "Filter",
+    "NameRule",
+    "PatternError",
+    "Route",
+    "RouteError",
+    "Routes",
+    "ScopeError",
+    "Scoped",
+    "check",
+    "is_internal_table",
+    "note_late",
+    "note_used",
+    "put_into",
+    "reads_otherwise",
+    "rules_digest",
+    "scope_ddl",
+    "skip_reason",
+]

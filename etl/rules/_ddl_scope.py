@@ -1,0 +1,269 @@
+"""What of a DDL job goes downstream, and under which names: filters and routes applied to the job's description.
+
+A job may be about several tables (RENAME TABLE, DROP DATABASE, batches of CREATE TABLE): the unwanted ones are taken
+out of it. What can't be cut in half without the downstream missing rows, or keeping rows it shouldn't, is a ScopeError
+that names the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etl.formats.ddl_columns import pair_columns
+from etl.formats.ddl_partitions import plain_name
+from etl.rules._ddl_names import rename_database, rename_in_query, rename_tables
+from etl.rules.decided import REPLACED_BY
+from etl.rules.filters import Filter
+from etl.rules.routes import RouteError, Routes, Target
+from etl.steps import ChangeError
+from upstream.schema import Schema, Table
+
+DROP_SCHEMA, DROP_TABLE, TRUNCATE_TABLE, RENAME_TABLE, RECOVER_TABLE = 2, 4, 11, 14, 25
+ADD_PARTITION, DROP_PARTITION, TRUNCATE_PARTITION, EXCHANGE_PARTITION, RENAME_TABLES = 19, 20, 23, 42, 47
+_RENAMES = {RENAME_TABLE, RENAME_TABLES}
+_REMOVES_ROWS = {DROP_SCHEMA, DROP_TABLE, TRUNCATE_TABLE, DROP_PARTITION, TRUNCATE_PARTITION}
+_HAS_NO_SCHEMA = {62}  # FLASHBACK CLUSTER
+_NOT_NULL = 1
+
+
+class ScopeError(ChangeError):
+    """A DDL that leads into or out of what is replicated, or would take rows from a merged table; names rule and ways
+    out.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Scoped:
+    """`ddl`: the job as it concerns the downstream, with `before`; None if nothing is to be executed. `touches`: rows
+    that are replicated belong to a table the job changes, so what came before must go downstream first.
+    """
+
+    ddl: dict[str, Any] | None
+    touches: bool
+    warnings: tuple[str, ...] = ()
+
+
+def scope_ddl(ddl: Mapping[str, Any], before: Mapping[int, Table], filters: Filter, routes: Routes) -> Scoped:
+    """`before`: the tables the job changes as they are upstream before it. Raises ScopeError."""
+    return _Scope(ddl, before, filters, routes).result()
+
+
+class _Scope:
+    def __init__(self, ddl: Mapping[str, Any], before: Mapping[int, Table], filters: Filter, routes: Routes) -> None:
+        self._ddl = ddl
+        self._kind = int(ddl.get("type") or 0)
+        self._filters = filters
+        self._routes = routes
+        effect = ddl.get("effect") or {}
+        self._schemas = {int(i): Schema.from_json(s) if s else None for i, s in (effect.get("schemas") or {}).items()}
+        self._after = {int(i): Table.from_json(t) if t else None for i, t in (effect.get("tables") or {}).items()}
+        self._before = {i: table for i, table in before.items() if i in self._after}
+        self._warnings: list[str] = []
+        self._merged: list[str] = []
+
+    def result(self) -> Scoped:
+        schema, name, query = (str(self._ddl.get(key) or "") for key in ("schema_name", "table_name", "query"))
+        kept = [i for i in self._after if self._is_wanted(i)]
+        touches = bool(kept)
+        whole = self._filters.wants_schema(schema) if schema or self._kind not in _HAS_NO_SCHEMA else True
+        if self._schemas and not whole:
+            self._schemas = {}
+        if not self._after and not self._schemas and not (self._filters.wants_table(schema, name) if name else whole):
+            return Scoped(None, False)
+        if (self._after or self._ddl_had_schemas()) and not kept and not self._schemas:
+            return Scoped(None, False)
+        replaced = REPLACED_BY in self._ddl
+        for table_id in () if replaced else kept:
+            self._check_crossing(table_id)
+        after_names = [self._after[i] or self._before.get(i) for i in kept]
+        for one, other in {(t.schema_name, t.name) for t in after_names if t} or {(schema, name)}:
+            rule = self._filters.ignoring_rule(one, other, query)
+            if rule is not None:
+                return Scoped(None, touches)
+        kept = [i for i in kept if replaced or self._may_run(i)]
+        if touches and not kept and not self._schemas:
+            return Scoped(None, True, tuple(self._warnings))
+        return Scoped(self._document(kept, schema, name, query), True, tuple(self._warnings))
+
+    def _ddl_had_schemas(self) -> bool:
+        return bool((self._ddl.get("effect") or {}).get("schemas"))
+
+    def _is_wanted(self, table_id: int) -> bool:
+        tables = [t for t in (self._before.get(table_id), self._after[table_id]) if t is not None]
+        return any(self._filters.wants_table(t.schema_name, t.name) for t in tables)
+
+    def _check_crossing(self, table_id: int) -> None:
+        """A rename or an exchange between what is replicated and what isn't."""
+        old, new = self._before.get(table_id), self._after[table_id]
+        if self._kind == EXCHANGE_PARTITION:
+            unwanted = [
+                t
+                for t in (*self._before.values(), *self._after.values())
+                if t and not self._filters.wants_table(t.schema_name, t.name)
+            ]
+            if unwanted:
+                raise self._error(
+                    f"it exchanges rows with {unwanted[0].full_name}, which is not replicated"
+                    f" ({self._filters.reason(unwanted[0].schema_name, unwanted[0].name)})",
+                    "change the rule so that both tables are replicated or none, or",
+                )
+        if old is None or new is None:
+            return
+        wanted = [self._filters.wants_table(t.schema_name, t.name) for t in (old, new)]
+        if all(wanted):
+            return
+        if wanted[0]:
+            raise self._error(
+                f"it takes {old.full_name} out of what is replicated: for {new.full_name},"
+                f" {self._filters.reason(new.schema_name, new.name)}",
+                f"add a rule for {new.full_name} if it is to be replicated on, or",
+            )
+        raise self._error(
+            f"it makes {old.full_name}, which is not replicated ({self._filters.reason(old.schema_name, old.name)}),"
+            f" {new.full_name}, which is: its rows are not downstream",
+            f"bring the rows of {new.full_name} as of this commit_ts to the downstream by hand and",
+        )
+
+    def _may_run(self, table_id: int) -> bool:
+        """Whether the job is to be executed for a table, as far as merged targets are concerned."""
+        old, new = self._before.get(table_id), self._after[table_id]
+        targets = [self._target(t) for t in (old, new) if t is not None]
+        merged = next((t for t in targets if t.is_merged), None)
+        if merged is None:
+            return True
+        place = f"{merged.schema}.{merged.table}"
+        if self._kind in _RENAMES and old is not None and new is not None:
+            if (targets[0].schema.lower(), targets[0].table.lower()) == (
+                targets[1].schema.lower(),
+                targets[1].table.lower(),
+            ):
+                return False  # as before, only the source has another name
+            raise self._error(
+                f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several tables"
+                f" ({merged.sources}), whose rows can't be told apart",
+                "move the rows downstream by hand and",
+            )
+        if self._kind == EXCHANGE_PARTITION:
+            raise self._error(
+                f"{place} is merged from several tables ({merged.sources}): which rows to exchange can't be told",
+                "exchange the rows downstream by hand and",
+            )
+        removes = self._kind in _REMOVES_ROWS
+        if removes or self._kind == RECOVER_TABLE:
+            source = (old or new).full_name if (old or new) else place  # type: ignore[union-attr]
+            if removes and (new is None or self._kind != TRUNCATE_TABLE):
+                self._warnings.append(
+                    f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} would remove rows of"
+                    f" {source}: not executed, as {place} is merged from several tables ({merged.sources}); its rows"
+                    " stay"
+                )
+            return False
+        if old is None or new is not None:
+            self._merged.append(merged.sources)
+        return True
+
+    def _target(self, table: Table) -> Target:
+        try:
+            return self._routes.target(table.schema_name, table.name)
+        except RouteError as error:
+            raise self._error(str(error), "change the rules, or") from None
+
+    def _document(self, kept: list[int], schema: str, name: str, query: str) -> dict[str, Any]:
+        before = {str(i): self._routed(self._before[i]).to_json() for i in kept if i in self._before}
+        after = {
+            str(i): self._routed(self._with_what_others_need(table)).to_json() if (table := self._after[i]) else None
+            for i in kept
+        }
+        document = dict(self._ddl) | {
+            "effect": {
+                "schemas": {str(i): s and self._routed_schema(s).to_json() for i, s in self._schemas.items()},
+                "tables": after,
+            },
+            "before": before,
+        }
+        if self._merged:
+            document["merged"] = self._merged[0]
+        if self._kind == DROP_SCHEMA and not (
+            self._filters.wants_whole_schema(schema) and not self._routes.concerns_schema(schema)
+        ):
+            document["only_if_empty"] = True
+        if not self._routes.rules:
+            return document
+        document["schema_name"] = self._routes.target_schema(schema)
+        if name:
+            document |= {"schema_name": self._name(schema, name)[0], "table_name": self._name(schema, name)[1]}
+        if self._ddl_had_schemas():
+            document["query"] = rename_database(query, self._routes.target_schema(schema))
+        else:
+            document["query"] = rename_tables(query, schema, self._name)
+        routed = {
+            i: t["schema_name"]
+            for i, t in after.items()
+            if t and (was := self._after[int(i)]) is not None and t["schema_name"] != was.schema_name
+        }
+        made = set(routed.values()) - {str(t["schema_name"]) for t in before.values()}
+        if made:
+            document["needs_schemas"] = sorted(made)
+        return document
+
+    def _with_what_others_need(self, table: Table) -> Table:
+        """Columns that one source of a merged table drops, the others may still have: there they stay,
+        and may be NULL.
+        """
+        old = self._before.get(table.id)
+        if not self._merged or old is None:
+            return table
+        pairs = pair_columns(old, table, self._ddl)
+        kept = {column.id for column in pairs.values()}
+        dropped = [c for c in old.columns if c.public and not c.hidden and not c.generated and c.id not in kept]
+        if not dropped:
+            return table
+        names = ", ".join(column.name for column in dropped)
+        self._warnings.append(
+            f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} drops {names} of"
+            f" {old.full_name}: the columns stay, as other tables are merged with it ({self._merged[0]}); once all of"
+            " them are without, drop the columns downstream by hand"
+        )
+        stay = tuple(
+            replace(c, offset=len(table.columns) + n, flag=c.flag & ~_NOT_NULL, default=None, default_is_expr=False)
+            for n, c in enumerate(dropped)
+        )
+        return replace(table, columns=(*table.columns, *stay))
+
+    def _routed(self, table: Table) -> Table:
+        target = self._target(table)
+        return replace(
+            table, schema_name=target.schema, name=target.table, view=self._routed_view(table),
+            foreign_keys=tuple(self._routed_key(table, key) for key in table.foreign_keys),
+        )  # fmt: skip
+
+    def _routed_view(self, table: Table) -> dict[str, Any] | None:
+        if not table.view or not self._routes.rules:
+            return table.view
+        return {**table.view, "view_select": rename_in_query(str(table.view["view_select"]), self._name)}
+
+    def _routed_key(self, table: Table, key: dict[str, Any]) -> dict[str, Any]:
+        if not self._routes.rules:
+            return key
+        schema, name = self._name(plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"]))
+        return {**key, "ref_schema": schema, "ref_table": name}
+
+    def _routed_schema(self, schema: Schema) -> Schema:
+        return replace(schema, name=self._routes.target_schema(schema.name))
+
+    def _name(self, schema: str, table: str) -> tuple[str, str]:
+        try:
+            target = self._routes.target(schema, table)
+        except RouteError:
+            return schema, table
+        return target.schema, target.table
+
+    def _error(self, what: str, way: str) -> ScopeError:
+        ts = self._ddl.get("commit_ts")
+        return ScopeError(
+            f"DDL job {self._ddl.get('job_id')} at commit_ts {ts}: {what}. Statement:"
+            f" {str(self._ddl.get('query'))[:1000]} Way out: {way} leave the statement out: `sluice ddl skip {ts}`, or"
+            f" {ts} in [filter] ignore-txn-commit-ts"
+        )

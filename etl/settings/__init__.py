@@ -1,0 +1,32 @@
+"""The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today."""
+
+from etl.settings.drainer_toml import read_drainer
+from etl.settings.sinks import File, Kafka
+from etl.settings.sluice_toml import (
+    CONFIG_VARIABLE,
+    MODES,
+    Apply,
+    Downstream,
+    Settings,
+    SettingsError,
+    Upstream,
+    Window,
+    load_settings,
+    parse_settings,
+)
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "MODES",
+    "Apply",
+    "Downstream",
+    "File",
+    "Kafka",
+    "Settings",
+    "SettingsError",
+    "Upstream",
+    "Window",
+    "load_settings",
+    "parse_settings",
+    "read_drainer",
+]

@@ -1,0 +1,238 @@
+"""Filters and routes as they are written in sluice.toml, and in drainer.toml under the same names.
+
+    [filter]                                            # drainer.toml: [syncer]
+    replicate-do-db = ["shop", "~^log_"]
+    replicate-do-table = [{ db-name = "shop", tbl-name = "order_*" }]
+    ignore-db = ["test"]                                # drainer.toml: ignore-schemas = "test,..."
+    ignore-table = [{ db-name = "shop", tbl-name = "~_tmp$" }]
+    ignore-txn-commit-ts = [470614793860415502]
+
+    [filter.binlog-filter-rule.no-deletes]
+    ignore-event = ["delete", "drop table"]
+    ignore-sql = ["^ALTER TABLE .* ADD COLUMN"]
+    [[filter.table-migrate-rule]]
+    source = { schema = "shop", table = "log_*" }
+    binlog-filter-rule = ["no-deletes"]
+
+    [[route]]
+    schema-pattern = "shard_*"
+    table-pattern = "order"
+    target-schema = "shop"
+    target-table = "order"
+
+Rules in a list are counted from 1 in messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from etl.rules import (
+    DDL_EVENTS,
+    GROUP_EVENTS,
+    OWN_SCHEMAS,
+    ROW_EVENTS,
+    EventRule,
+    Filter,
+    NameRule,
+    PatternError,
+    Route,
+    Routes,
+    check,
+)
+from upstream.history import SYSTEM_SCHEMAS
+
+FILTER_KEYS = (
+    "replicate-do-db",
+    "replicate-do-table",
+    "ignore-db",
+    "ignore-schemas",
+    "ignore-table",
+    "ignore-txn-commit-ts",
+    "binlog-filter-rule",
+    "table-migrate-rule",
+    "case-sensitive",
+)
+_EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
+_ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
+_LONGEST_NAME = 64
+
+
+class RuleError(ValueError):
+    """A rule that can't be understood; names section, key, the rule's number and its text."""
+
+
+def parse_filter(
+    raw: Mapping[str, Any], own_schemas: Sequence[str] = (), section: str = "filter"
+) -> tuple[Filter, frozenset[int]]:
+    """The filter and the commit timestamps to be ignored. `own_schemas`: what else is never replicated. Raises
+    RuleError.
+    """
+    for key in raw:
+        if key not in FILTER_KEYS:
+            raise RuleError(f"unknown key [{section}] {key}; known are {', '.join(FILTER_KEYS)}")
+    schemas = [part.strip() for part in _typed(section, raw, "ignore-schemas", str, "").split(",")]
+    ignored = [_pattern(f"[{section}] ignore-schemas[{n}]", text) for n, text in enumerate(schemas, 1) if text]
+    _typed(section, raw, "case-sensitive", bool, False)
+    return Filter(
+        do_schemas=_patterns(section, raw, "replicate-do-db"),
+        do_tables=_name_rules(section, raw, "replicate-do-table"),
+        ignored_schemas=(*_patterns(section, raw, "ignore-db"), *ignored),
+        ignored_tables=_name_rules(section, raw, "ignore-table"),
+        events=_event_rules(section, raw),
+        own_schemas=OWN_SCHEMAS | {name.lower() for name in own_schemas},
+    ), _timestamps(section, raw)
+
+
+def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
+    """The rules of ``[[route]]``. Raises RuleError."""
+    if not isinstance(raw, list) or not all(isinstance(rule, dict) for rule in raw):
+        raise RuleError("route must be written as [[route]], once a rule")
+    rules = []
+    for number, rule in enumerate(raw, 1):
+        where = f"[[route]] {number}"
+        for key, value in rule.items():
+            if key not in _ROUTE_KEYS:
+                raise RuleError(f"{where}: unknown key {key}; known are {', '.join(_ROUTE_KEYS)}")
+            if not isinstance(value, str) or not value:
+                raise RuleError(f"{where} {key} = {value!r}: a text expected")
+        for key in ("schema-pattern", "target-schema"):
+            if key not in rule:
+                raise RuleError(f"{where}: {key} is missing")
+        if "target-table" in rule and "table-pattern" not in rule:
+            raise RuleError(
+                f"{where} target-table = {rule['target-table']!r}: without table-pattern it would take every table of a"
+                " database there"
+            )
+        for key in ("schema-pattern", "table-pattern"):
+            if key in rule:
+                _pattern(f"{where} {key}", rule[key])
+        for key in ("target-schema", "target-table"):
+            name = rule.get(key, "")
+            if len(name) > _LONGEST_NAME or name != name.rstrip() or "\0" in name:
+                raise RuleError(f"{where} {key} = {name!r}: no name for a {key.partition('-')[2]}")
+        if rule["target-schema"].lower() in SYSTEM_SCHEMAS | OWN_SCHEMAS | {name.lower() for name in own_schemas}:
+            raise RuleError(f"{where} target-schema = {rule['target-schema']!r}: belongs to the server or to Sluice")
+        schema, table, target_schema, target_table = (str(rule.get(key, "")) for key in _ROUTE_KEYS)
+        source = ".".join(repr(part) for part in (schema, table) if part)
+        target = ".".join(part for part in (target_schema, target_table) if part)
+        rules.append(Route(schema, table, target_schema, target_table, f"{where} ({source} to {target})"))
+    return Routes(tuple(rules))
+
+
+def _typed(section: str, raw: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = raw.get(key, default)
+    if type(value) is not kind:
+        raise RuleError(f"[{section}] {key} = {value!r}: {kind.__name__} expected")
+    return value
+
+
+def _list(section: str, raw: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
+    values = _typed(section, raw, key, list, [])
+    for number, value in enumerate(values, 1):
+        if type(value) is not kind:
+            raise RuleError(f"[{section}] {key}[{number}] = {value!r}: {what} expected")
+    return list(values)
+
+
+def _pattern(where: str, text: object) -> str:
+    if not isinstance(text, str):
+        raise RuleError(f"{where} = {text!r}: a name or pattern expected")
+    try:
+        check(text)
+    except PatternError as error:
+        raise RuleError(f"{where} = {text!r}: {error}") from None
+    return text
+
+
+def _patterns(section: str, raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(
+        _pattern(f"[{section}] {key}[{n}]", text)
+        for n, text in enumerate(_list(section, raw, key, str, "a name or pattern"), 1)
+    )
+
+
+def _name_rules(section: str, raw: Mapping[str, Any], key: str) -> tuple[NameRule, ...]:
+    rules = []
+    for number, rule in enumerate(_list(section, raw, key, dict, '{ db-name = "...", tbl-name = "..." }'), 1):
+        where = f"[{section}] {key}[{number}]"
+        rules.append(_name_rule(where, rule, "db-name", "tbl-name"))
+    return tuple(rules)
+
+
+def _name_rule(where: str, rule: Mapping[str, Any], schema: str, table: str) -> NameRule:
+    for part in rule:
+        if part not in (schema, table):
+            raise RuleError(f"{where}: unknown key {part}; known are {schema}, {table}")
+    for part in (schema, table):
+        if part not in rule:
+            raise RuleError(f"{where}: {part} is missing")
+        _pattern(f"{where} {part}", rule[part])
+    return NameRule(rule[schema], rule[table], f"{where} ({schema} {rule[schema]!r}, {table} {rule[table]!r})")
+
+
+def _timestamps(section: str, raw: Mapping[str, Any]) -> frozenset[int]:
+    return frozenset(_list(section, raw, "ignore-txn-commit-ts", int, "a commit timestamp (TSO)"))
+
+
+def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
+    kinds = {}
+    for name, rule in _typed(section, raw, "binlog-filter-rule", dict, {}).items():
+        where = f"[{section}.binlog-filter-rule.{name}]"
+        if not isinstance(rule, dict):
+            raise RuleError(f"{where} must be a table")
+        for key in rule:
+            if key not in ("ignore-event", "ignore-sql"):
+                raise RuleError(f"{where}: unknown key {key}; known are ignore-event, ignore-sql")
+        kinds[name] = _checked(where, rule, "ignore-event", _event), _checked(where, rule, "ignore-sql", _expression)
+    rules: list[EventRule] = []
+    for number, rule in enumerate(_list(section, raw, "table-migrate-rule", dict, "a table"), 1):
+        where = f"[[{section}.table-migrate-rule]] {number}"
+        for key in rule:
+            if key not in ("source", "binlog-filter-rule", "target"):
+                raise RuleError(f"{where}: unknown key {key}; known are source, binlog-filter-rule")
+        if not isinstance(rule.get("source"), dict):
+            raise RuleError(f'{where}: source = {{ schema = "...", table = "..." }} is missing')
+        names = _name_rule(f"{where} source", rule["source"], "schema", "table")
+        for name in _checked(where, rule, "binlog-filter-rule", lambda _, text: text):
+            if name not in kinds:
+                raise RuleError(
+                    f"{where}: there is no binlog-filter-rule {name!r}; there are {', '.join(kinds) or 'none'}"
+                )
+            events, statements = kinds[name]
+            label = NameRule(
+                names.schema, names.table, f"[{section}.binlog-filter-rule.{name}] for {names.schema}.{names.table}"
+            )
+            rules.append(EventRule(label, frozenset(events), tuple(statements)))
+    return tuple(rules)
+
+
+def _checked(where: str, rule: Mapping[str, Any], key: str, take: Callable[[str, str], str]) -> list[str]:
+    values = rule.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RuleError(f"{where} {key} = {values!r}: a list of texts expected")
+    return [take(f"{where} {key}[{n}]", value) for n, value in enumerate(values, 1)]
+
+
+def is_event(text: str) -> bool:
+    """Whether the event filter knows an event by this name."""
+    return " ".join(text.lower().split()) in _EVENTS
+
+
+def _event(where: str, text: str) -> str:
+    event = " ".join(text.lower().split())
+    if not is_event(text):
+        raise RuleError(
+            f"{where} = {text!r}: no such event; there are {', '.join(_EVENTS)}. For anything finer use ignore-sql"
+        )
+    return event
+
+
+def _expression(where: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise RuleError(f"{where} = {text!r}: {error.msg} at position {error.pos}") from None
+    return text

@@ -1,0 +1,127 @@
+"""Settings of the sinks that aren't databases: sections ``[file]`` and ``[kafka]``."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etl.formats.time_zone import find_zone
+
+_SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
+_OURS = {
+    "bootstrap.servers",
+    "client.id",
+    "transactional.id",
+    "enable.idempotence",
+    "acks",
+    "request.required.acks",
+    "isolation.level",
+    "message.max.bytes",
+    "group.id",
+    "enable.auto.commit",
+}
+_MAX_MESSAGE_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Binlog files in the original Drainer's format."""
+
+    dir: str = ""
+    """The folder they go to, on a disk of the machine that applies."""
+    savepoint: str = ""
+    """The file with the checkpoint; ``savepoint`` in `dir` by default."""
+    max_file_bytes: int = 512 * 2**20
+    """A file ends with the record that reaches this size."""
+    compression: str = ""
+    """``gzip``: finished files are compressed, as ``<name>.gz``."""
+    retention_days: int = 0
+    """Finished files are removed after so many days; 0: never."""
+    time_zone: str = "UTC"
+    """In which TIMESTAMPs are written; the original used the Drainer's own."""
+
+    def check(self) -> None:
+        """Raises ValueError that names the key."""
+        if not self.dir:
+            raise ValueError("[file] dir is missing")
+        if self.compression not in ("", "gzip"):
+            raise ValueError(f"[file] compression = {self.compression!r}: must be 'gzip' or ''")
+        if self.retention_days < 0:
+            raise ValueError(f"[file] retention-days = {self.retention_days}: must not be below 0")
+        _check_zone("file", self.time_zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A Kafka topic, one message a transaction."""
+
+    brokers: str = ""
+    """``host:port``, comma separated."""
+    topic: str = ""
+    """``<cluster id>_obinlog`` by default; everything goes to partition 0."""
+    savepoint: str = ""
+    """The file with the checkpoint. What is in the topic counts; the file remembers how far an idle upstream was
+    followed.
+    """
+    client_id: str = "tidb_binlog"
+    max_message_bytes: int = _MAX_MESSAGE_BYTES
+    """The largest transaction that is sent; topic and brokers must allow it (max.message.bytes)."""
+    time_zone: str = "UTC"
+    """In which TIMESTAMPs are written; the original used the Drainer's own."""
+    timeout_s: int = 60
+    """How long brokers may take to answer before the connection is made anew."""
+    client: dict[str, str | int | bool] = field(default_factory=dict)
+    """Further options of librdkafka by their names, as in ``"security.protocol" = "SASL_SSL"``."""
+    client_env: dict[str, str | int | bool] = field(default_factory=dict)
+    """Options whose values are secrets: the names of the environment variables that hold them."""
+    client_file: dict[str, str | int | bool] = field(default_factory=dict)
+    """Options whose values are secrets: the files whose first lines they are."""
+
+    def check(self) -> None:
+        """Raises ValueError that names the key."""
+        for key in ("brokers", "savepoint"):
+            if not getattr(self, key):
+                raise ValueError(f"[kafka] {key} is missing")
+        if self.max_message_bytes > _MAX_MESSAGE_BYTES:
+            raise ValueError(
+                f"[kafka] max-message-bytes = {self.max_message_bytes}: the client takes {_MAX_MESSAGE_BYTES} at most"
+            )
+        for section in ("client", "client-env", "client-file"):
+            for key in getattr(self, section.replace("-", "_")):
+                if key in _OURS:
+                    raise ValueError(
+                        f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or [kafka] has a key'
+                        " for it"
+                    )
+                if section == "client" and _SECRET.search(key):
+                    raise ValueError(
+                        f'[kafka.client] "{key}" looks like a secret: name the environment variable that holds it in'
+                        " [kafka.client-env], or the file in [kafka.client-file]"
+                    )
+        _check_zone("kafka", self.time_zone)
+
+    def options(self) -> dict[str, str | int | bool]:
+        """All further options of librdkafka, secrets too. Raises ValueError when a secret isn't where
+        the settings say.
+        """
+        found = dict(self.client)
+        for key, variable in self.client_env.items():
+            try:
+                found[key] = os.environ[str(variable)]
+            except KeyError:
+                raise ValueError(f'[kafka.client-env] "{key}": the environment has no variable {variable}') from None
+        for key, path in self.client_file.items():
+            try:
+                found[key] = Path(str(path)).read_text(encoding="utf-8").splitlines()[0]
+            except (OSError, IndexError) as error:
+                raise ValueError(f'[kafka.client-file] "{key}": {path}: {error}') from None
+        return found
+
+
+def _check_zone(section: str, name: str) -> None:
+    try:
+        find_zone(name)
+    except ValueError as error:
+        raise ValueError(f"[{section}] time-zone: {error}") from None

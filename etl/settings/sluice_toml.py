@@ -1,0 +1,399 @@
+"""The pipeline's settings: one TOML file, typed, with errors that name the key.
+
+The file is named by the environment variable ``SLUICE_CONFIG``. Keys are written with hyphens, as in TiDB Binlog's own
+files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs (``[downstream]
+host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default. Passwords are never written in it: they
+come from the environment, a file or an Airflow connection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import ssl
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etl.rules import Filter, Routes
+from etl.settings.drainer_toml import DrainerSettingsError, drainer_password, read_drainer
+from etl.settings.rules import RuleError, parse_filter, parse_routes
+from etl.settings.sinks import File, Kafka
+
+if TYPE_CHECKING:
+    from upstream import TLS
+
+CONFIG_VARIABLE = "SLUICE_CONFIG"
+log = logging.getLogger("sluice")
+
+
+MODES = ("atomic", "parallel")
+"""How changes may be applied, see `Apply`."""
+_SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret)$", re.IGNORECASE)
+
+
+class SettingsError(ValueError):
+    """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The TiDB cluster."""
+
+    pd_urls: str
+    """PD's client URLs, comma separated; etcd is served there too."""
+    initial_commit_ts: int = -1
+    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now.
+    """
+    ssl_ca: str = ""
+    """File with the certificates of the authorities behind PD's, TiKV's and the pumps' certificates; without it nothing
+    uses TLS.
+    """
+    ssl_cert: str = ""
+    """File with the certificate that this client shows, if they want one."""
+    ssl_key: str = ""
+    node_id: str = ""
+    """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
+    new_collations: str = "auto"
+    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new collations, so all
+    text compares byte for byte; ``auto``: as `mysql.tidb` says.
+    """
+    unrelated_drainers: list[str] = field(default_factory=list)
+    """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this
+    pipeline.
+    """
+
+    def __post_init__(self) -> None:
+        if self.new_collations not in ("auto", "true", "false"):
+            raise SettingsError(
+                f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false" are possible'
+            )
+
+    def tls(self) -> TLS | None:
+        """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on
+        Spark's workers too they must be under these paths. Raises SettingsError.
+        """
+        from upstream import TLS
+
+        try:
+            return TLS.from_settings(self.ssl_ca, self.ssl_cert, self.ssl_key)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"[upstream] ssl-ca, ssl-cert, ssl-key: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The relay log."""
+
+    url: str
+    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``,
+    without credentials.
+    """
+    keep: str = ""
+    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
+    ever.
+    """
+
+    @property
+    def keep_ms(self) -> int:
+        """`keep` in ms, 0 for ever. Raises ValueError."""
+        from relay.retention import keep_ms
+
+        return keep_ms(self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """The Spark Connect server."""
+
+    remote: str = "sc://127.0.0.1:15002"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much one landed window may hold."""
+
+    max_transactions: int = 5_000
+    max_bytes: int = 16 * 2**20
+    """Payload bytes of the transactions inside; a single larger transaction is a window of its own."""
+    idle_interval_ms: int = 3_000
+    """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
+    poll_interval_ms: int = 20
+    """How long to wait before asking the pumps again when there was nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """How landed windows go downstream."""
+
+    mode: str = "atomic"
+    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``: several sessions side by
+    side.
+    """
+    worker_count: int = 4
+    """How many sessions write in mode ``parallel``."""
+    max_rows: int = 25_000
+    """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
+    max_bytes: int = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """What is written to, and the database if it is one."""
+
+    host: str = ""
+    port: int = 3306
+    user: str = "root"
+    password_env: str = ""
+    """Name of the environment variable that holds the password."""
+    password_file: str = ""
+    """File whose first line is the password."""
+    password_connection: str = ""
+    """Airflow connection whose password is used."""
+    password_drainer_config: str = ""
+    """drainer.toml whose password is used."""
+    ssl_ca: str = ""
+    """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS.
+    """
+    ssl_cert: str = ""
+    """File with this client's certificate, for a server that wants one."""
+    ssl_key: str = ""
+    ssl_verify_identity: bool = True
+    """Whether the server's certificate must be for `host`."""
+    checkpoint_schema: str = "tidb_binlog"
+    checkpoint_table: str = "checkpoint"
+    connect_timeout_s: int = 10
+    read_timeout_s: int = 300
+    type: str = "mysql"
+    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka`` (see ``[kafka]``).
+    """
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't
+        certificates.
+        """
+        if not (self.ssl_ca or self.ssl_cert or self.ssl_key):
+            return None
+        if not self.ssl_ca or bool(self.ssl_cert) != bool(self.ssl_key):
+            raise SettingsError("[downstream] TLS needs ssl-ca; a client certificate needs both ssl-cert and ssl-key")
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_ca)
+            if self.ssl_cert:
+                context.load_cert_chain(self.ssl_cert, self.ssl_key)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(
+                f"[downstream] ssl-ca {self.ssl_ca}, ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}"
+            ) from None
+        context.check_hostname = self.ssl_verify_identity
+        return context
+
+    def password(self) -> str:
+        """The password from where the settings say it is, or the empty string. Raises SettingsError if
+        it isn't there.
+        """
+        if self.password_env:
+            try:
+                return os.environ[self.password_env]
+            except KeyError:
+                raise SettingsError(
+                    f"[downstream] password-env: the environment has no variable {self.password_env}"
+                ) from None
+        if self.password_file:
+            try:
+                return Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
+            except (OSError, IndexError, UnicodeDecodeError) as error:
+                said = (
+                    error.strerror
+                    if isinstance(error, OSError)
+                    else "it holds no line"
+                    if isinstance(error, IndexError)
+                    else "it is not UTF-8"
+                )
+                raise SettingsError(f"[downstream] password-file {self.password_file}: {said}") from None
+        if self.password_connection:
+            from airflow.sdk import Connection
+
+            try:
+                return Connection.get(self.password_connection).password or ""
+            except Exception as error:  # Airflow's own: not found, or no way to ask for it
+                raise SettingsError(
+                    f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}"
+                ) from None
+        if self.password_drainer_config:
+            try:
+                return drainer_password(self.password_drainer_config)
+            except DrainerSettingsError as error:
+                raise SettingsError(f"[downstream] password-drainer-config: {error}") from None
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All sections of ``sluice.toml``."""
+
+    upstream: Upstream
+    relay: Relay
+    downstream: Downstream
+    spark: Spark = field(default_factory=Spark)
+    window: Window = field(default_factory=Window)
+    apply: Apply = field(default_factory=Apply)
+    file: File = field(default_factory=File)
+    kafka: Kafka = field(default_factory=Kafka)
+    filters: Filter = field(default_factory=Filter)
+    """Section ``[filter]``, see `etl.settings.rules`."""
+    routes: Routes = field(default_factory=Routes)
+    """Sections ``[[route]]``."""
+    ignored_ts: frozenset[int] = frozenset()
+    """``[filter] ignore-txn-commit-ts``."""
+
+    @property
+    def time_zone(self) -> str:
+        """In which TIMESTAMPs are written where the downstream can't tell."""
+        return {"file": self.file.time_zone, "kafka": self.kafka.time_zone}.get(self.downstream.type, "UTC")
+
+
+_POSITIVE = {
+    "max_transactions",
+    "max_bytes",
+    "idle_interval_ms",
+    "poll_interval_ms",
+    "max_rows",
+    "worker_count",
+    "connect_timeout_s",
+    "read_timeout_s",
+    "max_file_bytes",
+    "max_message_bytes",
+    "timeout_s",
+}
+_RULES = {"filter", "route"}
+_DERIVED = ("filters", "routes", "ignored_ts")
+
+
+def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
+    """Read the settings file at `path`, or the one that ``SLUICE_CONFIG`` names. Raises SettingsError."""
+    name = os.fspath(path) if path is not None else os.environ.get(CONFIG_VARIABLE, "")
+    if not name:
+        raise SettingsError(f"no settings: pass a file or set {CONFIG_VARIABLE} to one")
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{name}: {error}") from None
+    return parse_settings(_with_drainer(name, document), name)
+
+
+def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:
+    """The document, with what the drainer.toml it names says beside it."""
+    path = document.pop("drainer-config", None)
+    if path is None:
+        return document
+    if not isinstance(path, str) or not path:
+        raise SettingsError(f"{name}: drainer-config = {path!r}: a path expected")
+    try:
+        drainer = read_drainer(Path(name).parent / path)
+    except DrainerSettingsError as error:
+        raise SettingsError(f"{name}: drainer-config: {error}") from None
+    for warning in drainer.warnings:
+        log.warning("%s", warning)
+    merged: dict[str, object] = dict(drainer.document)
+    for section, raw in document.items():
+        there = drainer.document.get(section)
+        merged[section] = there | raw if isinstance(there, dict) and isinstance(raw, dict) else raw
+    return merged
+
+
+def parse_settings(document: Mapping[str, object], name: str = "settings") -> Settings:
+    """Check a parsed settings document and give it its types; `name` is used in errors. Raises SettingsError."""
+    sections: dict[str, object] = {}
+    hints = typing.get_type_hints(Settings)
+    for derived in _DERIVED:
+        del hints[derived]
+    for key in document:
+        if key not in hints and key not in _RULES:
+            there = ", ".join([*(f"[{known}]" for known in hints), "[filter]", "[[route]]"])
+            raise SettingsError(f"{name}: unknown section [{key}]; there are {there}")
+    for section, kind in hints.items():
+        raw = document.get(section, {})
+        if not isinstance(raw, Mapping):
+            raise SettingsError(f"{name}: [{section}] must be a table")
+        sections[section] = _section(name, section, kind, raw)
+    settings = Settings(**sections, **_rules(name, document, typing.cast(Downstream, sections["downstream"])))  # type: ignore[arg-type]
+    if settings.apply.mode not in MODES:
+        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
+    from relay import RelayError, refuse_credentials
+
+    try:
+        refuse_credentials(settings.relay.url)
+    except RelayError as error:
+        raise SettingsError(f"{name}: [relay] url: {error}") from None
+    try:
+        settings.relay.keep_ms  # noqa: B018
+    except ValueError as error:
+        raise SettingsError(f"{name}: [relay] keep = {error}") from None
+    _check_downstream(name, settings)
+    return settings
+
+
+def _rules(name: str, document: Mapping[str, object], downstream: Downstream) -> dict[str, object]:
+    raw = document.get("filter", {})
+    if not isinstance(raw, Mapping):
+        raise SettingsError(f"{name}: [filter] must be a table")
+    own = (downstream.checkpoint_schema,)
+    try:
+        filters, ignored_ts = parse_filter(raw, own)
+        return {"filters": filters, "ignored_ts": ignored_ts, "routes": parse_routes(document.get("route", []), own)}
+    except RuleError as error:
+        raise SettingsError(f"{name}: {error}") from None
+
+
+def _check_downstream(name: str, settings: Settings) -> None:
+    match settings.downstream.type:
+        case "mysql":
+            if not settings.downstream.host:
+                raise SettingsError(f"{name}: [downstream] host is missing")
+        case "file" | "kafka" as kind:
+            try:
+                (settings.file if kind == "file" else settings.kafka).check()
+            except ValueError as error:
+                raise SettingsError(f"{name}: {error}") from None
+        case kind:
+            raise SettingsError(f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'")
+
+
+def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> object:
+    hints = typing.get_type_hints(kind)
+    values: dict[str, object] = {}
+    for key, value in raw.items():
+        attribute = key.replace("-", "_")
+        if attribute not in hints and _SECRET.search(key):
+            raise SettingsError(
+                f"{name}: [{section}] {key}: passwords are not written into this file; say where it is with"
+                " password-env (an environment variable), password-file (a file's first line) or password-connection"
+                " (an Airflow connection) in [downstream]"
+            )
+        if attribute not in hints or "_" in key:
+            known = ", ".join(hint.replace("_", "-") for hint in hints)
+            raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
+        wanted = typing.get_origin(hints[attribute]) or hints[attribute]
+        if type(value) is not wanted:
+            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected")
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
+        for option, scalar in value.items() if isinstance(value, dict) else ():
+            if not isinstance(scalar, str | int | bool):
+                raise SettingsError(
+                    f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected"
+                )
+        if attribute in _POSITIVE and typing.cast(int, value) <= 0:
+            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
+        values[attribute] = value
+    for entry in dataclasses.fields(kind):
+        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+        if required and entry.name not in values:
+            raise SettingsError(f"{name}: [{section}] {entry.name.replace('_', '-')} is missing")
+    return kind(**values)

@@ -1,0 +1,403 @@
+"""The changes of one table in one segment, reduced and as SQL."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.formats.deletes import deletes_by_key, head
+from etl.formats.load_data import format_load
+from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
+from etl.shapes.identity import identity, locating_columns
+from etl.shapes.net_effect import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    BrokenHistoryError,
+    NetEffect,
+    key_codes,
+    multiset_effect,
+    net_effect,
+    unchanged,
+)
+from etl.shapes.segment import Segment, Timings
+from etl.steps import ChangeError, Step
+from upstream.codec.row import column_ids
+from upstream.rows import decode_deletes, decode_inserts, decode_updates
+from upstream.schema import STATE_PUBLIC, Column, Table
+
+_PORTION_ROWS = 65_536
+_PORTION_BYTES = 64 * 2**20
+_NO_ROWS = np.zeros(0, np.int64)
+
+Images = dict[str, pa.Array]
+
+
+class TableChanges:
+    """The net effect of a table's changes, given in order.
+
+    `old` holds the old images of the updates and deletes by column name, `new` the new images of the inserts and
+    updates, each in the order of the changes.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        kinds: np.ndarray,
+        rows: pa.LargeBinaryArray,
+        commit_ts: np.ndarray,
+        timings: Timings,
+        safe: bool = False,
+        partial: bool = False,
+        source: str = "",
+        taken_back: pa.Table | None = None,
+        replayed: bool = False,
+    ) -> None:
+        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`,
+        `source`, `taken_back` and `replayed`: see Segment. Raises ChangeError and the row codec's errors.
+        """
+        self.table = table
+        self.source = source
+        self._partial = partial or taken_back is not None
+        self._lenient_loads = safe or partial
+        self._safe = safe or replayed or (self._partial and self.is_locatable)
+        both = (
+            commit_ts
+            if taken_back is None
+            else np.sort(np.concatenate((commit_ts, taken_back["commit_ts"].to_numpy())))
+        )
+        self.first_ts, self.last_ts = int(both[0]), int(both[-1])
+        self.changes = len(kinds)
+        self._timings = timings
+        if not self.is_locatable:
+            self._kinds, self._rows, self._old_changes = kinds, rows, np.flatnonzero(kinds != INSERT)
+        started = time.perf_counter()
+        self.old, self.new = _decode(table, kinds, rows)
+        if taken_back is not None:
+            kinds = self._take_back(kinds, taken_back)
+        decoded = time.perf_counter()
+        self._reduce(kinds, commit_ts)
+        timings.decode += decoded - started
+        timings.reduce += time.perf_counter() - decoded
+
+    def _take_back(self, kinds: np.ndarray, changes: pa.Table) -> np.ndarray:
+        """Put the opposite of `changes`, the last one first, before all others: what nobody changed besides is as it
+        was.
+        """
+        undone = changes["kind"].to_numpy()[::-1]
+        new, old = _decode(self.table, undone[::-1], changes["row"].combine_chunks())
+        for images, opposite in ((self.old, old), (self.new, new)):
+            for name in [name for name in images if name in opposite]:
+                backwards = pa.array(np.arange(len(opposite[name]))[::-1])
+                images[name] = pa.concat_arrays([opposite[name].take(backwards).cast(images[name].type), images[name]])
+        swapped = np.select([undone == INSERT, undone == DELETE], [DELETE, INSERT], UPDATE).astype(kinds.dtype)
+        return np.concatenate((swapped, kinds))
+
+    def _reduce(self, kinds: np.ndarray, commit_ts: np.ndarray) -> None:
+        table, old, new = self.table, self.old, self.new
+        names = identity(table)
+        effect = self._effect_by(names, kinds, commit_ts) if names else self._effect_by_values()
+        if self._safe and self.is_locatable:
+            # Whatever images of them are downstream, the rows go, and come back as they are in the end.
+            self._remove, self._replace = _NO_ROWS, _NO_ROWS
+            self._write = np.concatenate((effect.new_only, effect.kept_new))
+            return
+        # As they are downstream: a REPLACE that changes nothing there isn't counted by the server.
+        before, after = ([_as_written(images[c.name], c) for c in table.stored_columns] for images in (old, new))
+        same = unchanged(before, after, effect.kept_old, effect.kept_new)
+        kept_old, kept_new = effect.kept_old[~same], effect.kept_new[~same]
+        # REPLACE may take a row's place only if it holds on to every unique value, else it could remove another row.
+        in_place = self._in_place(kept_old, kept_new)
+        self._remove = np.concatenate((effect.gone_old, kept_old[~in_place]))
+        self._write = np.concatenate((effect.new_only, kept_new[~in_place]))
+        self._replace = kept_new[in_place]
+
+    def _effect_by(self, names: Sequence[str], kinds: np.ndarray, commit_ts: np.ndarray) -> NetEffect:
+        columns = {column.name: column for column in self.table.stored_columns}
+        old, new = ([comparable(images[name], columns.get(name)) for name in names] for images in (self.old, self.new))
+        try:
+            return net_effect(kinds, *key_codes(old, new), partial=self._partial)
+        except BrokenHistoryError as error:
+            key = self._key_text(kinds, error.change, names)
+            raise ChangeError(
+                f"table {self.table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the"
+                f" changes between {self.first_ts} and {self.last_ts} contradict each other, so the relay log does not"
+                " hold what the upstream did"
+            ) from None
+
+    def _effect_by_values(self) -> NetEffect:
+        """Rows whose values say who they are: what comes and goes in equal numbers is as it was."""
+        columns = self.table.stored_columns
+        old, new = ([_as_written(images[c.name], c) for c in columns] for images in (self.old, self.new))
+        effect = multiset_effect(*key_codes(old, new))
+        return self._without_dropped_columns(effect) if len(effect.gone_old) and len(effect.new_only) else effect
+
+    def _without_dropped_columns(self, effect: NetEffect) -> NetEffect:
+        """While TiDB drops a column, old images come without it: there what the row was written with doesn't count."""
+        short: dict[frozenset[int], list[int]] = {}
+        for row, carried in zip(effect.gone_old.tolist(), self._carried(effect.gone_old), strict=True):
+            if any(c.id not in carried for c in self.table.writable_columns):
+                short.setdefault(carried, []).append(row)
+        gone, come = effect.gone_old, effect.new_only
+        for carried, rows in short.items():
+            columns = [c for c in self.table.writable_columns if c.id in carried]
+            of, to = pa.array(rows), pa.array(come)
+            if not columns or not len(come):
+                continue
+            old = [_as_written(self.old[c.name].take(of), c) for c in columns]
+            matched = multiset_effect(*key_codes(old, [_as_written(self.new[c.name].take(to), c) for c in columns]))
+            gone = np.setdiff1d(gone, np.setdiff1d(rows, np.array(rows)[matched.gone_old]))
+            come = come[matched.new_only]
+        return NetEffect(gone, come, _NO_ROWS, _NO_ROWS)
+
+    def _carried(self, old: np.ndarray) -> list[frozenset[int]]:
+        """The ids of the columns that these old images were sent with."""
+        changes = self._old_changes[old].tolist()
+        return [
+            frozenset(column_ids(self._rows[i].as_py(), images=2 if self._kinds[i] == UPDATE else 1)) for i in changes
+        ]
+
+    def _in_place(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
+        if not locating_columns(self.table):
+            return np.zeros(len(kept_old), bool)
+        stored = {column.name for column in self.table.stored_columns}
+        names = set(self.table.primary_key)
+        for index in self.table.indexes:
+            if (index.unique or index.primary) and index.state == STATE_PUBLIC:
+                names.update(name for name, _, _ in index.columns)
+        if not names <= stored:  # a unique index on an expression: what it holds isn't in the rows
+            return np.zeros(len(kept_old), bool)
+        keys = sorted(names)
+        if self.table.handle_kind != "heap" and keys == sorted(self.table.primary_key):
+            return np.ones(len(kept_old), bool)
+        return unchanged([self.old[n] for n in keys], [self.new[n] for n in keys], kept_old, kept_new)
+
+    @property
+    def is_locatable(self) -> bool:
+        """Whether rows are found downstream by a key; without one only by all their values."""
+        return bool(locating_columns(self.table))
+
+    def only(self, old: np.ndarray, new: np.ndarray) -> Self:
+        """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in
+        none.
+        """
+        part = copy.copy(self)
+        part._remove = self._remove[old[self._remove]]
+        part._write = self._write[new[self._write]]
+        part._replace = self._replace[new[self._replace]]
+        return part
+
+    def new_keys(self) -> list[bytes]:
+        """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
+        key = locating_columns(self.table)
+        rows = pa.array(self._write)
+        return key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
+
+    def as_bytes(self, after_ts: int) -> Iterator[Step]:
+        """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms
+        of utf-8 would make of bytes isn't known, so there is none for gbk and its like.
+        """
+        columns = [
+            column.name
+            for column in self.table.stored_columns
+            if column.kind == "text"
+            and not column.charset.startswith("gb")
+            and broken_text(self.new[column.name]) is not None
+        ]
+        if columns:
+            yield Step(
+                "bytes",
+                after_ts,
+                self.table.schema_name,
+                self.table.name,
+                {"columns": columns, "last_ts": self.last_ts},
+            )
+
+    def checks(self) -> Iterator[Step]:
+        """In safe mode, for a table without a key: load steps of rows that must not be there yet, and delete steps of
+        rows that must not be there any more. Nothing tells whether a row that is there is the one to be written, or to
+        be removed, or its twin.
+        """
+        if self._safe and not self.is_locatable:
+            for step in self._delete_steps():
+                step.detail["absent"] = True
+                yield step
+            yield from self._load_steps(np.arange(len(next(iter(self.new.values())))), absent=True)
+
+    def deletes(self) -> Iterator[Step]:
+        """Delete steps, to be executed before any load."""
+        started = time.perf_counter()
+        steps = list(self._delete_steps())
+        self._timings.format += time.perf_counter() - started
+        yield from steps
+
+    def _delete_steps(self) -> Iterator[Step]:
+        key = locating_columns(self.table)
+        if self._safe and key:
+            yield from self._deletes_by_key(key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key])
+            return
+        if len(self._remove) == 0:
+            return
+        rows = pa.array(self._remove)
+        if not key:
+            for condition, count in Counter(self._row_conditions(rows)).items():
+                yield self._step("delete", count, head(self.table) + condition + b" LIMIT %d" % count)
+            return
+        yield from self._deletes_by_key(key, [self.old[c.name].take(rows) for c in key])
+
+    def _row_conditions(self, rows: pa.Array) -> list[bytes]:
+        """Conditions that find rows by all their values. While TiDB drops a column, old images come without it: then
+        what the downstream still has there doesn't count.
+        """
+        columns = self.table.writable_columns
+        images = [self.old[c.name].take(rows) for c in columns]
+        conditions = row_conditions(columns, images).to_pylist()
+        for at, ids in enumerate(self._carried(self._remove)):
+            kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
+            if len(kept) < len(columns):
+                found = (
+                    row_conditions([c for c, _ in kept], [image for _, image in kept]).to_pylist()
+                    if kept
+                    else [b"TRUE"]
+                )
+                conditions[at] = found[0]
+        return conditions
+
+    def _deletes_by_key(self, key: list[Column], arrays: list[pa.Array]) -> Iterator[Step]:
+        for rows, statement in deletes_by_key(self.table, key, arrays, once=self._safe):
+            yield self._step("delete", rows, statement)
+
+    def loads(self) -> Iterator[Step]:
+        """Load steps: rows that take a free place first, then those that take the place of their former selves."""
+        for rows, replaces in ((self._write, False), (self._replace, True)):
+            yield from self._load_steps(rows, replaces)
+
+    def _load_steps(self, rows: np.ndarray, replaces: bool = False, **detail: object) -> Iterator[Step]:
+        keys = [column.name for column in locating_columns(self.table)]
+        for first in range(0, len(rows), _PORTION_ROWS):
+            started = time.perf_counter()
+            index = pa.array(rows[first : first + _PORTION_ROWS])
+            columns = {column.name: self.new[column.name].take(index) for column in self.table.stored_columns}
+            chunks = format_load(self.table, columns, len(index))
+            while (chunk := next(chunks, None)) is not None:
+                self._timings.format += time.perf_counter() - started
+                replaced = chunk.rows if replaces else 0
+                expected = {"warnings": chunk.warnings} if chunk.warnings else {}
+                yield self._step(
+                    "load",
+                    chunk.rows,
+                    chunk.payload,
+                    layout=chunk.layout,
+                    replaces=replaced,
+                    keys=keys,
+                    **detail,
+                    **expected,
+                )
+                started = time.perf_counter()
+
+    def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
+        detail["first_ts"] = self.first_ts
+        if self._lenient_loads if kind == "load" else self._safe or self._partial:
+            detail["safe"] = True
+        if self.source:
+            detail["source"] = self.source
+        return Step(kind, self.last_ts, self.table.schema_name, self.table.name, detail, rows, 0, payload)
+
+    def _key_text(self, kinds: np.ndarray, change: int, identity: Sequence[str]) -> str:
+        images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
+        at = int(np.count_nonzero(wanted[:change]))
+        return ", ".join(f"{name}={shown(images[name], at)!r}" for name in identity)
+
+
+def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> TableChanges:
+    """The changes at some places of a segment, all of one table. Raises as TableChanges."""
+    kinds, commit_ts = segment.column("kind", places), segment.column("commit_ts", places)
+    partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
+    taken_back = segment.taken_back.get(table.id)
+    # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
+    replayed = segment.replayed and not partial and not source and bool(locating_columns(table))
+    return TableChanges(
+        table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back, replayed
+    )
+
+
+def check_merged(tables: Sequence[TableChanges]) -> None:
+    """Raises ChangeError if two tables that are merged downstream both bring a row with the same key."""
+    owners: dict[tuple[str, str, bytes], TableChanges] = {}
+    for changes in tables:
+        if not changes.source:
+            continue
+        for key in changes.new_keys():
+            place = changes.table.schema_name.lower(), changes.table.name.lower(), key
+            other = owners.setdefault(place, changes)
+            if other is not changes:
+                raise ChangeError(
+                    f"{other.source} and {changes.source}, both routed to {changes.table.full_name}, have each a row"
+                    f" with the key {key.decode('utf-8', 'replace')[:300]}, written between commit_ts"
+                    f" {min(other.first_ts, changes.first_ts)} and {max(other.last_ts, changes.last_ts)}. Give one of"
+                    " them another target, or other keys"
+                )
+
+
+def _as_written(array: pa.Array, column: Column) -> pa.Array:
+    """FLOATs that differ may be shown, and so written, as the same."""
+    return number_text(array) if column.kind == "float" else array
+
+
+def comparable(array: pa.Array, column: Column | None) -> pa.Array:
+    """Key values whose equality is equality of bytes: 1.10 and 1.1 are one DECIMAL."""
+    if column is not None and column.kind == "decimal":
+        return pc.if_else(pc.match_substring(array, "."), pc.replace_substring_regex(array, r"\.?0*$", ""), array)
+    return array
+
+
+def _decode(table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray) -> tuple[Images, Images]:
+    """(old images, new images) by column name, each in the order of the changes that have one."""
+    inserts, updates, deletes = (np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE))
+    (inserted,) = _in_portions(decode_inserts, table, rows, inserts) or (None,)
+    (deleted,) = _in_portions(decode_deletes, table, rows, deletes) or (None,)
+    before, after = _in_portions(decode_updates, table, rows, updates) or (None, None)
+    return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
+
+
+def _in_portions(
+    decode: Callable[..., Any], table: Table, rows: pa.LargeBinaryArray, places: np.ndarray
+) -> list[Images]:
+    """What `decode` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs
+    several times the memory of what comes out. [] for no rows.
+    """
+    size = max(1, min(_PORTION_ROWS, _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)))
+    found: list[tuple[pa.RecordBatch, ...]] = []
+    for first in range(0, len(places), size):
+        batches = decode(table, rows.take(pa.array(places[first : first + size])))
+        found.append(batches if isinstance(batches, tuple) else (batches,))
+    return [_columns(images) for images in zip(*found, strict=True)]
+
+
+def _columns(batches: Sequence[pa.RecordBatch]) -> Images:
+    names = batches[0].schema.names
+    return {
+        name: batches[0].column(i) if len(batches) == 1 else pa.concat_arrays([batch.column(i) for batch in batches])
+        for i, name in enumerate(names)
+    }
+
+
+def _merged(first: tuple[Images | None, np.ndarray], second: tuple[Images | None, np.ndarray], table: Table) -> Images:
+    """Two sets of images, each with the changes they belong to, as one in the order of the changes."""
+    (a, a_at), (b, b_at) = first, second
+    if a is None or b is None:
+        present = a if a is not None else b
+        return present if present is not None else _empty(table)
+    order = pa.array(np.argsort(np.concatenate((a_at, b_at)), kind="stable"))
+    return {name: pa.concat_arrays([a[name], b[name]]).take(order) for name in a if name in b}
+
+
+def _empty(table: Table) -> Images:
+    return _columns([decode_inserts(table, pa.array([], pa.large_binary()))])

@@ -1,0 +1,254 @@
+"""Executes delete and load steps in a session, and checks that they did exactly what the changes say."""
+
+from __future__ import annotations
+
+import secrets
+
+from etl.downstream import UNFIT, Checkpoint, DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.formats.deletes import counts
+from etl.formats.load_data import Layout
+from etl.formats.sql_text import quote_name
+from etl.sinks.sink import ApplyError
+from etl.steps import Step
+
+_SHOWN = 3
+_NOT_PARTITIONED = 1478  # temporary tables have no partitions
+
+
+class StepWriter:
+    """Writes through one session, in whatever transaction is open there."""
+
+    def __init__(self, session: MySQLSession, afterwards: str = "Nothing of this batch was committed") -> None:
+        """`afterwards`: what an error says of the rest of the batch."""
+        self._session = session
+        self._afterwards = afterwards
+        self._checkpoint = Checkpoint(0)
+
+    def follow(self, checkpoint: Checkpoint | None) -> None:
+        """What is written from now on comes after this checkpoint."""
+        self._checkpoint = checkpoint or Checkpoint(0)
+
+    def write(self, step: Step, safe: bool = False) -> None:
+        """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there
+        already.
+
+        Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying
+        again may help.
+        """
+        safe = safe and step.full_name not in self._checkpoint.copied
+        if step.detail.get("absent"):
+            if safe:
+                self._check_absent(step)
+            return
+        safe = safe or bool(step.detail.get("safe"))
+        self._check_engine(step)
+        if step.kind == "delete":
+            self._delete(step, safe)
+        else:
+            self._load(step, safe)
+
+    def _check_engine(self, step: Step) -> None:
+        """A table whose engine has no transactions would keep what is rolled back. Looked at once in a session."""
+        if step.full_name in self._session.known_tables:
+            return
+        engine = self._session.engine_without_transactions(step.schema, step.table)
+        if engine:
+            raise DownstreamError(
+                UNFIT,
+                f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no"
+                " transactions: after a crash changes would be lost or doubled. Nothing was written to it. Way out:"
+                " ALTER TABLE ... ENGINE = InnoDB there",
+            )
+        self._session.known_tables.add(step.full_name)
+
+    def _delete(self, step: Step, safe: bool) -> None:
+        statement = bytes(step.payload)
+        try:
+            affected = self._session.execute(statement)
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        if affected != step.rows and not safe:
+            raise self._mismatch(
+                step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement)
+            )
+
+    def _load(self, step: Step, safe: bool) -> None:
+        replaces, warnings = int(step.detail["replaces"]), int(step.detail.get("warnings") or 0)
+        try:
+            outcome = self._session.load(self._names(step)[0], self._layout(step), step.payload, strict=not warnings)
+            if outcome.warnings != warnings:
+                texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
+                raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        expected = LoadOutcome(step.rows, replaces, 0, warnings)
+        if outcome.records < 0:  # the server tells the sum only
+            expected = LoadOutcome(-1, step.rows + replaces, 0, warnings)
+        if outcome != expected and not safe:
+            found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
+            raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
+
+    def _layout(self, step: Step) -> Layout:
+        """The step's layout without the columns that the server computes. Raises ApplyError where it may compute
+        something else.
+        """
+        layout: Layout = step.detail["layout"]
+        if not layout.get("generated"):
+            return layout
+        rows = self._session.query(
+            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME ="
+            " %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
+            (step.schema, step.table),
+        )
+        computed = {str(name).lower(): str(kind) for name, kind in rows}
+        unsure = [name for name in layout.get("unsure", ()) if name.lower() in computed]
+        if unsure:
+            what = (
+                f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the"
+                " upstream"
+            )
+            changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[name.lower()]}" for name in unsure)
+            way_out = (
+                f"Make them plain columns with the upstream's values: ALTER TABLE {self._names(step)[0]} {changes};"
+                " then compare the rows that are there with the upstream's, and let the task go on"
+            )
+            raise ApplyError(
+                f"table {step.full_name}, rows changed between commit_ts {step.detail['first_ts']} and"
+                f" {step.commit_ts}: {what}. {self._afterwards}. {way_out}",
+                f"{what}. {way_out}",
+            )
+        return {**layout, "left_out": [name for name in layout["generated"] if name.lower() in computed]}
+
+    def _check_absent(self, step: Step) -> None:
+        """A table without a key, and changes that may be there already: if a row to be written or removed is there, is
+        it the one or its twin?
+        """
+        try:
+            there = self._still_there(step) if step.kind == "delete" else self._there_already(step)
+        except DownstreamError as error:
+            raise self._refused(step, error) from error
+        if there:
+            told = (
+                (
+                    "removed",
+                    "still: a Drainer did not remove them before it broke off, or these are others that look the same",
+                )
+                if step.kind == "delete"
+                else ("written", "already: a Drainer wrote them before it broke off, or others look the same")
+            )
+            raise ApplyError(
+                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts"
+                f" {step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing"
+                " tells which. Nothing of this batch was committed."
+                f" {self._way_out(step, self._names(step)[0], self._columns(step))}"
+            )
+
+    def _make_check(self, step: Step, target: str, check: str) -> None:
+        """An empty temporary table for the step's rows."""
+        try:
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
+        except DownstreamError as error:
+            if error.code != _NOT_PARTITIONED:
+                raise
+            layout = self._layout(step)
+            names = ", ".join(quote_name(name) for name in layout["columns"] if name not in layout.get("left_out", ()))
+            self._session.execute(f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0")
+
+    def _way_out(self, step: Step, target: str, names: list[str]) -> str:
+        columns, at = ", ".join(names), self._checkpoint.commit_ts
+        return (
+            "Ways out: start the Drainer again and stop it with binlogctl pause-drainer, if it gets to its end; or"
+            f" make the table what it was upstream at the checkpoint. What it was: SET @@tidb_snapshot = '{at}'; SELECT"
+            f" {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: SELECT {columns},"
+            f" COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of"
+            f" the table as of that snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied"
+            f" {step.full_name}`"
+        )
+
+    def _still_there(self, step: Step) -> int:
+        return sum(int(self._session.query(count)[0][0]) for _, count in counts(bytes(step.payload)))
+
+    def _there_already(self, step: Step) -> int:
+        target, check = self._names(step)
+        names = self._loaded_beside(step, target, check)
+        same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
+        query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
+        there = int(self._session.query(query)[0][0])
+        self._session.execute(f"DROP TEMPORARY TABLE {check}")
+        return there
+
+    def _loaded_beside(self, step: Step, target: str, check: str) -> list[str]:
+        """Load a step's rows into a temporary table `check`; the names of its columns, quoted."""
+        self._make_check(step, target, check)
+        self._session.load(check, self._layout(step), step.payload)
+        return [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
+
+    def _columns(self, step: Step) -> list[str]:
+        found = self._session.query(
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
+            "COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY ORDINAL_POSITION",
+            (step.schema, step.table),
+        )
+        return [quote_name(str(name)) for (name,) in found]
+
+    def _refused(self, step: Step, error: DownstreamError) -> Exception:
+        if is_transient(error):
+            return error
+        return self._mismatch(step, str(error), "")
+
+    def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
+        if step.detail.get("source"):
+            keys += (
+                f"{'; ' if keys else ''}{step.full_name} merges {step.detail['source']} with other tables: has one of"
+                " them the same key?"
+            )
+        return ApplyError(
+            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
+            f" {step.detail['first_ts']} and {step.commit_ts}: {found}{f' ({keys})' if keys else ''}."
+            f" {self._afterwards}. Somebody else wrote to {self._session.address}, or it did not begin as a copy of the"
+            " upstream at its checkpoint: repair these rows there, or copy the table again, then start again. `sluice"
+            f" relay show {step.commit_ts} --rows --table {step.full_name}` shows the changes, `sluice txn skip"
+            " COMMIT_TS` leaves one transaction out",
+            f"{found}{f' ({keys})' if keys else ''}",
+        )
+
+    def _missing(self, step: Step, statement: bytes) -> str:
+        """Which keys of a DELETE aren't there; for the error message, so it never fails."""
+        try:
+            self._session.rollback()
+            missing = []
+            for term, count in counts(statement):
+                if int(self._session.query(count)[0][0]) == 0:
+                    missing.append(term.decode("utf-8", "replace")[:300])
+                    if len(missing) == _SHOWN:
+                        break
+            return "missing: " + "; ".join(missing) if missing else ""
+        except DownstreamError as error:
+            return f"which ones can't be told: {error}"
+
+    def _unexpected(self, step: Step, replaces: bool) -> str:
+        """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
+        target, check = self._names(step)
+        keys = [quote_name(key) for key in step.detail.get("keys") or ()]
+        if not keys:
+            return ""
+        try:
+            self._session.rollback()
+            self._loaded_beside(step, target, check)
+            columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
+            join = (
+                f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL"
+                if replaces
+                else f"JOIN {target} o ON {same}"
+            )
+            rows = self._session.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_SHOWN}")
+            self._session.execute(f"DROP TEMPORARY TABLE {check}")
+        except DownstreamError as error:
+            return f"which ones can't be told: {error}"
+        what = "missing" if replaces else "there already"
+        return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
+
+    def _names(self, step: Step) -> tuple[str, str]:
+        """The table, and a temporary one to be made beside it."""
+        schema = quote_name(step.schema)
+        return f"{schema}.{quote_name(step.table)}", f"{schema}.{quote_name('sluice_check_' + secrets.token_hex(4))}"

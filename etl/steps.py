@@ -1,0 +1,146 @@
+"""What preparing hands to applying: one Arrow row a step, in the order they are to be executed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from upstream.schema import Table
+
+STEP_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("schema", pa.string(), nullable=False),
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("changes", pa.int64(), nullable=False),
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+"""`kind`: delete, load, ddl, commit, and what a shape adds. `rows`: net rows. `changes`: the row changes a commit
+completes (0 on other steps). `commit_ts`: the last commit timestamp a step belongs to; on a commit, where the
+checkpoint goes. `detail` is JSON:
+
+    delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
+    load    {"first_ts", "layout", "replaces", "keys"}  payload: the text (`etl.formats.load_data`);
+            REPLACE must remove exactly `replaces` rows
+    both    {"safe": true} in safe mode: of as many rows as there are. {"absent": true}: only if what is done may be
+            done already, and then nothing is written, but none of these rows may be there
+    bytes   {"columns", "last_ts"}                 these columns are to hold bytes that are no text; before anything of
+            a segment is written
+    ddl     the window record's DDL plus {"before": {table id: Table | null}}
+    commit  {"schema_version", "timings_ms"}, and "warnings" if there are any
+"""
+
+_BATCH_BYTES = 4 * 2**20
+
+
+class ChangeError(ValueError):
+    """Changes that can't be applied; names table, key and commit_ts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row of STEP_SCHEMA; `payload` is bytes-like."""
+
+    kind: str
+    commit_ts: int
+    schema: str = ""
+    table: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
+    changes: int = 0
+    payload: Any = b""
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table`, for messages."""
+        return f"{self.schema}.{self.table}"
+
+
+def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
+    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step. What came before an exception
+    of `steps` is handed on before it: all that can go downstream does.
+    """
+    waiting: list[Step] = []
+    size = first = 0
+    try:
+        for step in steps:
+            if waiting and size + len(step.payload) > _BATCH_BYTES:
+                yield _batch(waiting, first)
+                first += len(waiting)
+                waiting, size = [], 0
+            waiting.append(step)
+            size += len(step.payload)
+    except Exception:
+        if waiting:
+            yield _batch(waiting, first)
+        raise
+    if waiting:
+        yield _batch(waiting, first)
+
+
+def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(first, first + len(steps)), pa.int32()),
+            pa.array([s.kind for s in steps], pa.string()),
+            pa.array([s.schema for s in steps], pa.string()),
+            pa.array([s.table for s in steps], pa.string()),
+            pa.array([json.dumps(s.detail, ensure_ascii=False, separators=(",", ":")) for s in steps], pa.string()),
+            pa.array([s.rows for s in steps], pa.int64()),
+            pa.array([s.changes for s in steps], pa.int64()),
+            pa.array([s.commit_ts for s in steps], pa.int64()),
+            _payloads(steps),
+        ],
+        schema=STEP_SCHEMA,
+    )
+
+
+def _payloads(steps: list[Step]) -> pa.BinaryArray:
+    # Not pa.array over memoryviews: that keeps every buffer it was given for ever (pyarrow 26).
+    offsets = list(itertools.accumulate((len(s.payload) for s in steps), initial=0))
+    data = b"".join(memoryview(s.payload) for s in steps)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(steps), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)]
+    )
+
+
+def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
+    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ValueError when
+    steps are missing or out of order.
+    """
+    expected = 0
+    for batch in batches:
+        columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names) if name != "payload"}
+        payloads = batch.column(batch.schema.get_field_index("payload"))
+        for i in range(batch.num_rows):
+            if columns["step"][i] != expected:
+                raise ValueError(
+                    f"step {expected} expected, {columns['step'][i]} found: the prepared batch is incomplete"
+                )
+            expected += 1
+            yield Step(
+                columns["kind"][i], columns["commit_ts"][i], columns["schema"][i], columns["table"][i],
+                json.loads(columns["detail"][i]), columns["rows"][i], columns["changes"][i], payloads[i].as_buffer(),
+            )  # fmt: skip
+
+
+def describe_indexes(table: Table, ids: frozenset[int]) -> list[dict[str, Any]]:
+    """What `relax` is told of a table's indexes."""
+    return [
+        {
+            "name": "PRIMARY" if index.primary else index.name,
+            "columns": [[name, length] for name, _, length in index.columns],
+        }
+        for index in table.indexes
+        if index.id in ids
+    ]

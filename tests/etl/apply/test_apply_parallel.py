@@ -1,0 +1,113 @@
+"""Mode `parallel`: what several sessions write is complete where the checkpoint says, whoever takes over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply.run import local_preparer
+from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
+from etl.downstream._writer_lock import WriterLock
+from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.settings import Apply, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from etl.sinks.mysql_parallel import ParallelMySQLSink
+from etl.steps import Step
+from relay import RelayLog
+from tests.etl.apply.test_apply_random import fresh, rows_of
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.random_history import TABLES, History
+from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.etl.snapshots import differences
+
+
+def settings_for(server: MariaDBServer, url: str, mode: str = "parallel", workers: int = 3) -> Settings:
+    return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, workers, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "transactions"), [("shop", "e_end", 1000), ("ddl", "f_end", 40), ("types", "end", 7)]
+)
+def test_recordings_arrive_through_several_sessions(
+    mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int
+) -> None:
+    snapshots = {s["label"]: s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text())}
+    url = f"file://{tmp_path}/relay"
+    last = land(RECORDINGS / name, url, transactions, through=snapshots[label]).last()
+    assert last is not None
+    settings = settings_for(mariadb, url)
+    run_apply(settings, until_ts=last.hi, run_seconds=60, prepare=local_preparer(settings))
+    assert differences(RECORDINGS / name, label, mariadb) == []
+
+
+def landed(tmp_path: Path, seed: int, count: int) -> tuple[History, str, RelayLog]:
+    history = History(seed)
+    history.grow(count)
+    url = f"file://{tmp_path}/relay"
+    return history, url, history.land(url, [count // 2])
+
+
+def steps(url: str, relay: RelayLog) -> list[Step]:
+    first = relay.first()
+    assert first is not None
+    return list(prepare_steps(url, [describe_window(first)], PrepareOptions("groups", 3)))
+
+
+@pytest.mark.parametrize("then", ["parallel", "atomic"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
+    mariadb: MariaDBServer, tmp_path: Path, then: str, flushed: bool
+) -> None:
+    """`flushed`: everything is downstream already, only the checkpoint isn't."""
+    history, url, relay = landed(tmp_path, 26, 400)
+    fresh(mariadb).close()
+    broken = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
+    broken.recover()
+    begun = [step for step in steps(url, relay) if step.kind != "commit"]
+    broken.run([*begun, Step("flush", 0)] if flushed else begun[: len(begun) // 2])
+    broken.close()
+    session = MySQLSession(mariadb.downstream)
+    session.connect()
+    left = CheckpointTable(session, 7).load()
+    session.close()
+    assert left is not None
+    assert left.flight is not None
+    assert (left.commit_ts, left.consistent, left.flight.until) == (relay.first().lo, False, relay.first().hi)
+    settings = settings_for(mariadb, url, then, 2)
+    run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+    with mariadb.connect() as connection:
+        for name in TABLES:
+            assert rows_of(connection, name) == history.expected(name), name
+
+
+@pytest.mark.parametrize("ends_sessions", [True, False], ids=["locks by name", "no locks by name"])
+def test_who_was_taken_over_commits_nothing_any_more(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_sessions: bool
+) -> None:
+    """Its sessions are ended; on a server where that can't be, the token in the checkpoint row keeps them out."""
+    if not ends_sessions:
+        monkeypatch.setattr(WriterLock, "seize", lambda *_: None)
+        monkeypatch.setattr(WriterLock, "hold", lambda *_: None)
+    _, url, relay = landed(tmp_path, 22, 16)
+    fresh(mariadb).close()
+    older = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
+    older.recover()
+    flight, *rest, _ = steps(url, relay)
+    older.run([flight])
+    newer = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
+    newer.recover()
+    with pytest.raises(DownstreamError if ends_sessions else CheckpointMovedError):
+        older.run([*rest, Step("flush", 0)])
+    with mariadb.connect() as connection:
+        assert all(rows_of(connection, name) == [] for name in TABLES)
+    with pytest.raises(CheckpointMovedError, match="another process"):
+        older.recover()
+    older.close()
+    left = newer.recover()
+    assert left is not None
+    again = prepare_steps(url, [describe_window(relay.first(), flight=left.flight)], PrepareOptions("groups", 3))
+    newer.run(again)
+    newer.close()

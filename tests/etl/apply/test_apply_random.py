@@ -1,0 +1,243 @@
+"""Random histories end in the same rows as executing them one by one, however they are cut and whatever dies on the
+way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import pymysql
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl.apply import run_apply
+from etl.apply.run import ApplyError, BatchReport, local_preparer
+from etl.operate.orders import accept
+from etl.settings import Apply, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.random_history import CREATE, TABLES, History
+
+
+def fresh(server: MariaDBServer) -> pymysql.connections.Connection:
+    server.empty()
+    connection = server.connect()
+    for statement in CREATE:
+        connection.cursor().execute(statement)
+    return connection
+
+
+def rows_of(connection: pymysql.connections.Connection, name: str) -> list[tuple]:
+    columns = ", ".join(f"`{c.name}`+0e0" if c.kind == "float" else f"`{c.name}`" for c in TABLES[name].columns)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {columns} FROM rnd.`{name}`")
+        return sorted(cursor.fetchall(), key=repr)
+
+
+MODES = pytest.mark.parametrize("mode", ["atomic", "parallel"])
+
+
+def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "atomic") -> Settings:
+    return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, 3, max_rows))
+
+
+@MODES
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]),
+)  # fmt: skip
+def test_any_history_in_any_windows_ends_like_the_model(
+    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int
+) -> None:
+    """`portion`: so many rows are decoded at a time."""
+    history = History(seed)
+    history.grow(count)
+    with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
+        relay = history.land(f"file://{folder}", sizes)
+        last = relay.last()
+        if last is None:
+            return
+        config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
+        with mock.patch("etl.shapes.table_changes._PORTION_ROWS", portion):
+            run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        for name in TABLES:
+            assert rows_of(connection, name) == history.expected(name), name
+
+
+_CHILD = """
+import sys
+from etl.apply import local_preparer, run_apply
+from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+url, port, until, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(mode, 3, 60))
+run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config))
+"""
+
+
+@MODES
+def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
+    history = History(4)
+    history.grow(2500 if mode == "atomic" else 500)
+    connection = fresh(mariadb)
+    url = f"file://{tmp_path}/relay"
+    last = history.land(url, [5, 17, 3]).last()
+    assert last is not None
+    root = Path(__file__).parents[3]
+    rng = random.Random(1)
+    kills = 0
+    for _ in range(60):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
+        before = checkpoint(connection)
+        deadline = time.monotonic() + 30
+        # The start of Python takes longer than the work: the clock starts with the first commit.
+        while child.poll() is None and checkpoint(connection) == before and time.monotonic() < deadline:
+            time.sleep(0.002)
+        try:
+            child.wait(timeout=rng.uniform(0, 0.3))
+            assert child.returncode == 0
+            break
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            kills += 1
+    assert kills >= 3
+    assert checkpoint(connection) == last.hi
+    for name in TABLES:
+        assert rows_of(connection, name) == history.expected(name), name
+
+
+def checkpoint(connection: pymysql.connections.Connection) -> int:
+    import json
+
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        except pymysql.err.ProgrammingError:
+            return 0
+        row = cursor.fetchone()
+        return json.loads(row[0])["commitTS"] if row else 0
+
+
+@MODES
+def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+    history = History(5)
+    history.grow(1500)
+    fresh(mariadb).close()
+    url = f"file://{tmp_path}/relay"
+    last = history.land(url, [4]).last()
+    assert last is not None
+    config = settings_for(mariadb, url, 20, mode)
+    seen: list[BatchReport] = []
+
+    def on_batch(report: BatchReport) -> None:
+        seen.append(report)
+        if len(seen) in (10, 50):
+            mariadb.kill()
+            threading.Timer(0.3, mariadb.start).start()
+
+    summary = run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config), on_batch=on_batch)
+    assert summary.retries >= 2
+    assert summary.checkpoint == last.hi
+    connection = mariadb.connect()
+    for name in TABLES:
+        assert rows_of(connection, name) == history.expected(name), name
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("table", "tamper", "text"),
+    [
+        ("plain", "DELETE FROM rnd.plain WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.plain) x)", r"rnd\.plain"),
+        (
+            "account",
+            "DELETE FROM rnd.account WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.account) x)",
+            r"rnd\.account",
+        ),
+        ("heap", "UPDATE rnd.heap SET t = 'tampered'", r"rnd\.heap"),
+    ],
+)
+def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_and_key(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str, table: str, tamper: str, text: str
+) -> None:
+    history = History(11)
+    history.grow(60)
+    connection = fresh(mariadb)
+    url = f"file://{tmp_path}/relay"
+    relay = history.land(url, [60])
+    middle = relay.last()
+    assert middle is not None
+    config = settings_for(mariadb, url, 10_000, mode)
+    run_apply(config, until_ts=middle.hi, run_seconds=30, prepare=local_preparer(config))
+    connection.cursor().execute(tamper)
+    kept = rows_of(connection, table)
+    # Every row is changed or removed next, so whatever was tampered with is met.
+    later = History(12)
+    later.rows = history.rows
+    later._ts = history._ts
+    later._next = history._next
+    for name in TABLES:
+        for rowid in list(later.rows[name]):
+            changes: list = []
+            from upstream.rows import ROWID_NAME, encode_delete
+
+            changes.append((name, 2, encode_delete(TABLES[name], later.rows[name].pop(rowid) | {ROWID_NAME: rowid})))
+            later._ts += 1
+            later.transactions.append((later._ts, changes))
+    land_after(later, url, middle.hi)
+    final = relay.last()
+    assert final is not None
+    keyed_parallel = mode == "parallel" and table != "heap"
+    for _ in range(2):
+        with pytest.raises(ApplyError, match=text) as caught:
+            run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
+        assert "missing: " in str(caught.value)
+        assert "commit_ts" in str(caught.value)
+    if keyed_parallel:  # others of the flight are committed; an operator lets it be written all the same
+        accept(config, re.search(r"sluice accept (\w+)", str(caught.value))[1])
+        run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
+        assert rows_of(connection, table) == []
+        return
+    assert rows_of(connection, table) == kept, "nothing of the batch was committed"
+    assert checkpoint(connection) == middle.hi
+
+
+def land_after(history: History, url: str, lo: int) -> None:
+    """One more window with all of a history's transactions, behind `lo`."""
+    import pyarrow as pa
+
+    from relay import PART_SCHEMA, RelayLog, Window
+
+    relay = RelayLog.open(url)
+    rows = [
+        (ts, ts - 1, n, TABLES[name].id, 1, kind, row)
+        for ts, changes in history.transactions
+        for n, (name, kind, row) in enumerate(changes)
+    ]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA
+    )
+    hi = history.transactions[-1][0]
+    part = relay.write_part(lo, hi, "t", 1, [batch])
+    assert part is not None
+    relay.commit(
+        Window(lo, hi, 7, "t", 0, len(rows), len(rows), 1, (part,), {str(t.id): t.to_json() for t in TABLES.values()})
+    )

@@ -1,0 +1,78 @@
+"""Operators can take the downstream to an exact commit timestamp, in the middle of windows, and on from there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply.run import local_preparer
+from etl.settings import Apply, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from relay import Control, retention
+from relay.retention import Consumers
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.etl.snapshots import differences
+
+
+@pytest.mark.parametrize("name", ["shop", "ddl"])
+def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(
+    mariadb: MariaDBServer, tmp_path: Path, name: str
+) -> None:
+    snapshots = json.loads((RECORDINGS / name / "snapshots.json").read_text())
+    url = f"file://{tmp_path}/relay"
+    relay = land(RECORDINGS / name, url, 1_501, through=snapshots[-1]["ts"] + 10_000)
+    settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
+    for snapshot in snapshots:
+        relay.set_control(Control(apply_until_ts=snapshot["ts"]))
+        summary = run_apply(
+            settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=60, prepare=local_preparer(settings)
+        )
+        assert summary.checkpoint == min(snapshot["ts"], relay.last().hi)
+        assert differences(RECORDINGS / name, snapshot["label"], mariadb) == []
+
+
+def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/relay"
+    relay = land(RECORDINGS / "shop", url, 5_000)
+    relay.set_control(Control(apply_paused=True))
+    settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream)
+    result = []
+    thread = threading.Thread(
+        target=lambda: result.append(
+            run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+        )
+    )
+    thread.start()
+    time.sleep(1.0)
+    assert thread.is_alive()
+    with mariadb.connect() as database, database.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'bank'")
+        assert cursor.fetchone()[0] == 0
+    relay.set_control(Control())
+    thread.join(60)
+    assert result and result[0].checkpoint == relay.last().hi
+
+
+def test_applying_notes_its_position_and_lets_windows_go_that_it_has_passed(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.retention.MIN_KEEP_MS", 1)
+    monkeypatch.setitem(retention._UNITS, "m", 1_000)  # the recording is of a minute
+    monkeypatch.setattr("etl.apply._relay_upkeep._UNTIL_NEXT_S", 0.0)
+    url = f"file://{tmp_path}/relay"
+    relay = land(RECORDINGS / "shop", url, 5_000)
+    began = relay.first().lo
+    settings = Settings(Upstream("unused"), Relay(url, "1m"), mariadb.downstream, apply=Apply(max_rows=2_000))
+    summary = run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+    assert summary.checkpoint == relay.last().hi
+    positions = list(Consumers(relay).positions().values())
+    assert len(positions) == 1 and began < positions[0] <= summary.checkpoint
+    assert began < relay.first().lo <= summary.checkpoint - (1_000 << 18)

@@ -1,0 +1,116 @@
+"""What was refused stays refused: no retry, no restart and no other mode lets it through, until operators decide."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply.run import ApplyError, local_preparer
+from etl.downstream import Refusal
+from etl.operate.orders import OperateError, accept, skip_transaction
+from etl.settings import Apply, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from etl.sinks import read_checkpoint
+from relay import Control
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, table
+
+WAS_UNIQUE = table(11, "item", "id int", "name varchar(20)", primary="id")
+UNIQUE = table(11, "item", "id int", "name varchar(20)", primary="id", unique=("name",))
+
+
+def settings_of(story: Story, mode: str) -> Settings:
+    return Settings(Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 3, 10_000))
+
+
+def go_on(story: Story, mode: str) -> None:
+    chosen = settings_of(story, mode)
+    run_apply(chosen, until_ts=story._ts, run_seconds=30, prepare=local_preparer(chosen))
+
+
+def row(i: int, name: str) -> dict[str, Any]:
+    return {"id": i, "name": name}
+
+
+@pytest.fixture
+def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
+    """Row 2 has the name of row 1: the unique index is being dropped upstream, it is delete-only there already."""
+    story = Story(mariadb, tmp_path)
+    story.create(UNIQUE, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique)")
+    story.insert(UNIQUE, row(1, "a"), row(7, "g"))
+    story.apply()
+    story._tables[11] = WAS_UNIQUE
+    story.insert(WAS_UNIQUE, row(2, "a"))
+    story.delete(WAS_UNIQUE, row(7, "g"))
+    return story
+
+
+def refused(story: Story, mode: str) -> str:
+    with pytest.raises(ApplyError) as caught:
+        go_on(story, mode)
+    return str(caught.value)
+
+
+def kept(story: Story) -> Refusal | None:
+    found = read_checkpoint(settings_of(story, "atomic"), 7)
+    assert found is not None
+    return found.flight.refused if found.flight else None
+
+
+def accepted(text: str) -> str:
+    match = re.search(r"sluice accept (\w+)", text)
+    assert match, text
+    return match[1]
+
+
+def test_a_row_in_the_way_is_refused_again_by_every_later_attempt_and_none_is_lost(story: Story) -> None:
+    first = refused(story, "parallel")
+    assert "d.item" in first
+    for mode in ("parallel", "atomic", "parallel"):
+        assert "refused before" in refused(story, mode)
+        assert (1, "a") in story.rows("item")
+    found = kept(story)
+    assert found is not None
+    assert found.token == accepted(refused(story, "atomic")) and "d.item" in found.text
+
+
+@pytest.mark.parametrize("mode", ["parallel", "atomic"])
+def test_an_order_to_go_on_still_lets_no_other_row_be_replaced(story: Story, mode: str) -> None:
+    """What an order lets through is written by key; a row that is in nobody's changes stays, and the refusal of that is
+    a new one.
+    """
+    refused(story, "parallel")
+    old = accepted(refused(story, mode))
+    accept(settings_of(story, mode), old)
+    assert "1 rows were replaced" in refused(story, mode)
+    new = accepted(refused(story, mode))
+    assert new != old
+    assert (1, "a") in story.rows("item")
+    with story.server.connect() as connection:
+        connection.cursor().execute("ALTER TABLE d.item DROP INDEX u2")
+    accept(settings_of(story, mode), new)
+    go_on(story, mode)
+    assert story.rows("item") == [(1, "a"), (2, "a")]
+    assert kept(story) is None
+
+
+def test_what_was_not_refused_cannot_be_accepted(story: Story) -> None:
+    with pytest.raises(OperateError, match="not refused"):
+        accept(settings_of(story, "parallel"), "0badc0de")
+    refused(story, "parallel")
+    with pytest.raises(OperateError, match=r"d\.item"):
+        accept(settings_of(story, "parallel"), "0badc0de")
+    story._relay.set_control(Control(accepted="0badc0de"))
+    assert "refused before" in refused(story, "parallel")
+
+
+@pytest.mark.parametrize("mode", ["parallel", "atomic"])
+def test_a_transaction_that_is_skipped_after_a_refusal_lets_the_others_through(story: Story, mode: str) -> None:
+    refused(story, "parallel")
+    skip_transaction(settings_of(story, mode), story._ts - 10)
+    go_on(story, mode)
+    assert story.rows("item") == [(1, "a")]

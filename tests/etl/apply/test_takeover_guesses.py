@@ -1,0 +1,104 @@
+"""That a table looks as after a DDL doesn't say who made it so: nothing is passed over on that account alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply.run import local_preparer
+from etl.ddl import DdlError
+from etl.settings import Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, column, table
+from upstream.schema import Index, Table
+
+ADD_COLUMN, ADD_INDEX, DROP_TABLE = 5, 7, 4
+ID, V = column(1, "id int"), column(2, "v int")
+
+
+def with_index(of: Table) -> Table:
+    return replace(of, indexes=(*of.indexes, Index(9, "by_v", (("v", 1, -1),))))
+
+
+def left_by_a_drainer(story: Story, at: int, *statements: str) -> Settings:
+    """The downstream as of `at`, and what else was done there; nothing tells how far the Drainer came."""
+    settings = Settings(Upstream("unused"), Relay(story._url), story.server.downstream)
+    run_apply(settings, until_ts=at, run_seconds=30, prepare=local_preparer(settings))
+    with story.server.connect() as connection:
+        for statement in statements:
+            connection.cursor().execute(statement)
+        leave_checkpoint(connection, at, sluice={"safe-until": story._ts})
+    forget(story._url)
+    return settings
+
+
+def finish(story: Story, settings: Settings) -> None:
+    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+
+
+@pytest.mark.parametrize("name", ["item", "Item"])
+def test_an_index_that_a_dba_had_built_makes_no_change_before_it_vanish(
+    mariadb: MariaDBServer, tmp_path: Path, name: str
+) -> None:
+    story = Story(mariadb, tmp_path)
+    item = story.create(table(11, name, ID, V, primary="id"), f"CREATE TABLE `{name}` (`id` int primary key, `v` int)")
+    first = {"id": 1, "v": 1}
+    story.insert(item, first)
+    at = story._ts
+    story.insert(item, {"id": 2, "v": 2}, {"id": 3, "v": 3})
+    story.update(item, first, {"v": 10})
+    story.statement(ADD_INDEX, f"ALTER TABLE `{name}` ADD INDEX `by_v` (`v`)", with_index(item))
+    story.insert(item, {"id": 4, "v": 4})
+    finish(story, left_by_a_drainer(story, at, f"ALTER TABLE d.`{name}` ADD INDEX by_v (v)"))
+    assert story.rows(name) == [(1, 10), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_column_that_is_there_already_is_the_drainers_only_if_the_rows_before_it_are(
+    mariadb: MariaDBServer, tmp_path: Path, there: bool
+) -> None:
+    story = Story(mariadb, tmp_path)
+    item = story.create(table(11, "item", ID, V, primary="id"), "CREATE TABLE `item` (`id` int primary key, `v` int)")
+    first, second = {"id": 1, "v": 1}, {"id": 2, "v": 2}
+    story.insert(item, first, second)
+    at = story._ts
+    story.update(item, first, {"v": 10})
+    story.delete(item, second)
+    story.statement(
+        ADD_COLUMN,
+        "ALTER TABLE `item` ADD COLUMN `w` int DEFAULT 7",
+        table(11, "item", ID, V, column(3, "w int", default="7", origin_default="7"), primary="id"),
+    )
+    end = story._ts
+    done = ["UPDATE d.item SET v = 10 WHERE id = 1", "DELETE FROM d.item WHERE id = 2"] if there else []
+    settings = left_by_a_drainer(story, at, *done, "ALTER TABLE d.item ADD COLUMN w int DEFAULT 7")
+    if not there:
+        with pytest.raises(
+            DdlError,
+            match=rf"at commit_ts {end}: ALTER TABLE .* look as if it had run, but .* d.item, key id=1, .*Then undo it",
+        ):
+            finish(story, settings)
+        assert story.rows("item") == [(1, 1, 7), (2, 2, 7)]
+        with story.server.connect() as connection:
+            connection.cursor().execute("ALTER TABLE d.item DROP COLUMN w")
+    finish(story, settings)
+    assert story.rows("item") == [(1, 10, 7)]
+
+
+def test_a_dropped_table_with_capitals_in_its_name_does_not_look_as_if_it_had_run(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    item = story.create(table(11, "Item", ID, V, primary="id"), "CREATE TABLE `Item` (`id` int primary key, `v` int)")
+    log = story.create(table(12, "log", "a int"), "CREATE TABLE `log` (`a` int)")
+    story.insert(item, {"id": 1, "v": 1})
+    at = story._ts
+    story.insert(log, {"a": 1})
+    story.statement(DROP_TABLE, "DROP TABLE `Item`", 11, name="Item")
+    finish(story, left_by_a_drainer(story, at))
+    assert story.rows("log") == [(1,)]

@@ -1,0 +1,203 @@
+"""What writing relies on in the server is set, or checked, when a session begins; and so are the user's rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply.run import local_preparer
+from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession, is_transient
+from etl.downstream.grants import ON_TABLES, missing_rights
+from etl.settings import Apply, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, column, table
+
+
+@pytest.fixture
+def with_globals(mariadb: MariaDBServer) -> Iterator[list[str]]:
+    """Names of global variables that a test changes: they come back."""
+    names: list[str] = []
+    yield names
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        for name in names:
+            cursor.execute(f"SET GLOBAL {name} = DEFAULT")
+
+
+def set_global(server: MariaDBServer, changed: list[str], **values: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for name, value in values.items():
+            changed.append(name)
+            cursor.execute(f"SET GLOBAL {name} = {value}")
+
+
+def opened(server: MariaDBServer, **settings: object) -> MySQLSession:
+    session = MySQLSession(replace(server.downstream, **settings))
+    session.connect()
+    return session
+
+
+def test_null_in_a_timestamp_stays_null_whatever_the_servers_default_is(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
+    set_global(mariadb, with_globals, explicit_defaults_for_timestamp="0")
+    session = opened(mariadb)
+    session.query("CREATE DATABASE d")
+    session.query("CREATE TABLE d.t (id int PRIMARY KEY, at timestamp)")
+    session.execute("INSERT INTO d.t VALUES (1, NULL)")
+    session.execute("ALTER TABLE d.t ADD COLUMN later timestamp")
+    assert session.query("SELECT at, later FROM d.t") == [(None, None)]
+
+
+def test_servers_defaults_that_would_change_what_is_written_do_not_count(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
+    set_global(
+        mariadb,
+        with_globals,
+        completion_type="1",
+        sql_safe_updates="1",
+        sql_select_limit="1",
+        default_storage_engine="MyISAM",
+        sql_notes="0",
+        sql_mode="'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
+        time_zone="'+05:00'",
+        foreign_key_checks="1",
+        max_error_count="0",
+        tx_isolation="'SERIALIZABLE'",
+        tx_read_only="1",
+        sql_if_exists="1",
+        autocommit="1",
+        default_week_format="3",
+        max_statement_time="1",
+    )
+    session = opened(mariadb)
+    session.query("CREATE DATABASE d")
+    session.query("CREATE TABLE d.t (a varchar(9))")
+    session.begin()
+    session.execute(r"INSERT INTO d.t VALUES ('a\tb'), ('c')")
+    session.rollback()
+    session.execute(r"INSERT INTO d.t VALUES ('a\tb'), ('c')")
+    session.commit()
+    assert session.query("SELECT a FROM d.t ORDER BY 1") == [("a\tb",), ("c",)]
+    assert session.execute("DELETE FROM d.t WHERE a LIKE '%b'") == 1
+    assert session.query("SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_NAME = 't'") == [("InnoDB",)]
+    assert session.query("SELECT @@max_statement_time, @@tx_isolation, @@default_week_format") == [
+        (0.0, "REPEATABLE-READ", 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("binlog_format", "STATEMENT"), ("wsrep_load_data_splitting", "ON"), ("max_allowed_packet", "1048576")],
+)
+def test_what_only_the_server_can_change_is_refused_by_name(variable: str, value: str) -> None:
+    from etl.downstream._session_setup import problems
+
+    fine = {
+        "log_bin": "ON",
+        "wsrep_on": "ON",
+        "max_allowed_packet": "16777216",
+        "binlog_format": "MIXED",
+        "tx_isolation": "REPEATABLE-READ",
+    }
+    assert list(problems(fine)) == []
+    (found,) = problems(fine | {variable: value})
+    assert variable in found
+
+
+def test_a_small_max_allowed_packet_is_refused_by_name(mariadb: MariaDBServer, with_globals: list[str]) -> None:
+    set_global(mariadb, with_globals, max_allowed_packet="1048576")
+    with pytest.raises(DownstreamError, match="max_allowed_packet is 1048576") as caught:
+        opened(mariadb)
+    assert not is_transient(caught.value)
+
+
+def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: MariaDBServer) -> None:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE USER narrow@'127.0.0.1'")
+        cursor.execute(f"GRANT {', '.join(ON_TABLES)} ON `shop\\_%`.* TO narrow@'127.0.0.1'")
+    with pytest.raises(DownstreamError) as caught:
+        opened(mariadb, user="narrow")
+    for right in ("INSERT on tidb_binlog", "CREATE on sluice_recycle", "PROCESS on *.*", "GRANT SELECT, INSERT"):
+        assert right in str(caught.value)
+    assert not is_transient(caught.value)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"GRANT {', '.join(ON_TABLES)} ON sluice_recycle.* TO narrow@'127.0.0.1'")
+        cursor.execute("GRANT SELECT, INSERT, UPDATE ON tidb_binlog.* TO narrow@'127.0.0.1'")
+        cursor.execute("GRANT PROCESS ON *.* TO narrow@'127.0.0.1'")
+    opened(mariadb, user="narrow").close()
+
+
+def test_grants_are_read_as_servers_write_them() -> None:
+    everything = ["GRANT ALL PRIVILEGES ON *.* TO `u`@`%` IDENTIFIED BY PASSWORD '*X' WITH GRANT OPTION"]
+    assert missing_rights(everything, "tidb_binlog", process=True) == []
+    listed = f"GRANT {', '.join(ON_TABLES)}, PROCESS, FILE ON *.* TO 'u'@'%'"
+    assert missing_rights([listed], "tidb_binlog", process=True) == []
+    assert missing_rights([listed.replace("PROCESS, ", "")], "tidb_binlog", process=True) == ["PROCESS on *.*"]
+    assert missing_rights([listed.replace("PROCESS, ", "")], "tidb_binlog", process=False) == []
+    assert missing_rights([listed.replace("INDEX, ", "")], "tidb_binlog", process=True) == [
+        "INDEX on the replicated databases"
+    ]
+    assert "UPDATE on the replicated databases" in missing_rights(
+        [listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], "c", process=True
+    )
+    assert (
+        len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], "c", process=True))
+        == len(ON_TABLES) + 1
+    )
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_table_without_transactions_is_not_written_to(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+    story = Story(mariadb, tmp_path)
+    made = story.create(table(11, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` int primary key)")
+    story.apply()
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t ENGINE = MyISAM")
+    story.insert(made, {"id": 1})
+    config = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2))
+    with pytest.raises(DownstreamError, match=r"table d\.t .* MyISAM.* ENGINE = InnoDB"):
+        run_apply(config, until_ts=story._ts, run_seconds=30, prepare=local_preparer(config))
+    assert story.rows("t") == []
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t ENGINE = InnoDB")
+    story.apply()
+    assert story.rows("t") == [(1,)]
+
+
+def test_a_checkpoint_table_without_transactions_is_refused(mariadb: MariaDBServer) -> None:
+    session = opened(mariadb)
+    checkpoint = CheckpointTable(session, 7)
+    checkpoint.create()
+    session.query("ALTER TABLE tidb_binlog.checkpoint ENGINE = MyISAM")
+    with pytest.raises(CheckpointError, match="MyISAM"):
+        checkpoint.create()
+
+
+def test_a_timestamp_that_an_old_server_made_move_by_itself_stays_when_rows_are_given_a_new_columns_value(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    made = story.create(
+        table(11, "t", "id int", "at timestamp", primary="id"),
+        "CREATE TABLE `t` (`id` int primary key, `at` timestamp null)",
+    )
+    story.insert(made, {"id": 1, "at": "2020-01-01 00:00:00"})
+    story.apply()
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET explicit_defaults_for_timestamp = 0, time_zone = '+00:00'")
+        cursor.execute("ALTER TABLE d.t MODIFY at timestamp")  # ON UPDATE CURRENT_TIMESTAMP, unsaid
+    added = column(3, "d date not null", origin_default="2021-05-05")
+    story.statement(
+        5, "ALTER TABLE `t` ADD COLUMN `d` date not null", table(11, "t", "id int", "at timestamp", added, primary="id")
+    )
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        story.apply()
+        cursor.execute("SHOW CREATE TABLE d.t")
+        assert "ON UPDATE" in cursor.fetchone()[1].upper()
+    assert story.rows("t", "CAST(at AS CHAR), CAST(d AS CHAR)") == [("2020-01-01 00:00:00", "2021-05-05")]

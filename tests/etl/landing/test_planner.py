@@ -1,0 +1,208 @@
+"""Windows reach as far as they may, and never past a commit that a pump may still hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from etl.explode import PumpRange, read_range
+from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
+from etl.settings import Window as Limits
+from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from upstream import PumpReadError
+
+LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=200)
+
+
+class World:
+    """Pumps, a clock, and the order in which the planner asked for things."""
+
+    def __init__(self):
+        self.now = 1000
+        self.pumps = []
+        self.log = []
+
+    def pump(self, *args, **kwargs):
+        self.pumps.append(WindowPump(*args, **kwargs))
+        return self.pumps[-1]
+
+    def tso(self):
+        self.log.append("tso")
+        self.now += 1
+        return self.now
+
+    def registry(self):
+        self.log.append("registry")
+        return [pump.status for pump in self.pumps]
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    for pump in made.pumps:
+        pump.stop()
+
+
+@pytest.fixture
+def planner(world):
+    made = Planner(CLUSTER_ID, LIMITS, world.tso, world.registry)
+    yield made
+    made.close()
+
+
+def test_the_window_ends_at_the_timestamp_that_was_taken_before_the_pumps_were_listed(world, planner):
+    first = world.pump("a", [(5, 1, b"x"), (7, 6, b"y")])
+    world.pump("b")
+    plan = planner.plan(4)
+    assert world.log == ["tso", "registry"]
+    assert (plan.lo, plan.hi, plan.fresh_ts, plan.transactions, plan.limited) == (4, 1001, 1001, 2, False)
+    assert plan.ranges == (PumpRange(first.status.host, 4, 1001),)
+    assert [(request.lo, request.fresh_ts) for request in first.asked] == [(4, 1001)]
+
+
+def test_the_slowest_pump_ends_the_window_and_is_named(world, planner):
+    world.pump("a", [(5, 1, b"x")])
+    slow = world.pump("b", [(6, 2, b"y")])
+    slow.stuck_at = 50
+    plan = planner.plan(4)
+    assert plan.hi == 50
+    assert planner.holding.startswith("b (127.0.0.1:")
+    slow.stuck_at = 3  # it came back with less than it had
+    assert planner.plan(4) is None
+
+
+def test_limits_cut_a_backlog_into_windows_that_miss_nothing(world, planner):
+    rows = [(commit, commit - 1, b"p" * 40) for commit in range(10, 400, 3)]
+    world.pump("a", rows[::2])
+    world.pump("b", rows[1::2])
+    lo, seen, windows = 0, [], 0
+    while (plan := planner.plan(lo)) is not None and plan.transactions:
+        assert plan.lo == lo
+        got = [
+            batch["commit_ts"][0].as_py() for r in plan.ranges for batch in read_range(r.host, CLUSTER_ID, r.lo, r.hi)
+        ]
+        assert len(got) <= 20
+        seen += sorted(got)
+        lo = plan.hi
+        windows += 1
+        if not plan.limited:
+            break
+    assert seen == [row[0] for row in rows] and windows > 5
+
+
+def test_a_pump_that_cannot_be_reached_stops_planning_and_an_offline_one_is_left_out(world, planner):
+    world.pump("a", [(5, 1, b"x")])
+    gone = world.pump("b")
+    host = gone.status.host
+    gone.server.stop(None).wait()
+    with pytest.raises(PumpUnavailableError, match=rf"pump b at {host}, state online.*every window waits for it"):
+        planner.plan(4)
+    gone.status = dataclasses.replace(gone.status, state="paused")
+    with pytest.raises(PumpUnavailableError, match="state paused"):
+        planner.plan(4)
+    gone.status = dataclasses.replace(gone.status, state="offline")
+    assert planner.plan(4).transactions == 1
+
+
+@pytest.mark.parametrize(
+    ("pumps", "what"), [([], "no pump in the registry"), (["offline"], "1 pumps in the registry, all offline")]
+)
+def test_without_pumps_nothing_is_planned(world, planner, pumps, what):
+    for state in pumps:
+        world.pump("a", state=state)
+    with pytest.raises(PumpUnavailableError, match=what):
+        planner.plan(4)
+
+
+def test_commits_that_a_pump_has_purged_are_an_error_that_waiting_does_not_mend(world, planner):
+    world.pump("a").purged_through = 50
+    with pytest.raises(CommitsPurgedError, match=r"pump a at 127.0.0.1:\d+.*through 50.*relay log ends at 4"):
+        planner.plan(4)
+    assert planner.plan(50, empty_now=True).hi == 1002
+
+
+def test_a_clock_behind_what_was_landed_is_said(world, planner):
+    world.pump("a")
+    with pytest.raises(UpstreamBehindError, match="PD's clock is at 1001, but commits through 2000 are landed"):
+        planner.plan(2000)
+
+
+def test_a_wrong_cluster_is_said_by_the_pump(world):
+    world.pump("a")
+    planner = Planner(CLUSTER_ID + 1, LIMITS, world.tso, world.registry)
+    with pytest.raises(PumpUnavailableError, match="cluster ID are mismatch, 8 vs 7"):
+        planner.plan(4)
+    planner.close()
+
+
+def test_idle_pumps_give_an_empty_window_every_interval_only(world, planner):
+    world.pump("a")
+    planner.plan(4, empty_now=True)
+    began = time.monotonic()
+    while (plan := planner.plan(4)) is None:
+        time.sleep(0.01)
+    assert 0.15 < time.monotonic() - began < 2
+    assert plan.ranges == () and plan.transactions == 0 and plan.hi == plan.fresh_ts
+    assert planner.plan(plan.hi) is None
+
+
+def test_pumps_are_asked_side_by_side(world, planner):
+    pumps = [world.pump(str(i)) for i in range(3)]
+    for pump in pumps:
+        pump.delay.clear()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(planner.plan, 4, empty_now=True)
+        deadline = time.monotonic() + 10
+        while not all(pump.asked for pump in pumps):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for pump in pumps:
+            pump.delay.set()
+        assert future.result(10).hi == 1001
+
+
+def test_large_ranges_are_cut_for_spark_without_gap_or_overlap(world):
+    big = world.pump("a", [(1000 + i, i, b"p" * 2**20) for i in range(1, 60)])
+    world.now = 5000
+    planner = Planner(CLUSTER_ID, Limits(max_bytes=2**30), world.tso, world.registry)
+    plan = planner.plan(1000)
+    planner.close()
+    assert [r.host for r in plan.ranges] == [big.status.host] * 4
+    assert plan.ranges[0].lo == 1000 and plan.ranges[-1].hi == plan.hi
+    assert all(before.hi == after.lo for before, after in zip(plan.ranges, plan.ranges[1:]))
+
+
+def test_the_source_reads_a_range_and_nothing_else(world):
+    pump = world.pump("a", [(5, 1, b"x"), (7, 6, b"y"), (9, 8, b"z")])
+    assert [batch.to_pylist() for batch in read_range(pump.status.host, CLUSTER_ID, 5, 9)] == [
+        [{"commit_ts": 7, "start_ts": 6, "payload": b"y"}],
+        [{"commit_ts": 9, "start_ts": 8, "payload": b"z"}],
+    ]
+    assert list(read_range(pump.status.host, CLUSTER_ID, 9, 20)) == []
+
+
+def test_a_pump_that_sends_what_was_not_asked_for_is_refused(world):
+    pump = world.pump("a", [(5, 1, b"x"), (5, 1, b"x")])
+    with pytest.raises(PumpReadError, match=r"asked for \(4, 9\], it sent commits 5 to 5 after 5"):
+        list(read_range(pump.status.host, CLUSTER_ID, 4, 9))
+    with pytest.raises(PumpReadError, match=f"pump 127.0.0.1:{pump.port}"):
+        pump.stop()
+        list(read_range(pump.status.host, CLUSTER_ID, 4, 9))
+
+
+def test_two_pumps_at_one_address_are_not_taken_for_both(world, planner):
+    """One of them answers for the other, whose commits would be passed over."""
+    first, second = world.pump("a", [(5, 1, b"x")]), world.pump("b")
+    gone = second.status
+    second.status = dataclasses.replace(first.status, node_id="b")
+    with pytest.raises(
+        PumpUnavailableError, match=rf"pumps a \(online\) and b \(online\) are both registered at {first.status.host}"
+    ):
+        planner.plan(4)
+    second.status = dataclasses.replace(second.status, state="offline")
+    assert planner.plan(4).transactions == 1
+    second.status = gone

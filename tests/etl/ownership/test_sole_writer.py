@@ -1,0 +1,227 @@
+"""Two that write to the same downstream end with different rows: the pipeline doesn't begin, and doesn't go on, beside
+another writer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply.run import NotSoleWriterError, local_preparer
+from etl.downstream import CheckpointMovedError
+from etl.ownership import downstream_name
+from etl.settings import Apply, Settings, Upstream
+from etl.settings.sluice_toml import Relay
+from relay import RelayLog
+from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import Story, table
+from upstream import EtcdClient, NodeStatus, Registry
+from upstream.tso import compose
+
+ITEM = table(11, "item", "id int", "v int", primary="id")
+
+
+@pytest.fixture
+def registry(etcd_url: str) -> Iterator[Registry]:
+    with EtcdClient(etcd_url) as etcd:
+        yield Registry(etcd)
+
+
+@pytest.fixture
+def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
+    story = Story(mariadb, tmp_path)
+    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
+    story.insert(ITEM, {"id": 1, "v": 1})
+    return story
+
+
+@pytest.fixture
+def settings(story: Story, etcd_url: str) -> Settings:
+    return Settings(Upstream(etcd_url), Relay(story._url), story.server.downstream)
+
+
+def drainer(state: str, name: str = "drainer-1:8249", **more) -> NodeStatus:
+    return NodeStatus(name, "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000), **more)
+
+
+def apply(story: Story, settings: Settings) -> None:
+    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+
+
+def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_is_not(
+    story: Story, settings: Settings, registry: Registry
+) -> None:
+    for state in ("online", "pausing", "closing"):
+        registry.update_drainer(drainer(state))
+        with pytest.raises(
+            NotSoleWriterError,
+            match=(
+                f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*pause-drainer -node-id"
+                " drainer-1:8249"
+            ),
+        ):
+            apply(story, settings)
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW DATABASES")
+        assert not {"d", "tidb_binlog"} & {name for (name,) in cursor.fetchall()}
+    registry.update_drainer(drainer("paused"))
+    apply(story, settings)
+    assert story.rows("item") == [(1, 1)]
+
+
+def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_when_it_goes(
+    story: Story, settings: Settings, registry: Registry
+) -> None:
+    apply(story, settings)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    registry.update_drainer(drainer("online"))
+    for number in itertools.count(100):
+        if RelayLog.open(story._url).stopped() or not thread.is_alive():
+            break
+        story.insert(ITEM, {"id": number, "v": 1})
+        time.sleep(0.02)
+    thread.join(30)
+    assert (
+        isinstance(failures[0], NotSoleWriterError)
+        and "sluice takeover" in str(failures[0])
+        and "drainer-1:8249" in str(failures[0])
+    )
+    rows = story.rows("item")
+    registry.update_drainer(drainer("offline"))
+    story.insert(ITEM, {"id": 2, "v": 2})
+    with pytest.raises(NotSoleWriterError, match="sluice takeover"):
+        apply(story, settings)
+    assert story.rows("item") == rows
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_checkpoint_that_a_drainer_moved_stops_the_pipeline_and_is_left_as_it_is(
+    story: Story, settings: Settings, mode: str
+) -> None:
+    settings = dataclasses.replace(settings, apply=Apply(mode))
+    apply(story, settings)
+    at = story._ts
+    story.insert(ITEM, {"id": 2, "v": 2})
+    with story.server.connect() as connection:
+        for consistent in (False, True):
+            leave_checkpoint(
+                connection, at, consistent=consistent
+            )  # it may stand at the same place: the Drainer had nothing to do yet
+            before = read_checkpoint(connection)
+            for _ in range(2):
+                with pytest.raises(
+                    NotSoleWriterError,
+                    match=f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint.* at {at}.*a Drainer",
+                ):
+                    apply(story, settings)
+            assert read_checkpoint(connection) == before
+    assert story.rows("item") == [(1, 1)]
+
+
+def test_a_checkpoint_that_is_taken_over_names_the_pipeline_from_the_first_write_on(
+    story: Story, settings: Settings
+) -> None:
+    with story.server.connect() as connection:
+        apply(story, settings)
+        owner = read_checkpoint(connection)["sluice"]["owner"]
+        assert owner == RelayLog.open(story._url).ownership().pipeline
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM tidb_binlog.checkpoint")
+        with pytest.raises(NotSoleWriterError, match="checkpoint that this pipeline wrote is gone"):
+            apply(story, settings)
+
+
+def test_another_relay_log_does_not_take_a_pipelines_downstream(
+    story: Story, settings: Settings, tmp_path: Path
+) -> None:
+    apply(story, settings)
+    other = Story(story.server, tmp_path / "other")
+    with pytest.raises(NotSoleWriterError, match=r"written by pipeline sluice-.*sluice takeover"):
+        other.apply()
+    moved = dataclasses.replace(
+        settings, downstream=dataclasses.replace(settings.downstream, checkpoint_schema="tidb_binlgo")
+    )
+    with pytest.raises(
+        NotSoleWriterError,
+        match=r"applied to .* tidb_binlog.checkpoint so far, and sluice.toml now names .*tidb_binlgo",
+    ):
+        apply(story, moved)
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW DATABASES")
+        assert "tidb_binlgo" not in {name for (name,) in cursor.fetchall()}
+
+
+def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Settings, registry: Registry) -> None:
+    registry.update_drainer(drainer("online", "kafka:8249"))
+    registry.update_drainer(
+        drainer("online", "sluice-2", label={"sluice": "file:///other", "downstream": "other:3306, checkpoint a.b"})
+    )
+    settings = dataclasses.replace(
+        settings, upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["kafka:8249"])
+    )
+    apply(story, settings)
+    assert story.rows("item") == [(1, 1)]
+    registry.update_drainer(
+        drainer("online", "sluice-3", label={"sluice": "file:///other", "downstream": downstream_name(settings)})
+    )
+    with pytest.raises(NotSoleWriterError, match="sluice-3"):
+        apply(story, settings)
+
+
+def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(story: Story, settings: Settings) -> None:
+    with story.server.connect() as connection:
+        leave_checkpoint(connection, story._ts - 20)
+        alone = dataclasses.replace(settings, upstream=Upstream("http://127.0.0.1:1"))
+        summary = run_apply(alone, run_seconds=0.5, prepare=local_preparer(alone))
+        assert summary.retries and not summary.batches
+        assert "sluice" not in read_checkpoint(connection)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_drainer_that_writes_the_checkpoint_beside_a_running_pipeline_stops_it(
+    story: Story, settings: Settings, mode: str
+) -> None:
+    """Nothing tells of it but the row: the Drainer is one that the settings call unrelated."""
+    settings = dataclasses.replace(settings, apply=Apply(mode))
+    apply(story, settings)
+    at, ended = story._ts, threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+        except BaseException as error:
+            failures.append(error)
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with story.server.connect() as connection:
+        story.insert(ITEM, {"id": 2, "v": 2})
+        while (2, 2) not in story.rows("item"):
+            assert not ended.wait(0.02)
+        leave_checkpoint(connection, at)
+        left = read_checkpoint(connection)
+        story.insert(ITEM, {"id": 3, "v": 3})
+        thread.join(30)
+        assert isinstance(failures[0], CheckpointMovedError) and "a Drainer" in str(failures[0])
+        with pytest.raises(NotSoleWriterError):
+            apply(story, settings)
+        assert read_checkpoint(connection) == left and story.rows("item") == [(1, 1), (2, 2)]

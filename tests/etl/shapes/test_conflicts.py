@@ -1,0 +1,75 @@
+"""Conflict detection: what shares a key stays in order, what meets two groups waits for a flush."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.shapes.conflicts import Dispatch, dispatch
+
+
+def found(*changes: set[int]) -> Dispatch:
+    pairs = [(change, key) for change, keys in enumerate(changes) for key in keys]
+    return dispatch(len(changes), np.array([p[0] for p in pairs], np.int64), np.array([p[1] for p in pairs], np.int64))
+
+
+def expected(changes: list[set[int]]) -> list[tuple[int, int]]:
+    """(round, number of the group in it) by the rule as it is told: one change at a time, sets of keys, a flush on
+    conflict.
+    """
+    groups: list[set[int]] = []
+    number, result = 0, []
+    for keys in changes:
+        met = [group for group in groups if group & keys]
+        if len(met) > 1:
+            number, groups, met = number + 1, [], []
+        if met:
+            met[0] |= keys
+        else:
+            groups.append(set(keys))
+        result.append((number, next(i for i, group in enumerate(groups) if group & keys)))
+    return result
+
+
+def shown(dispatched: Dispatch) -> list[tuple[int, int]]:
+    """Groups numbered in the order in which they begin, round by round."""
+    names: dict[tuple[int, int], int] = {}
+    result = []
+    for place in zip(dispatched.rounds.tolist(), dispatched.groups.tolist()):
+        if place not in names:
+            names[place] = sum(1 for number, _ in names if number == place[0])
+        result.append((place[0], names[place]))
+    return result
+
+
+def test_three_statements_on_two_rows_run_in_the_documented_order() -> None:
+    """SQL1: id 3 -> 4, SQL2: id 2 -> 5, SQL3: delete id 3. SQL3 must come after SQL1; SQL2 may run beside them."""
+    sql1, sql2, sql3 = {3, 4}, {5, 2}, {3}
+    result = found(sql1, sql2, sql3)
+    assert shown(result) == [(0, 0), (0, 1), (0, 0)]
+    assert result.flushes == 0
+
+
+def test_a_change_that_meets_two_groups_waits_until_both_are_executed() -> None:
+    result = found({3, 4}, {2, 5}, {5, 3}, {4})
+    assert shown(result) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert result.flushes == 1
+
+
+def test_every_change_needs_a_key() -> None:
+    with pytest.raises(ValueError, match="3 changes, but keys for 2"):
+        dispatch(3, np.array([0, 2]), np.array([1, 1]))
+
+
+@given(st.lists(st.sets(st.integers(0, 12), min_size=1, max_size=4), min_size=1, max_size=60))
+def test_rounds_and_groups_are_those_of_one_change_at_a_time(changes: list[set[int]]) -> None:
+    assert shown(found(*changes)) == expected(changes)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60))
+def test_changes_of_one_key_each_never_conflict(keys: list[int]) -> None:
+    result = found(*({key} for key in keys))
+    assert result.flushes == 0
+    assert result.groups.tolist() == keys

@@ -1,0 +1,49 @@
+"""What a refused step says: which rows, whatever the table is like."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.downstream import MySQLSession
+from etl.sinks.sink import ApplyError
+from etl.sinks.step_writer import StepWriter
+from etl.steps import Step
+
+PLAIN = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id))"
+PARTITIONED = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id)) PARTITION BY HASH (id) PARTITIONS 3"
+GENERATED = (
+    "CREATE TABLE d.t (id int PRIMARY KEY, v int, w int AS (v + 1) STORED, x int AS (v + 2) VIRTUAL, UNIQUE (w))"
+)
+LAYOUT = {"columns": ["id", "v"], "bits": [], "hex": []}
+
+
+@pytest.mark.parametrize("create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"])
+@pytest.mark.parametrize(("replaces", "told"), [(0, r"there already: \(1,\)"), (2, r"missing: \(2,\)")])
+def test_a_load_that_meets_other_rows_than_expected_names_them(
+    session: MySQLSession, create: str, replaces: int, told: str
+) -> None:
+    for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
+        session.query(statement)
+    step = Step(
+        "load",
+        100,
+        "d",
+        "t",
+        {"first_ts": 90, "layout": LAYOUT, "replaces": replaces, "keys": ["id"]},
+        2,
+        0,
+        b"1\t10\n2\t20\n",
+    )
+    with pytest.raises(ApplyError, match=told):
+        StepWriter(session).write(step)
+    assert session.query("SELECT id, v FROM d.t") == [(1, 1)]
+
+
+@pytest.mark.parametrize("create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"])
+def test_rows_that_may_be_there_already_are_looked_for_in_any_table(session: MySQLSession, create: str) -> None:
+    for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
+        session.query(statement)
+    detail = {"first_ts": 90, "layout": LAYOUT, "replaces": 0, "absent": True}
+    with pytest.raises(ApplyError, match="has no key, and 1 of its rows written"):
+        StepWriter(session).write(Step("load", 100, "d", "t", detail, 2, 0, b"1\t1\n2\t20\n"), safe=True)
+    StepWriter(session).write(Step("load", 100, "d", "t", detail, 1, 0, b"2\t20\n"), safe=True)

@@ -1,0 +1,69 @@
+"""Attaching to the warm Spark Connect server."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from etl.spark.session import SparkUnavailableError, attach, close, session_id
+
+ENDLESS = """
+import sys
+from etl.spark.session import attach
+remote, mark = sys.argv[1:]
+def forever(batches):
+    import time
+    for batch in batches:
+        open(mark, "w").close()
+        time.sleep(600)
+        yield batch
+spark = attach(remote, "victim")
+spark.range(1).mapInArrow(forever, "id long").collect()
+"""
+
+
+def test_a_name_always_gives_the_same_session(spark_remote):
+    first = attach(spark_remote, "same")
+    first.conf.set("spark.sluice.test", "still here")
+    close(first)
+    second = attach(spark_remote, "same")
+    assert second.session_id == session_id("same")
+    assert second.conf.get("spark.sluice.test") == "still here"
+    close(second)
+
+
+def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
+    running = tmp_path / "running"
+    child = subprocess.Popen([sys.executable, "-c", ENDLESS, spark_remote, str(running)])
+    try:
+        deadline = time.monotonic() + 60
+        while not running.exists():
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
+    spark = attach(spark_remote, "victim")
+    deadline = time.monotonic() + 20
+    while spark.interruptAll():
+        assert time.monotonic() < deadline, "the job of the killed process goes on"
+        time.sleep(0.1)
+    assert spark.range(3).count() == 3
+    close(spark)
+
+
+def test_a_session_closed_on_the_server_gives_way_to_a_new_one(spark_remote):
+    first = attach(spark_remote, "closed")
+    first.stop()
+    second = attach(spark_remote, "closed")
+    assert second.session_id == session_id("closed", 1)
+    assert second.range(2).count() == 2
+    close(second)
+
+
+def test_a_server_that_is_not_there_is_named_within_the_time_out():
+    began = time.monotonic()
+    with pytest.raises(SparkUnavailableError, match=r"sc://127\.0\.0\.1:1 doesn't answer"):
+        attach("sc://127.0.0.1:1", "nobody", timeout_s=1)
+    assert time.monotonic() - began < 10
