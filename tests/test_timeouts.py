@@ -14,8 +14,7 @@ import pytest
 
 from etl.downstream import DownstreamError, MySQLSession, is_transient
 from etl.operate.orders import status
-from etl.settings import Downstream, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Downstream, Relay, Settings, Upstream
 from etl.spark import session as spark_session
 from relay import RelayLog
 from relay.storage import open_storage

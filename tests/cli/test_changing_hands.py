@@ -12,8 +12,8 @@ import pytest
 
 from embedded.stack import Stack
 from etl import load_settings
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, NotSoleWriterError, local_preparer
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import ApplyError, NotSoleWriterError
 from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
 from etl.operate import handover
 from etl.operate import orders as operate

@@ -124,10 +124,8 @@ def _watch(steps: _Steps) -> None:
 
 
 def _apply(folder: Path, port: int, until: int, mode: str, steps: _Steps) -> None:
-    from etl.apply import run_apply
-    from etl.apply.run import local_preparer
-    from etl.settings import Apply, Downstream, Settings, Upstream
-    from etl.settings.sluice_toml import Relay
+    from etl.apply import local_preparer, run_apply
+    from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 
     _watch(steps)
     downstream = Downstream("127.0.0.1", port, read_timeout_s=20)

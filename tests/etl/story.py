@@ -15,10 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.apply import run_apply
-from etl.apply.run import ApplySummary, local_preparer
-from etl.settings import Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.apply import ApplySummary, local_preparer, run_apply
+from etl.settings import Relay, Settings, Upstream
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
 from tests.etl.mariadb_fixture import MariaDBServer
 from upstream.history import Effect

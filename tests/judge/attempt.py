@@ -9,10 +9,8 @@ from typing import Any
 
 import pymysql.connections
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
-from etl.settings import Apply, Downstream, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.apply import local_preparer, run_apply
+from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 
 
 def run(url: str, port: int, until_ts: int, mode: str, max_rows: int, die_at: int, answer: Connection) -> None:

@@ -6,8 +6,7 @@ import pytest
 from relaykit import BASE, HOUR, land
 
 from etl.apply._relay_upkeep import RelayUpkeep
-from etl.settings import Downstream, Settings, SettingsError, Upstream, parse_settings
-from etl.settings.sluice_toml import Relay
+from etl.settings import Downstream, Relay, Settings, SettingsError, Upstream, parse_settings
 from relay import RelayCorruptError, RelayLog
 from relay.retention import Consumers, keep_ms
 

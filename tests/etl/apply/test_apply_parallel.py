@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream._writer_lock import WriterLock
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql_parallel import ParallelMySQLSink
 from etl.steps import Step
 from relay import RelayLog

@@ -22,11 +22,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, BatchReport, local_preparer
+from etl.apply import BatchReport, local_preparer, run_apply
+from etl.apply.run import ApplyError
 from etl.operate.orders import accept
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.random_history import CREATE, TABLES, History
 

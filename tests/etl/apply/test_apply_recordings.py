@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplySummary, local_preparer
+from etl.apply import ApplySummary, local_preparer, run_apply
 from etl.rules import Filter, NameRule
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences

@@ -6,8 +6,7 @@ import threading
 from pathlib import Path
 
 from etl.apply import run_apply
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay, Spark
+from etl.settings import Apply, Relay, Settings, Spark, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences

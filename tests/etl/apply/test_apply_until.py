@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.apply import local_preparer, run_apply
+from etl.settings import Apply, Relay, Settings, Upstream
 from relay import Control, retention
 from relay.retention import Consumers
 from tests.etl.mariadb_fixture import MariaDBServer

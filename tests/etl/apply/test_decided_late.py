@@ -11,10 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.apply import local_preparer, run_apply
+from etl.settings import Apply, Relay, Settings, Upstream
 from relay import SKIP, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table

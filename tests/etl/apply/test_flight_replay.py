@@ -12,13 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, local_preparer
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import ApplyError
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
 from etl.rules import Filter
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql_parallel import ParallelMySQLSink
 from etl.steps import Step
 from relay import DELETE, INSERT, SKIP, UPDATE, Decision

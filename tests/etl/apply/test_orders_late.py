@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.downstream import Checkpoint, MySQLSession
 from etl.operate import orders as operate
 from etl.operate.orders import OperateError
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from relay import Control
 from tests.etl.apply.test_flight_replay import break_off

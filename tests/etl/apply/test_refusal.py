@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, local_preparer
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import ApplyError
 from etl.downstream import Refusal
 from etl.operate.orders import OperateError, accept, skip_transaction
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from relay import Control
 from tests.etl.mariadb_fixture import MariaDBServer

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, local_preparer
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import ApplyError
 from etl.ddl import DdlError
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from relay import Control
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer

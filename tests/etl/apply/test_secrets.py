@@ -131,8 +131,8 @@ def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_passwor
 def test_what_goes_to_spark_and_into_the_task_results_holds_no_secret(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str]
 ) -> None:
+    from etl.apply import ApplySummary, prepare_options
     from etl.apply._prepare_job import PrepareWindows
-    from etl.apply.run import ApplySummary, prepare_options
 
     settings: Settings = load_settings(config(tmp_path, mariadb.port, sources["environment"]))
     job = PrepareWindows(settings.relay.url, prepare_options(settings))

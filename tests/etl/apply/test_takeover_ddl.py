@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, local_preparer
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import ApplyError
 from etl.ddl import DdlError
-from etl.settings import Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Relay, Settings, Upstream
 from relay import Control
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.ddl import DdlError
 from etl.ddl import _convert as _ddl_convert
 from etl.rules import Filter, NameRule
-from etl.settings import Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences

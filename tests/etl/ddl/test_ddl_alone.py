@@ -14,8 +14,7 @@ import pytest
 
 from etl.downstream import CheckpointTable, DownstreamError, MySQLSession, is_transient
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
-from etl.settings import Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Relay, Settings, Upstream
 from etl.sinks import mysql as sink_module
 from etl.sinks.mysql import MySQLSink
 from tests.etl.mariadb_fixture import MariaDBServer

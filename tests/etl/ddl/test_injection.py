@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, local_preparer
-from etl.settings import Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import ApplyError
+from etl.settings import Relay, Settings, Upstream
 from relay import REPLACE, SKIP, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table

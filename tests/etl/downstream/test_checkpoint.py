@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from etl.downstream import Checkpoint, CheckpointError, CheckpointMovedError, CheckpointTable, MySQLSession, PendingDdl
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import open_sink
 from etl.steps import Step
 from tests.etl.mariadb_fixture import MariaDBServer

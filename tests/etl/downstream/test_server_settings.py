@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession, is_transient
 from etl.downstream.grants import ON_TABLES, missing_rights
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
 

@@ -20,9 +20,8 @@ from etl.explode import BinlogDecodeError
 from etl.landing import NoCheckpointError, run_land
 from etl.landing.land import UnknownTableError, WrongClusterError
 from etl.ownership.registration import default_node_id
-from etl.settings import Downstream, Settings, Upstream
+from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
-from etl.settings.sluice_toml import Relay, Spark
 from pump_service.notify import notify_drainers
 from relay import SKIP, ClaimLostError, Control, Decision, RelayLog, Window
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite

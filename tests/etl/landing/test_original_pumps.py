@@ -17,9 +17,8 @@ from etl.explode import read_range
 from etl.explode.exploder import MAX_USER_TABLE_ID
 from etl.landing import run_land
 from etl.landing.planner import Planner, PumpUnavailableError
-from etl.settings import Downstream, Settings, Upstream
+from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
-from etl.settings.sluice_toml import Relay, Spark
 from relay import RelayLog
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.relay_from_recording import RECORDINGS, committed

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import NotSoleWriterError, local_preparer
+from etl.apply import local_preparer, run_apply
+from etl.apply.run import NotSoleWriterError
 from etl.downstream import CheckpointMovedError
 from etl.ownership import downstream_name
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog
 from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer

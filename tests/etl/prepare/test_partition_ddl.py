@@ -12,11 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.prepare._partitions import PartitionError, partition_of
-from etl.settings import Apply, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Relay, Settings, Upstream
 from etl.shapes.kept_rows import kept_rows
 from etl.steps import Step
 from tests.etl.mariadb_fixture import MariaDBServer

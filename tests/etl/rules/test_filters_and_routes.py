@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplySummary, local_preparer
+from etl.apply import ApplySummary, local_preparer, run_apply
 from etl.prepare._windows import ChangeError
 from etl.settings import Settings, parse_settings
 from etl.sinks import ApplyError
@@ -425,7 +424,7 @@ def test_a_crash_between_making_the_database_a_route_needs_and_the_table_leaves_
 def test_filters_and_routes_travel_to_sparks_workers() -> None:
     from pyspark import cloudpickle
 
-    from etl.apply.run import prepare_options
+    from etl.apply import prepare_options
 
     rules = {
         "filter": {"ignore-table": [{"db-name": "a", "tbl-name": "~b"}], "ignore-txn-commit-ts": [7]},

@@ -12,11 +12,9 @@ from unittest import mock
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.operate.orders import OperateError, skip_transaction
-from etl.settings import Apply, Downstream, File, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from etl.sinks.file import FileSink
 from etl.steps import Step

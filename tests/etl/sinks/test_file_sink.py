@@ -19,12 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.downstream import CheckpointError, CheckpointMovedError, SavepointFile
 from etl.formats.binlog_file import FileName, commit_ts_of, encode_record, list_files, new_name, read_file
-from etl.settings import Apply, Downstream, File, Settings, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import ApplyError, open_sink, read_checkpoint
 from etl.sinks.file import FileSink
 from etl.steps import Step

@@ -22,13 +22,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from etl.apply import run_apply
-from etl.apply.run import local_preparer
+from etl.apply import local_preparer, run_apply
 from etl.downstream import CheckpointError, CheckpointMovedError, SavepointFile
 from etl.formats.binlog_file import commit_ts_of, split_records
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
-from etl.settings import Apply, Downstream, Kafka, Settings, SettingsError, Upstream
-from etl.settings.sluice_toml import Relay
+from etl.settings import Apply, Downstream, Kafka, Relay, Settings, SettingsError, Upstream
 from etl.shapes._transactions import head, transaction_steps
 from etl.shapes.kafka_binlog import ddl_message
 from etl.sinks import ApplyError, read_checkpoint
