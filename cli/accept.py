@@ -16,6 +16,6 @@ def command(ctx: click.Context, refusal: str, config: str | None) -> None:
 
     REFUSAL is the id that the error names. Every row of these changes becomes what it is upstream, whatever was there.
     """
-    from etl.operate import orders as operate
+    from etl import operate
 
     click.echo(operate.accept(settings_of(ctx, config), refusal))

@@ -23,7 +23,7 @@ def command() -> None:
 @click.pass_context
 def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
     """Execute nothing downstream for this DDL. What it would have done there is up to you."""
-    from etl.operate import orders as operate
+    from etl import operate
 
     click.echo(operate.skip_ddl(acting_on(ctx, config), which, operator(), why))
 
@@ -43,8 +43,8 @@ def replace(
     ctx: click.Context, which: int, statements: tuple[str, ...], file: Path | None, why: str, config: str | None
 ) -> None:
     """Execute other statements in place of this DDL, each exactly once, in the schema that the DDL is in."""
+    from etl import operate
     from etl.formats.operator_sql import split_statements
-    from etl.operate import orders as operate
 
     if not statements and file is None:
         raise click.UsageError("give --sql or --file (--sql '' for nothing at all)")

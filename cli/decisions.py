@@ -21,7 +21,7 @@ def command() -> None:
 @click.pass_context
 def list_command(ctx: click.Context, as_json: bool, config: str | None) -> None:
     """All of them, and whether they were used."""
-    from etl.operate import orders as operate
+    from etl import operate
 
     found = operate.list_decisions(settings_of(ctx, config))
     if as_json:
@@ -39,7 +39,7 @@ def list_command(ctx: click.Context, as_json: bool, config: str | None) -> None:
 @click.pass_context
 def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
     """Take the decision about COMMIT_TS back. What was skipped or replaced already stays so."""
-    from etl.operate import orders as operate
+    from etl import operate
 
     click.echo(operate.remove_decision(acting_on(ctx, config), commit_ts))
 

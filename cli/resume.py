@@ -13,6 +13,6 @@ from cli._settings import acting_on, config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:
     """Have landing, applying or both go on, also beyond what `sluice run-until` said."""
-    from etl.operate import orders as operate
+    from etl import operate
 
     click.echo(operate.resume(acting_on(ctx, config), what))

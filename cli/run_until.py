@@ -27,7 +27,7 @@ def command(ctx: click.Context, moment: str, follow: bool, config: str | None) -
     TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC without a zone):
     everything committed until then is in.
     """
-    from etl.operate import orders as operate
+    from etl import operate
 
     settings = acting_on(ctx, config)
     click.echo(operate.run_until(settings, moment))
@@ -36,7 +36,7 @@ def command(ctx: click.Context, moment: str, follow: bool, config: str | None) -
 
 
 def _follow(settings: Settings, ts: int) -> None:
-    from etl.operate import orders as operate
+    from etl import operate
 
     shown: tuple[object, ...] = ()
     while True:

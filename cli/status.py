@@ -24,8 +24,7 @@ def command(ctx: click.Context, as_json: bool, config: str | None) -> None:
     """
     path = named_config(ctx, config)
     if path is not None:
-        from etl import load_settings
-        from etl.operate import orders as operate
+        from etl import load_settings, operate
 
         pipeline = operate.status(load_settings(path))
         click.echo(json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline)))
@@ -57,8 +56,7 @@ def collect(stack: Stack) -> dict[str, Any]:
     }
     if not ports:
         return result
-    from etl import load_settings
-    from etl.operate import orders as operate
+    from etl import load_settings, operate
 
     site = stack.site()
     result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"}

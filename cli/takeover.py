@@ -72,7 +72,8 @@ def _of_drainer(file: Path) -> Settings:
 
 
 def _check(settings: Settings) -> int:
-    from etl.operate import STOPS, check, identity
+    from etl.operate import identity
+    from etl.operate.takeover_check import STOPS, check
 
     click.echo(identity(settings))
     stops = 0

@@ -21,6 +21,6 @@ def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> No
     """Leave the transaction committed at COMMIT_TS out of the downstream. It stays in the relay log, unless it can't
     even be landed. It holds at the next attempt.
     """
-    from etl.operate import orders as operate
+    from etl import operate
 
     click.echo(operate.skip_transaction(acting_on(ctx, config), commit_ts, operator(), why))

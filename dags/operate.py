@@ -54,8 +54,7 @@ ACTIONS = [
 def operate() -> None:
     @task
     def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-        from etl import load_settings
-        from etl.operate import orders as operate
+        from etl import load_settings, operate
 
         wanted = params or {}
         said = operate.act(

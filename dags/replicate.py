@@ -53,8 +53,7 @@ def replicate() -> None:
 
     @task
     def apply(params: dict[str, Any] | None = None) -> dict[str, Any]:
-        from etl import load_settings, run_apply
-        from etl.operate import orders as operate
+        from etl import load_settings, operate, run_apply
 
         wanted = params or {}
         until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from etl.downstream import DownstreamError, MySQLSession, is_transient
-from etl.operate.orders import status
+from etl.operate import status
 from etl.settings import Downstream, Relay, Settings, Upstream
 from etl.spark import session as spark_session
 from relay import RelayLog

@@ -1,19 +1,62 @@
-"""What operators ask of a running pipeline, and what they are shown."""
+"""What operators ask of a running pipeline, and what they are shown.
 
-from etl.operate.orders import identity, tso_text
-from etl.operate.takeover_check import STOPS, check
+`handover` and `takeover_check` are modules of their own: they need much that the other commands don't.
+"""
+
+from etl.operate.commands import (
+    ACTIONS,
+    APPLY,
+    AS_SET,
+    BOTH,
+    LAND,
+    OperateError,
+    accept,
+    act,
+    for_run,
+    identity,
+    list_decisions,
+    orders,
+    parse_moment,
+    pause,
+    remove_decision,
+    replace_ddl,
+    resume,
+    run_until,
+    skip_ddl,
+    skip_transaction,
+    status,
+    tso_text,
+)
 from etl.operate.window_view import RowChange, TablesAt, decode, describe, find_window, newest, row_changes
 
 __all__ = [
-    "STOPS",
+    "ACTIONS",
+    "APPLY",
+    "AS_SET",
+    "BOTH",
+    "LAND",
+    "OperateError",
     "RowChange",
     "TablesAt",
-    "check",
+    "accept",
+    "act",
     "decode",
     "describe",
     "find_window",
+    "for_run",
     "identity",
+    "list_decisions",
     "newest",
+    "orders",
+    "parse_moment",
+    "pause",
+    "remove_decision",
+    "replace_ddl",
+    "resume",
     "row_changes",
+    "run_until",
+    "skip_ddl",
+    "skip_transaction",
+    "status",
     "tso_text",
 ]

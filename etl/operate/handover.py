@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, is_transient
-from etl.operate import orders as operate
-from etl.operate.orders import OperateError, tso_text
+from etl.operate import commands
+from etl.operate.commands import OperateError, tso_text
 from etl.ownership import downstream_name, other_writers, pipeline_id, seen_text
 from etl.settings import Settings
 from etl.sinks import open_sink, read_checkpoint
@@ -204,7 +204,7 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
     last = relay.last()
     if last is None:
         raise OperateError(f"the relay log {relay.url} holds no window: this pipeline has not written anything")
-    operate.pause(settings, operate.APPLY)
+    commands.pause(settings, commands.APPLY)
     say("applying is paused; waiting until nothing is under way")
     until = time.monotonic() + wait_s
     if settings.downstream.type == "mysql":
@@ -217,7 +217,7 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
             savepoint = settings.kafka.savepoint
         place = f"{downstream_name(settings)}, savepoint {savepoint}"
         relay.stop(_handed_over(checkpoint))
-    operate.pause(settings)
+    commands.pause(settings)
     node_id = pipeline_id(settings)
     steps = (
         "pause the DAG `replicate` in Airflow, so that no more of its runs begin",

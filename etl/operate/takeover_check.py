@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from etl.ddl import create_table
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
 from etl.landing import NoCheckpointError, version_at, without_checkpoint
-from etl.operate.orders import tso_text
+from etl.operate.commands import tso_text
 from etl.ownership import downstream_name, other_writers, seen_text
 from etl.settings import Settings
 from etl.shapes.identity import locating_columns

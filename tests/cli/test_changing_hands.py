@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from embedded.stack import Stack
-from etl import load_settings
+from etl import load_settings, operate
 from etl.apply import local_preparer, run_apply
 from etl.apply.run import ApplyError, NotSoleWriterError
 from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
 from etl.operate import handover
-from etl.operate import orders as operate
 from relay import Control, RelayLog, Stop
 from relay.storage import LocalStorage
 from tests.cli.test_operate import Done, Run

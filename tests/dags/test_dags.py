@@ -69,7 +69,7 @@ def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
 
 
 def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_command_line(dag_bag):
-    from etl.operate.orders import ACTIONS
+    from etl.operate import ACTIONS
 
     dag = dag_bag.dags["operate"]
     assert type(dag.timetable).__name__ == "NullTimetable"
@@ -122,7 +122,7 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
 
 
 def test_modes_are_those_of_the_settings(dag_bag):
-    from etl.operate.orders import AS_SET
+    from etl.operate import AS_SET
     from etl.settings import MODES
 
     assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == (AS_SET, *MODES)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from etl.apply import BatchReport, local_preparer, run_apply
 from etl.apply.run import ApplyError
-from etl.operate.orders import accept
+from etl.operate import accept
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.random_history import CREATE, TABLES, History

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from etl import operate
 from etl.apply import local_preparer, run_apply
 from etl.downstream import Checkpoint, MySQLSession
-from etl.operate import orders as operate
-from etl.operate.orders import OperateError
+from etl.operate import OperateError
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from relay import Control

@@ -11,7 +11,7 @@ import pytest
 from etl.apply import local_preparer, run_apply
 from etl.apply.run import ApplyError
 from etl.downstream import Refusal
-from etl.operate.orders import OperateError, accept, skip_transaction
+from etl.operate import OperateError, accept, skip_transaction
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from relay import Control

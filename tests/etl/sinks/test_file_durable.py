@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from etl.apply import local_preparer, run_apply
-from etl.operate.orders import OperateError, skip_transaction
+from etl.operate import OperateError, skip_transaction
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from etl.sinks.file import FileSink
