@@ -1,7 +1,7 @@
 # Everything here works on a fresh Debian 12 with Python 3.11; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test lint clean
+.PHONY: help setup run up down status test lint docs wheel clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -32,6 +32,15 @@ lint: setup ## ruff (form and rules) and mypy
 test: lint ## lint, types and all tests
 	@$(PYTHON) -m pytest
 
-clean: down ## stop everything and remove the state folder and caches (.venv stays)
-	@rm -rf .sluice .pytest_cache .mypy_cache .ruff_cache .hypothesis
+docs: setup ## the documentation as a site in site/, made without network; open site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@echo 'docs: site/index.html'
+
+wheel: setup ## the package in dist/, and the requirements it was tested with
+	@rm -rf dist
+	@$(PYTHON) -m hatchling build -t wheel -d dist
+	@.venv/uv/bin/uv export --quiet --frozen --no-default-groups --no-emit-project -o dist/requirements.txt
+
+clean: down ## stop everything and remove the state folder, caches and what was built (.venv stays)
+	@rm -rf .sluice site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,40 @@
+"""Makes pages of the files in the repository's root, and links between them and the docs right. See mkdocs.yml."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+_LINK = re.compile(r"(!?)\[([^\]\n]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")
+
+_MENTION = re.compile(r"(?<![\[(`\w/])docs/(\w+)\.md\b")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are no files in docs/."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Point links at pages, and make links of documents that are only named; what is a file of the repository but no
+    page, such as code, is named without a link.
+    """
+    folder = "" if page.file.src_uri in PAGES.values() else "docs"
+
+    def point(found: re.Match[str]) -> str:
+        mark, text, target, anchor = found[1], found[2], found[3], found[4] or ""
+        path = posixpath.normpath(posixpath.join(folder, target))
+        if not (ROOT / path).exists():
+            return found[0]  # mkdocs says that it is broken
+        uri = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        return f"{mark}[{text}]({uri}{anchor})" if files.get_file_from_path(uri) else text
+
+    return _MENTION.sub(r"[\1](\1.md)", _LINK.sub(point, markdown))

@@ -1,0 +1,84 @@
+"""The documentation's site: built without network, whole, and nothing in it is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = """
+import sys
+
+def refuse(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo"):
+        raise OSError(f"the documentation asks the network: {event} {arguments[1:]}")
+
+sys.addaudithook(refuse)
+from mkdocs.__main__ import cli
+cli()
+"""
+
+
+class Loads(HTMLParser):
+    """What a page loads, and the links in it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.images: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        if tag in ("script", "img", "iframe", "source", "object"):
+            self.loaded.append(found.get("src") or found.get("data") or "")
+        if tag == "link":
+            self.loaded.append(found.get("href") or "")
+        if tag == "img":
+            self.images.append(found.get("src") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def pages(site: Path) -> list[Path]:
+    """All but the one for addresses that aren't there: it may be shown anywhere, so its links begin with /."""
+    return [page for page in site.glob("*.html") if page.stem != "404"]
+
+
+def test_every_document_is_a_page(site):
+    written = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"contributing", "changelog", "security"}
+    assert {page.stem for page in pages(site)} == written
+
+
+def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
+    for page in site.glob("*.html"):
+        assert not [where for where in Loads(page).loaded if re.match(r"(https?:)?//", where)], page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", style.read_text(encoding="utf-8")), style.name
+
+
+def test_every_picture_is_there(site):
+    shown = {image for page in pages(site) for image in Loads(page).images}
+    assert {path.name for path in (ROOT / "docs").glob("*.svg")} <= shown
+    assert not [image for image in shown if not (site / image).is_file()]
+
+
+def test_no_page_points_to_a_file_of_the_repository_that_is_no_page(site):
+    for page in pages(site):
+        links = re.findall(r'<a[^>]* href="([^"#]+)', page.read_text(encoding="utf-8"))
+        assert not [link for link in links if not re.match(r"\w+:", link) and not (site / link).is_file()], page.name
