@@ -130,7 +130,10 @@ class Front:
             task.cancel()
         self._splices.cancel()
         for transport in list(self.connections):
-            transport.abort()
+            sock = transport.get_extra_info("socket")
+            # asyncio can't abort one that was closed with bytes to send, has sent them and is gone.
+            if sock is not None and sock.fileno() >= 0:
+                transport.abort()
 
     def lane(self) -> Lane:
         """A protocol for a new HTTP/2 connection."""

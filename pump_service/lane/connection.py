@@ -71,6 +71,7 @@ class Lane(asyncio.Protocol):
         self._block: tuple[int, int, list[bytes]] | None = None  # stream, flags, header block so far
         self._held: set[str] = set()
         self._closing = False
+        self._last_bytes: asyncio.TimerHandle | None = None
         self.origin: Origin | None = None  # unknown over a Unix socket
         self._transport: asyncio.Transport
 
@@ -89,6 +90,8 @@ class Lane(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        if self._last_bytes is not None:
+            self._last_bytes.cancel()
         if self.origin is not None:
             self.origin.close()
         self._context.lanes.discard(self)
@@ -541,7 +544,7 @@ class Lane(asyncio.Protocol):
         """Close; a client that doesn't take the last bytes loses them."""
         self.flush()
         self._transport.close()
-        asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._transport.abort)
+        self._last_bytes = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._transport.abort)
 
     def _hold(self, why: str, on: bool) -> None:
         if on:

@@ -75,7 +75,7 @@ class Etcd:
                 stdout=log,
                 stderr=log,
             )
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         etcd = EtcdClient(client, timeout_s=1)
         while True:
             try:
@@ -217,7 +217,7 @@ class PumpProcess:
     def start(self) -> PumpProcess:
         """Start and wait until it serves."""
         self.launch()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while True:
             try:
                 httpx.get(f"http://{self.address}/status", timeout=2)
@@ -230,7 +230,7 @@ class PumpProcess:
         self.process.kill()
         self.process.wait()
 
-    def terminate(self, timeout_s: float = 15) -> int:
+    def terminate(self, timeout_s: float = 60) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
 
@@ -245,7 +245,7 @@ class Site:
         self.folder = folder
         self.etcd = Etcd(folder / "etcd")
         self.pd = PD(self.etcd.port)
-        self._etcd_client = EtcdClient(f"http://127.0.0.1:{self.etcd.port}", timeout_s=5)
+        self._etcd_client = EtcdClient(f"http://127.0.0.1:{self.etcd.port}", timeout_s=30)
         self.registry = Registry(self._etcd_client)
         self.pumps: list[PumpProcess] = []
 
@@ -312,7 +312,7 @@ class Client:
             pb.pump.PullBinlogResp.FromString,
         )
 
-    def write(self, payload: bytes, cluster_id: int = CLUSTER, timeout: float = 20) -> None:
+    def write(self, payload: bytes, cluster_id: int = CLUSTER, timeout: float = 60) -> None:
         """Write one binlog; grpc.RpcError if it is refused."""
         assert self.write_raw(request(payload, cluster_id), timeout=timeout) == b""
 
@@ -324,11 +324,11 @@ class Client:
         self.write(binlog(1, start, commit))
         return start, commit
 
-    def pull(self, after: int, cluster_id: int = CLUSTER, timeout: float = 20):
+    def pull(self, after: int, cluster_id: int = CLUSTER, timeout: float = 60):
         asked = pb.pump.PullBinlogReq(clusterID=cluster_id, startFrom=pb.pump.Pos(offset=after))
         return self._pull(asked, timeout=timeout)
 
-    def pull_commits(self, after: int, count: int, timeout: float = 20) -> list[pb.binlog.Binlog]:
+    def pull_commits(self, after: int, count: int, timeout: float = 60) -> list[pb.binlog.Binlog]:
         """The next `count` transactions, fakes left out."""
         out = []
         stream = self.pull(after, timeout=timeout)

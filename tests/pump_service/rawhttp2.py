@@ -105,7 +105,7 @@ class RawClient:
         if kind in (f.HEADERS, f.DATA) and flags & f.END_STREAM:
             answer.ended = True
 
-    def answer(self, stream: int, seconds: float = 10) -> Answer:
+    def answer(self, stream: int, seconds: float = 60) -> Answer:
         """Wait for the end of a stream."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.closed:
@@ -115,13 +115,13 @@ class RawClient:
             self.read(max(until - time.monotonic(), 0.01))
         raise AssertionError(f"no answer on stream {stream}: {self.frames} goaway {self.goaway} closed {self.closed}")
 
-    def wait_closed(self, seconds: float = 10) -> None:
+    def wait_closed(self, seconds: float = 60) -> None:
         until = time.monotonic() + seconds
         while not self.closed:
             assert time.monotonic() < until, "the connection stays open"
             self.read(0.2)
 
-    def wait_frame(self, kind: int, seconds: float = 10) -> tuple[int, int, int, bytes]:
+    def wait_frame(self, kind: int, seconds: float = 60) -> tuple[int, int, int, bytes]:
         until = time.monotonic() + seconds
         while True:
             for found in self.frames:

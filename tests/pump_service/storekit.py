@@ -51,7 +51,7 @@ def fake(ts: int) -> Record:
     return Record(2, ts, ts, encode_verdict(2, ts, ts))
 
 
-def write(store: Store, *records: Record, timeout: float = 20) -> None:
+def write(store: Store, *records: Record, timeout: float = 60) -> None:
     """Submits the records together and waits until they are durable; raises what the store answers."""
     answer = start_write(store, *records)
     if not answer.done.wait(timeout):
@@ -80,17 +80,40 @@ def start_write(store: Store, *records: Record) -> Answer:
     return answer
 
 
-def settle(store: Store, ts: int = BASE + (1 << 40), timeout: float = 20) -> int:
+def settle(store: Store, ts: int = BASE + (1 << 40), timeout: float = 60) -> int:
     """Waits until everything written so far has passed the sorter, if nothing is open."""
     return store.barrier(ts, timeout)
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 10) -> None:
+def eventually(condition: Callable[[], bool], timeout: float = 60) -> None:
     """Waits until something is so."""
     until = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < until, "it never came to be"
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def stalled_index(store: Store) -> Iterator[None]:
+    """The index takes nothing until the end of the block, as if LevelDB stood still."""
+    index, go_on = store._index, threading.Event()
+    originals = {name: getattr(index, name) for name in ("put_batch", "put_arrays")}
+
+    def held(name: str) -> Callable[..., None]:
+        def put(*columns: object) -> None:
+            assert go_on.wait(120)
+            originals[name](*columns)
+
+        return put
+
+    for name in originals:
+        setattr(index, name, held(name))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(index, name, original)
+        go_on.set()
 
 
 def window(store: Store, lo: int = 0, hi: int | None = None) -> list[tuple[int, int, bytes]]:

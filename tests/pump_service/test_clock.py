@@ -26,7 +26,7 @@ class FakePD:
 
     def __call__(self) -> int:
         if self.hangs is not None:
-            self.hangs.wait(10)
+            self.hangs.wait(60)
         if self.away:
             raise OSError("PD is away")
         self.now += 1
@@ -51,7 +51,7 @@ def limit(pd: FakePD) -> Iterator[TimeLimit]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -64,7 +64,8 @@ def test_what_is_further_ahead_than_clocks_may_differ_is_refused(pd: FakePD, lim
         assert limit.exceeded(pd.now + ahead * SECOND)
 
 
-def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: TimeLimit) -> None:
+def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: TimeLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.clock._PATIENCE_S", 60)  # on a busy machine the answer may take longer
     for _ in range(20):
         pd.now += 3600 * SECOND
         assert not limit.exceeded(pd.now)
@@ -88,11 +89,18 @@ def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: Fake
 
 
 def test_a_pd_that_hangs_holds_up_no_writer(pd: FakePD, limit: TimeLimit) -> None:
+    class Answered(threading.Event):
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            return super().wait(timeout)
+
+    limit._answered = answered = Answered()
     pd.hangs = threading.Event()
-    began = time.monotonic()
     for _ in range(200):
         assert limit.exceeded(pd.now + 3600 * SECOND)
-    assert time.monotonic() - began < 5
+    assert answered.waits < 50  # the first, and those until the question is under way
 
 
 def test_a_readers_mark_is_held_to_what_pd_has_issued(pd: FakePD, limit: TimeLimit) -> None:
@@ -140,7 +148,7 @@ def test_a_mark_of_the_future_is_refused_and_hides_no_commit(site: Site, ahead_s
         )
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     _, commit = client.transaction(site.pd, b"seen")
-    found = bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=5000), timeout=10)
+    found = bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=5000), timeout=60)
     assert found.max_commit_ts >= commit
     assert found.transactions == 1
     client.close()

@@ -151,14 +151,14 @@ def test_nothing_is_read_from_an_index_that_is_still_being_made_again(
     def half(fid: int, *columns: Ints) -> None:
         put(fid, *(column[:100] for column in columns))
         half_way.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         monkeypatch.setattr(store._index, "put_arrays", put)
         raise OSError("and then it fails")
 
     monkeypatch.setattr(store._index, "put_arrays", half)
     monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
     store._index._report("a test says so")
-    assert half_way.wait(20)
+    assert half_way.wait(60)
     for _ in range(2):
         with pytest.raises(IndexDamagedError):
             window(store, 0, top)

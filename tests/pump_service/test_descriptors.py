@@ -80,7 +80,7 @@ def test_readers_of_segments_that_others_close_read_what_is_there(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert [len(one) for one in found] == [len(everything)] * 6
     assert store.stats().corrupt_records == 0
     store.close()

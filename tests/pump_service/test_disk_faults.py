@@ -122,8 +122,8 @@ def test_a_full_disk_of_which_not_even_the_figures_can_be_read_is_a_full_disk_li
     monkeypatch.setattr("pump_service.store.writer.os.statvfs", gone)
     failpoints.configure("vlog.write=nospace@1")
     with pytest.raises(NoSpaceError):
-        write(store, *transactions(1), timeout=5)
-    write(store, *transactions(3), timeout=5)
+        write(store, *transactions(1), timeout=60)
+    write(store, *transactions(3), timeout=60)
     settle(store)
     assert window(store) == paired(transactions(3))
 
@@ -169,7 +169,7 @@ def test_a_failing_fsync_is_never_repeated_and_leaves_no_footer(
     with pytest.raises(StoreFailedError):
         write(store, *transactions(1, 10))
     answers = [start_write(store, *transactions(1, 20 + i)) for i in range(20)]
-    assert all(answer.done.wait(5) and isinstance(answer.error, StoreFailedError) for answer in answers)
+    assert all(answer.done.wait(60) and isinstance(answer.error, StoreFailedError) for answer in answers)
     assert calls == ["000000.vlog"]
     stats = store.stats()
     assert (stats.failed, stats.writable) == (True, False)
@@ -324,9 +324,9 @@ def test_a_barrier_does_not_wait_in_vain_for_an_index_that_failed(
 
     monkeypatch.setattr(store._index, "put_batch", fails_once_a_mark_is_behind)
     write(store, *transactions(5))
-    assert waiting.wait(5)
+    assert waiting.wait(60)
     write(store, *transactions(5, 5))  # taken together with the mark, and then it fails
-    assert settle(store, BASE + 5000, timeout=10) == BASE + 5000
+    assert settle(store, BASE + 5000, timeout=60) == BASE + 5000
     assert store.stats().index_errors == 1
     assert window(store) == paired(transactions(10))
 

@@ -23,6 +23,6 @@ def test_beside_hostile_clients_a_writer_is_served_and_memory_stays_bounded(tmp_
         assert outcome.rss_peak_mib < 400
         assert outcome.threads_peak < 250
         assert outcome.status_max_ms < 60_000  # it answered at all
-        assert pump.terminate(30) == 0
+        assert pump.terminate(60) == 0
     finally:
         site.close()

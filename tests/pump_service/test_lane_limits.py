@@ -40,7 +40,7 @@ class _Served:
         self.client = RawClient(f"{host}:{port}")
 
     def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def close(self):
         self.client.close()
@@ -133,7 +133,7 @@ def test_under_pressure_the_oldest_message_gets_room_and_then_the_next(serve):
         seen = len(client.frames)
     assert ended == [3, 5]
     assert [client.answer(stream).status for stream in (3, 5)] == ["0", "0"]
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while served.store.lookup(_TS + 5) is None:  # the index follows the answer
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -165,7 +165,7 @@ def test_a_full_queue_stops_reading_until_the_store_has_caught_up_and_loses_no_c
         client.send(*calls[at : at + 50])
     for number in range(1000):
         assert client.answer(3 + 2 * number).status == "0"
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while served.context.queued or served.context.full or served.store.stats().records < 1000:
         assert time.monotonic() < until, (served.context.queued, served.context.full, served.store.stats())
         time.sleep(0.01)

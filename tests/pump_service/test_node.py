@@ -35,7 +35,7 @@ def site(shared, tmp_path):
     shared.reset(tmp_path)
 
 
-def _until(condition, seconds=15.0):
+def _until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it didn't come to pass"
@@ -82,7 +82,7 @@ def test_a_pump_registers_with_the_originals_json_and_keeps_its_entry_fresh(site
     value = json.loads(site._etcd_client.get(f"/tidb-binlog/v1/pumps/{pump.node_id}").value)
     assert set(value) == {"nodeId", "host", "state", "isAlive", "score", "label", "maxCommitTS", "updateTS"}
     assert (value["nodeId"], value["host"], value["state"]) == (pump.node_id, pump.address, "online")
-    assert abs(value["updateTS"] - site.pd.ts()) >> 18 < 5000
+    assert abs(value["updateTS"] - site.pd.ts()) >> 18 < 60_000
     before = site.entry(pump).update_ts
     _until(lambda: site.entry(pump).update_ts > before)
 
@@ -107,7 +107,7 @@ def test_an_idle_pump_writes_fake_binlogs_so_that_readers_go_on(site):
     found = pb.binlog.Binlog.FromString(entity.payload)
     assert (found.tp, found.start_ts) == (pb.binlog.Rollback, found.commit_ts)
     assert entity.payload == b"\x08\x02\x10" + entity.payload[3:12] + b"\x18" + entity.payload[3:12] + b"\x38\0\x40\0"
-    assert abs(found.commit_ts - site.pd.ts()) >> 18 < 10_000
+    assert abs(found.commit_ts - site.pd.ts()) >> 18 < 60_000
 
 
 def test_a_new_pump_tells_online_drainers_and_not_the_others(site):
@@ -126,7 +126,7 @@ def test_a_pump_that_cannot_tell_a_drainer_doesn_t_start(site):
     _Drainer(site, serve=False)
     pump = site.pump("one", start=False)
     pump.launch()
-    assert pump.process.wait(20) == 2
+    assert pump.process.wait(60) == 2
     assert "pump: fail to notify all living drainer: drainer drainer-1 at 127.0.0.1" in pump.text()
     assert site.entry(pump).state == "offline"
 
@@ -137,7 +137,7 @@ def test_close_waits_for_every_drainer_and_then_leaves_for_good(site):
     pump = site.pump("one")
     client = Client(pump.address)
     _, commit = client.transaction(site.pd, b"last")
-    answer = httpx.put(f"http://{pump.address}/state/{pump.node_id}/close").json()
+    answer = httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60).json()
     assert answer == {"message": "apply action close success!", "code": 200, "data": None}
     _until(lambda: site.entry(pump).state == "closing")
     drainer.at(commit)
@@ -145,7 +145,7 @@ def test_close_waits_for_every_drainer_and_then_leaves_for_good(site):
     assert pump.process.poll() is None, "it left although a fake binlog of its own had not been read"
     assert [one.commit_ts for one in client.pull_commits(0, 1)] == [commit]
     drainer.at(site.pd.ts())
-    assert pump.process.wait(15) == 0
+    assert pump.process.wait(60) == 0
     assert site.entry(pump).state == "offline"
     drainer.told.clear()
     pump.start()  # an offline pump comes back as a new one
@@ -157,7 +157,7 @@ def test_close_waits_for_every_drainer_and_then_leaves_for_good(site):
 def test_a_signal_while_closing_ends_the_wait(site):
     drainer = _Drainer(site)
     pump = site.pump("one")
-    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
     _until(lambda: site.entry(pump).state == "closing")
     time.sleep(1)
     assert pump.terminate() == 0
@@ -171,7 +171,7 @@ def test_prewrites_are_refused_while_closing_but_commits_are_taken(site):
     client = Client(pump.address)
     start = site.pd.ts()
     client.write(binlog(0, start, value=b"open"))
-    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
     for refused in (binlog(0, site.pd.ts()), b""):
         with pytest.raises(grpc.RpcError) as caught:
             client.write(refused)
@@ -181,7 +181,7 @@ def test_prewrites_are_refused_while_closing_but_commits_are_taken(site):
     found = client.pull_commits(0, 1)[0]
     assert (found.commit_ts, found.prewrite_value) == (commit, b"open")
     client.write(binlog(2, site.pd.ts()))
-    answer = httpx.put(f"http://{pump.address}/state/{pump.node_id}/pause").json()
+    answer = httpx.put(f"http://{pump.address}/state/{pump.node_id}/pause", timeout=60).json()
     assert answer["message"] == "this pump's state is closing, apply pause failed!"
     drainer.stop()
 
@@ -191,10 +191,10 @@ def test_the_pump_registers_again_when_etcd_comes_back_empty(site):
     site.etcd.stop()
     client = Client(pump.address)
     client.transaction(site.pd, b"etcd is away")
-    assert httpx.get(f"http://{pump.address}/status", timeout=20).json()["ErrMsg"]
-    _until(lambda: "heartbeat failed" in pump.text(), 30)
+    assert httpx.get(f"http://{pump.address}/status", timeout=60).json()["ErrMsg"]
+    _until(lambda: "heartbeat failed" in pump.text())
     site.etcd.start(fresh=True)
-    _until(lambda: site.registry.get_pump(pump.node_id) is not None, 30)
+    _until(lambda: site.registry.get_pump(pump.node_id) is not None)
     assert site.entry(pump).state == "online"
 
 
@@ -207,11 +207,11 @@ def test_the_pump_serves_while_pd_is_away(site):
     client.write(binlog(0, start, value=b"pd is away"))
     client.write(binlog(1, start, commit))
     assert client.pull_commits(commit - 1, 1)[0].prewrite_value == b"pd is away"
-    status = httpx.get(f"http://{pump.address}/status", timeout=30).json()
+    status = httpx.get(f"http://{pump.address}/status", timeout=60).json()
     assert (status["CommitTS"], bool(status["ErrMsg"])) == (0, True)
     site.pd.start()
     before = site.entry(pump).update_ts
-    _until(lambda: site.entry(pump).update_ts > before, 30)
+    _until(lambda: site.entry(pump).update_ts > before)
     stream = client.pull(commit)
     assert next(stream).entity.meta.commitTs > commit  # a fake binlog: PD is back
     stream.cancel()
@@ -255,7 +255,7 @@ def _beat(registry, state, patience_s):
 def test_a_heartbeat_that_finds_no_registry_becomes_the_last_word():
     registry, state = _Registry(away=True), ["online"]
     beat = _beat(registry, state, 60)
-    _until(lambda: "paused" in registry.tried, 30)
+    _until(lambda: "paused" in registry.tried)
     registry.away = False
     registry.go_on.set()
     beat.join()
@@ -281,9 +281,9 @@ def test_a_pump_that_leaves_doesn_t_wait_for_a_registry_that_hangs(caplog):
 
 def test_a_second_pump_under_a_running_pump_s_id_is_refused(site):
     pump = site.pump("one", "-heartbeat-interval", "0.5")
-    second = site.pump("two", "-heartbeat-interval", "0.5", start=False, node_id=pump.node_id)
+    second = site.pump("two", "-heartbeat-interval", "20", start=False, node_id=pump.node_id)
     second.launch()
-    assert second.process.wait(20) == 2
+    assert second.process.wait(60) == 2
     assert f"a pump with node id {pump.node_id} is running at {pump.address}" in second.text()
     assert site.entry(pump).host == pump.address
 
@@ -291,11 +291,11 @@ def test_a_second_pump_under_a_running_pump_s_id_is_refused(site):
 def test_a_second_pump_is_refused_also_while_the_first_one_is_closing(site):
     drainer = _Drainer(site)
     pump = site.pump("one", "-heartbeat-interval", "0.5")
-    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
     _until(lambda: site.entry(pump).state == "closing")
-    second = site.pump("two", "-heartbeat-interval", "0.5", start=False, node_id=pump.node_id)
+    second = site.pump("two", "-heartbeat-interval", "20", start=False, node_id=pump.node_id)
     second.launch()
-    assert second.process.wait(20) == 2
+    assert second.process.wait(60) == 2
     assert f"a pump with node id {pump.node_id} is running at {pump.address}" in second.text()
     drainer.stop()
 
@@ -304,18 +304,18 @@ def test_a_pump_goes_offline_only_when_paused_drainers_are_past_it_too(site):
     waiting = _Drainer(site, "pipeline", "paused", serve=False)
     pump = site.pump("one")
     Client(pump.address).transaction(site.pd, b"last")
-    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
     _until(lambda: "waiting for pipeline (paused, at 0)" in pump.text())
     assert site.entry(pump).state == "closing"
     waiting.at(site.pd.ts())
-    assert pump.process.wait(15) == 0
+    assert pump.process.wait(60) == 0
     assert site.entry(pump).state == "offline"
 
 
 def test_without_drainers_a_pump_goes_offline_at_once(site):
     pump = site.pump("one")
-    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
-    assert pump.process.wait(10) == 0
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
+    assert pump.process.wait(60) == 0
     assert site.entry(pump).state == "offline"
 
 
@@ -324,11 +324,11 @@ def test_a_pump_that_closes_waits_for_the_commit_of_an_open_prewrite(site):
     client = Client(pump.address)
     start = site.pd.ts()
     client.write(binlog(0, start, value=b"open"))
-    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close")
+    httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
     time.sleep(1.5)
     assert pump.process.poll() is None, "it left with a Prewrite without verdict"
     client.write(binlog(2, start))
-    assert pump.process.wait(10) == 0
+    assert pump.process.wait(60) == 0
     assert site.entry(pump).state == "offline"
 
 
@@ -353,15 +353,12 @@ def test_a_killed_pump_may_come_back_at_another_address(site):
 def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
     Client(pump.address).transaction(site.pd, b"rows")
-    deadline = time.monotonic() + 20
-    while not site.entry(pump).max_commit_ts:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until(lambda: site.entry(pump).max_commit_ts)
     pump.kill()
     for _ in range(2):
         empty = PumpProcess(site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id)
         empty.launch()
-        assert empty.process.wait(20) == 2
+        assert empty.process.wait(60) == 2
         assert "is a disk not mounted" in empty.text()
     site.registry.update_pump(replace(site.entry(pump), state="offline"))
     again = PumpProcess(site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id)
@@ -374,16 +371,13 @@ def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
 def test_a_value_log_that_was_emptied_beside_its_node_id_is_not_served_as_empty_windows(site, gone):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
     Client(pump.address).transaction(site.pd, b"rows")
-    deadline = time.monotonic() + 20
-    while not site.entry(pump).max_commit_ts:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until(lambda: site.entry(pump).max_commit_ts)
     pump.kill()
     for name in gone.split(" and "):
         shutil.rmtree(pump.data_dir / name)
     for _ in range(2):
         pump.launch()
-        assert pump.process.wait(20) == 2
+        assert pump.process.wait(60) == 2
         assert "is a disk not mounted" in pump.text()
     site.registry.update_pump(replace(site.entry(pump), state="offline"))
     pump.start()
@@ -392,10 +386,7 @@ def test_a_value_log_that_was_emptied_beside_its_node_id_is_not_served_as_empty_
 
 def test_a_pump_that_is_killed_before_it_took_anything_starts_again(site):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
-    deadline = time.monotonic() + 20
-    while not site.entry(pump).max_commit_ts:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until(lambda: site.entry(pump).max_commit_ts)
     pump.kill()
     (pump.data_dir / ".node").unlink()  # the id is in its settings; the binlogs say that the data is its own
     pump.start()
@@ -431,7 +422,7 @@ def test_a_start_that_can_t_succeed_ends_with_code_2_and_one_line(site, tmp_path
             site.pumps.append(second)
             second.launch()
         for text, second in cases.items():
-            assert second.process.wait(30) == 2, second.text()
+            assert second.process.wait(60) == 2, second.text()
             lines = [line for line in second.text().splitlines() if line.startswith("pump: ")]
             assert len(lines) == 1, second.text()
             assert text in lines[0]
@@ -455,6 +446,6 @@ def test_a_pump_without_pd_gives_up_after_a_few_tries_and_says_so(site):
     site.pd.stop()
     pump = site.pump("one", start=False)
     pump.launch()
-    assert pump.process.wait(40) == 2
+    assert pump.process.wait(60) == 2
     assert "PD can't be reached (setting pd-urls): " in pump.text()
     assert site.pd.url.removeprefix("http://") in pump.text()

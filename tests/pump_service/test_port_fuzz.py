@@ -58,7 +58,7 @@ class _Victim:
         self.pump.start()
         self.grpc_path = str(folder.resolve() / "pump" / ".grpc.sock")
         self.client = RawClient(self.address)
-        self.web = httpx.Client(base_url=f"http://{self.address}", timeout=10)
+        self.web = httpx.Client(base_url=f"http://{self.address}", timeout=60)
         self._stream = -1
         self.written: list[int] = []
         self.check()
@@ -94,7 +94,7 @@ class _Victim:
 
     def settle(self) -> None:
         """Waits until only what was there at the beginning is left."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             now = self.counts()
             left = {key: now[key] - self.idle[key] for key in now if now[key] > self.idle[key]}
@@ -107,7 +107,7 @@ class _Victim:
         self.client.close()
         self.web.close()
         self.pump.leave()
-        assert self.pump.wait(20)
+        assert self.pump.wait(60)
         self.site.close()
 
 

@@ -222,7 +222,7 @@ def test_a_resolver_that_hangs_or_fails_blocks_neither_writes_nor_what_lies_befo
         assert key == b"primary"
         if len(calls) < 4:
             raise TiKVError("no answer")
-        release.wait(20)
+        release.wait(60)
         return ROLLED_BACK
 
     store = Store.open(tmp_path, FAST, stubborn)
@@ -230,7 +230,7 @@ def test_a_resolver_that_hangs_or_fails_blocks_neither_writes_nor_what_lies_befo
     write(store, prewrite(BASE), commit(BASE, BASE + 1), prewrite(BASE + 5, key=b"primary"))
     eventually(lambda: len(calls) == 4)
     for i in range(10, 200, 10):
-        write(store, prewrite(BASE + i), commit(BASE + i, BASE + i + 5), timeout=5)
+        write(store, prewrite(BASE + i), commit(BASE + i, BASE + i + 5), timeout=60)
     assert store.max_commit_ts == BASE + 1
     release.set()
     settle(store, BASE + 300)
@@ -245,13 +245,13 @@ def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(tmp_path: Path,
 
     def slow(start: int, key: bytes) -> Verdict:
         asked.set()
-        release.wait(20)
+        release.wait(60)
         return Verdict(VerdictKind.COMMITTED, BASE + 1)
 
     store = Store.open(tmp_path, FAST, slow)
     opened.append(store)
     write(store, prewrite(BASE))
-    assert asked.wait(10)
+    assert asked.wait(60)
     write(store, commit(BASE, BASE + 1))
     settle(store, BASE + 2)
     release.set()

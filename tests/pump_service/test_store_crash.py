@@ -63,7 +63,7 @@ def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
     """Opens what is left, sends again what was not acknowledged, as TiDB does, and reads everything."""
     store = Store.open(data, OPTIONS)
     try:
-        assert store.wait_caught_up(10)
+        assert store.wait_caught_up(60)
         everything = []
         for i in range(max(acknowledged, default=-1) + 10):
             start = BASE + i * STEP

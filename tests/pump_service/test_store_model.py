@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from storekit import BASE, OPTIONS, commit, copy_live, eventually, fake, prewrite, pulled, rollback, window, write
 
 from pump_service.store import Record, Store, failpoints, indexer, store
-from pump_service.store.segment import encode_record
+from pump_service.store.segment import END_MAGIC, encode_record
 
 _MINUTE = 60_000 << 18
 
@@ -169,6 +169,8 @@ class StoreMachine(RuleBasedStateMachine):
         verdict = commit(unsure.start_ts, self.tick())
         tail = (encode_record(unsure.payload) + encode_record(verdict.payload))[:cut]
         last = max((new / "value").iterdir())
+        if last.read_bytes().endswith(END_MAGIC.to_bytes(4, "little")):  # full and sealed: what follows begins another
+            last = last.with_name(f"{int(last.stem) + 1:06d}.vlog")
         with last.open("ab") as file:
             file.write(tail + (b"\xe8\x56\x3a\x82" if magic else b"") + torn)
         self.store.close()
