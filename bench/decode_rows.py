@@ -127,7 +127,7 @@ def rows_of(table: Table, count: int) -> dict[str, list[bytes]]:
     }
 
 
-def of_every_type(count: int, apart: bool) -> Iterator[tuple[Table, str, list[bytes]]]:
+def of_every_type(count: int, *, apart: bool) -> Iterator[tuple[Table, str, list[bytes]]]:
     """(table, kind of change, rows) of the made-up tables."""
     tables = [table_of(*_TYPES)] + ([table_of(name) for name in _TYPES] if apart else [])
     for number, table in enumerate(tables):
@@ -165,7 +165,9 @@ def main() -> None:
     args = parser.parse_args()
     pa.set_cpu_count(1)
     source = (
-        of_recording(args.recording.resolve()) if args.recording else of_every_type(min(args.rows, 20_000), args.kinds)
+        of_recording(args.recording.resolve())
+        if args.recording
+        else of_every_type(min(args.rows, 20_000), apart=args.kinds)
     )
     print(f"{'table':32} {'kind':7} {'rows/CPU s':>12} {'bytes/row':>10} fallback")
     for table, what, rows in source:

@@ -57,7 +57,7 @@ class _Group(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="sluice", prog_name="sluice")
 @click.pass_context
-def group(ctx: click.Context, home: str | None, debug: bool) -> None:
+def group(ctx: click.Context, *, home: str | None, debug: bool) -> None:
     """Sluice replicates TiDB in near real time, in the place of TiDB Binlog's Pump and Drainer."""
     ctx.obj = home
 

@@ -41,13 +41,13 @@ def command() -> None:
 )
 @_JSON
 @click.pass_context
-def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json: bool) -> int:
+def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, as_json: bool) -> int:
     """Row changes/s of applying a landed backlog."""
     from bench.apply import RECORDING, SETTINGS, measure
 
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
-        result = measure(stack, (directory or recording_folder(RECORDING)).absolute(), _reporter(as_json))
+        result = measure(stack, (directory or recording_folder(RECORDING)).absolute(), _reporter(as_json=as_json))
     found = asdict(result) | {"stages": result.stages_ms}
     if as_json:
         return _print_json(found, result.differences)
@@ -87,14 +87,17 @@ def apply_command(ctx: click.Context, directory: Path | None, mode: str, as_json
 )
 @_JSON
 @click.pass_context
-def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
+def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
     """Row changes/s of landing a backlog, how it grows with the backlog, and the memory it takes."""
     from bench.apply import RECORDING
     from bench.land import SIZES, measure
 
     with stop_signals_raise():
         results = measure(
-            _stack(ctx), (directory or recording_folder(RECORDING)).absolute(), sizes or SIZES, _reporter(as_json)
+            _stack(ctx),
+            (directory or recording_folder(RECORDING)).absolute(),
+            sizes or SIZES,
+            _reporter(as_json=as_json),
         )
     if as_json:
         return _print_json({"backlogs": [asdict(result) for result in results]}, 0)
@@ -116,12 +119,12 @@ def land_command(ctx: click.Context, directory: Path | None, sizes: tuple[int, .
 @click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
 @_JSON
 @click.pass_context
-def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_json: bool) -> int:
+def lag_command(ctx: click.Context, *, rate: float, samples: int, rows: int, as_json: bool) -> int:
     """Commit upstream until visible downstream."""
     from bench.lag import measure
 
     with stop_signals_raise():
-        result = measure(_stack(ctx), rate, samples, rows, _reporter(as_json))
+        result = measure(_stack(ctx), rate, samples, rows, _reporter(as_json=as_json))
     if as_json:
         return _print_json(asdict(result), 0)
     click.echo()
@@ -157,7 +160,7 @@ def lag_command(ctx: click.Context, rate: float, samples: int, rows: int, as_jso
 )
 @_JSON
 @click.pass_context
-def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, reads: str, as_json: bool) -> int:
+def pump_command(ctx: click.Context, *, cases: tuple[str, ...], seconds: float, reads: str, as_json: bool) -> int:
     """Records/s of WriteBinlog, durable, with a reader that follows."""
     from bench.pump import measure
     from bench.pump_load import CASES
@@ -166,7 +169,7 @@ def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, rea
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):
             raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
     with stop_signals_raise():
-        results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json))
+        results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json=as_json))
     if as_json:
         return _print_json({"cases": results}, 0)
     click.echo(
@@ -196,12 +199,14 @@ def pump_command(ctx: click.Context, cases: tuple[str, ...], seconds: float, rea
 @click.option("--seed", type=int, default=1, show_default=True, help="For the choice of what is killed when.")
 @_JSON
 @click.pass_context
-def soak_command(ctx: click.Context, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:
+def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:
     """Kill -9 at random in a long replay, with a reader that sums the bank's accounts."""
     from bench.soak import check, measure
 
     with stop_signals_raise():
-        result = measure(_stack(ctx, f'\n[apply]\nmode = "{mode}"\n'), mode, kills, interval, seed, _reporter(as_json))
+        result = measure(
+            _stack(ctx, f'\n[apply]\nmode = "{mode}"\n'), mode, kills, interval, seed, _reporter(as_json=as_json)
+        )
     wrong = check(result)
     most = sorted(result.sums.items(), key=lambda item: -item[1])[:3]
     if as_json:
@@ -228,7 +233,7 @@ def _stack(ctx: click.Context, settings: str = "") -> Stack:
     return Stack((Path(home) if home else default_home()) / "bench", settings=settings)
 
 
-def _reporter(as_json: bool) -> Any:
+def _reporter(*, as_json: bool) -> Any:
     return lambda line: click.echo(line, err=as_json)
 
 

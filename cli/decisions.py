@@ -19,7 +19,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON array.")
 @config_option
 @click.pass_context
-def list_command(ctx: click.Context, as_json: bool, config: str | None) -> None:
+def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
     """All of them, and whether they were used."""
     from etl import operate
 

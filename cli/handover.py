@@ -24,7 +24,7 @@ from cli._settings import acting_on, config_option
 )
 @config_option
 @click.pass_context
-def command(ctx: click.Context, to_drainer: bool, wait_s: float, config: str | None) -> None:
+def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str | None) -> None:
     """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the
     Drainer goes on from, and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
     """

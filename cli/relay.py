@@ -32,6 +32,7 @@ def command() -> None:
 @click.pass_context
 def show(
     ctx: click.Context,
+    *,
     ts: int | None,
     last: int | None,
     rows: bool,

@@ -20,7 +20,7 @@ _POLL_S = 0.5
 @click.option("--follow", is_flag=True, help="Show progress until it is there.")
 @config_option
 @click.pass_context
-def command(ctx: click.Context, moment: str, follow: bool, config: str | None) -> None:
+def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None) -> None:
     """Have applying go to exactly a commit timestamp, in the middle of a window if need be, and wait there until
     `sluice resume`.
 

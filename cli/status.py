@@ -17,7 +17,7 @@ from embedded import LOOPBACK, PUMP_NAMES, Stack, View, airflow_url, password_fi
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
 @config_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, config: str | None) -> None:
+def command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
     """Say what runs, where it can be reached, and how far replication is. Works with the stack down, too.
 
     With settings of a pipeline (--config, SLUICE_CONFIG): how far it is, what operators asked for, and its pumps.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @config_option
 @click.pass_context
 def command(
-    ctx: click.Context, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None
+    ctx: click.Context, *, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None
 ) -> int:
     """Take the downstream over, from where its checkpoint is, and let applying go on.
 

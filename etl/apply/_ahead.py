@@ -106,7 +106,7 @@ class Batch:
                 " incomplete"
             )
 
-    def confirm(self, step: Step, begun: bool = False) -> None:
+    def confirm(self, step: Step, *, begun: bool = False) -> None:
         """See `etl.sinks.sink.Confirm`. Raises DecidedAnewError and HeldError."""
         assert self._relay is not None
         if decided_about(self._relay, self) != self.decisions:

@@ -59,7 +59,7 @@ def name_poison(
         or (refused and settings.downstream.type != "mysql")
     ):
         return
-    search = _Search(settings, relay, options, batch, refused)
+    search = _Search(settings, relay, options, batch, downstream=refused)
     try:
         found = search.run()
     except (_GivenUp, DownstreamError, RelayError, OSError) as trouble:
@@ -98,7 +98,7 @@ def _values(key: Mapping[str, Any]) -> str:
 
 class _Search:
     def __init__(
-        self, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch, downstream: bool
+        self, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch, *, downstream: bool
     ) -> None:
         self._relay = relay
         self._options = replace(options, shape="net", workers=1)
@@ -229,4 +229,4 @@ class _Search:
                 "bytes",
                 "relax",
             ):  # those two commit, and have been executed if what follows was
-                writer.write(step, self._safe)
+                writer.write(step, safe=self._safe)

@@ -147,14 +147,15 @@ def run_apply(
                     )
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
-                sole.at(summary.checkpoint, checkpoint is not None and checkpoint.owner == sole.pipeline)
+                ours = checkpoint is not None and checkpoint.owner == sole.pipeline
+                sole.at(summary.checkpoint, wrote=ours)
                 check_refusal(checkpoint, relay)
                 flight = checkpoint.flight if checkpoint else None
                 safe_until = checkpoint.safe_until if checkpoint else 0
                 ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
                 for batch in ahead.batches(over_or_not_alone):
                     _write(sink, batch, _guarded(batch.steps(stop), sole), summary, on_batch)
-                    sole.at(summary.checkpoint, True)
+                    sole.at(summary.checkpoint, wrote=True)
                     upkeep.at(summary.checkpoint)
                     summary.warn(note_used(relay, batch.decisions))
                     summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))

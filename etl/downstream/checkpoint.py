@@ -247,7 +247,7 @@ class CheckpointTable:
             )
         self._session.query("COMMIT")
 
-    def load(self, settled: bool = False) -> Checkpoint | None:
+    def load(self, *, settled: bool = False) -> Checkpoint | None:
         """The checkpoint, None when there is no row. `settled`: wait for a transaction that is changing it, such as one
         whose connection is gone while it is committed; the row is locked until the caller's transaction ends.
         """
@@ -271,7 +271,7 @@ class CheckpointTable:
             " one; stop one of the two"
         )
 
-    def save(self, checkpoint: Checkpoint, first: bool = False) -> None:
+    def save(self, checkpoint: Checkpoint, *, first: bool = False) -> None:
         """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one
         now.
         """

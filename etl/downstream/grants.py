@@ -43,7 +43,7 @@ class _Grant:
     everywhere: bool
 
 
-def missing_rights(grants: Iterable[str], checkpoint_schema: str, process: bool) -> list[str]:
+def missing_rights(grants: Iterable[str], checkpoint_schema: str, *, process: bool) -> list[str]:
     """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``. A right on the
     replicated databases counts as given if it is given anywhere: which databases there will be nobody knows. `process`:
     whether PROCESS is needed.
@@ -61,7 +61,7 @@ def missing_rights(grants: Iterable[str], checkpoint_schema: str, process: bool)
     return missing
 
 
-def grant_statement(user: str, process: bool) -> str:
+def grant_statement(user: str, *, process: bool) -> str:
     """The simplest statement that gives all that is needed, for messages."""
     return f"GRANT {', '.join((*ON_TABLES, *([PROCESS] if process else [])))} ON *.* TO {user}"
 

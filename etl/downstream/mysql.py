@@ -165,7 +165,7 @@ class _Result(pymysql.connections.MySQLResult):
 class _Connection(pymysql.connections.Connection):
     offered: tuple[bytes, Any] = (b"", b"")
 
-    def _read_query_result(self, unbuffered: bool = False) -> int:
+    def _read_query_result(self, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 as pymysql has it
         result = _Result(self)
         result.read()
         self._result = result
@@ -274,7 +274,7 @@ class MySQLSession:
         process = not dialect.is_tidb
         try:
             grants = [str(line) for (line,) in self.query("SHOW GRANTS")]
-            missing = missing_rights(grants, self._settings.checkpoint_schema, process)
+            missing = missing_rights(grants, self._settings.checkpoint_schema, process=process)
             if missing and has_roles(grants):
                 grants += [
                     str(line)
@@ -282,7 +282,7 @@ class MySQLSession:
                         f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}"
                     )
                 ]
-                missing = missing_rights(grants, self._settings.checkpoint_schema, process)
+                missing = missing_rights(grants, self._settings.checkpoint_schema, process=process)
         except DownstreamError as error:
             if error.code in _NO_GRANTS:
                 return
@@ -291,7 +291,7 @@ class MySQLSession:
             raise DownstreamError(
                 _LACKS_RIGHTS,
                 f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
-                f" {grant_statement('...', process)}",
+                f" {grant_statement('...', process=process)}",
             )
 
     def close(self) -> None:
@@ -334,7 +334,7 @@ class MySQLSession:
         rows = self.query(_ENGINE, (schema, table))
         return str(rows[0][0]) if rows else ""
 
-    def load(self, target: str, layout: Layout, payload: Any, strict: bool = True) -> LoadOutcome:
+    def load(self, target: str, layout: Layout, payload: Any, *, strict: bool = True) -> LoadOutcome:
         """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
         `etl.formats.load_data` makes them. Rows with the same keys are replaced. `strict` False: what doesn't fit is
         converted with a warning.

@@ -139,7 +139,7 @@ class Exploder:
         before = np.concatenate(([self._last_commit_ts], transactions.commits[:-1]))
         for i in np.flatnonzero(transactions.commits <= before)[:1].tolist():
             raise self._error(
-                transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken", False
+                transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken", skippable=False
             )
         self._last_commit_ts = int(transactions.commits[-1])
 
@@ -259,7 +259,7 @@ class Exploder:
                     max(known.newest_version, newest),
                 )
 
-    def _error(self, transactions: _Transactions, i: int, what: str, skippable: bool = True) -> BinlogDecodeError:
+    def _error(self, transactions: _Transactions, i: int, what: str, *, skippable: bool = True) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
         way_out = f". Way out: `sluice txn skip {commit_ts}` leaves the transaction out" if skippable else ""

@@ -62,7 +62,7 @@ class LandingJob:
         left for the first real job to meet."""
         ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
         with contextlib.suppress(Exception):
-            self.run(Plan(ts, ts, ts, ranges, 0, 0, False), "warm", timeout_s)
+            self.run(Plan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
 
     def run(self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = ()) -> JobResult:
         """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions

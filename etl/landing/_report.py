@@ -73,7 +73,7 @@ class Progress:
         self._changes += window.changes
         self._lag_ms = max(self._lag_ms, window.lag_ms)
 
-    def say(self, summary: LandSummary, held_back_by: str, last: bool = False) -> None:
+    def say(self, summary: LandSummary, held_back_by: str, *, last: bool = False) -> None:
         seconds = time.monotonic() - self._since
         if seconds < _PROGRESS_INTERVAL_S and not (last and self._windows):
             return

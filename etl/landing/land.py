@@ -452,7 +452,7 @@ class _Loop:
                 log.info("landing is %s", "paused, as operators want it" if paused else "resumed")
             self._paused = paused
             if self._entry is not None:
-                self._entry.working(not paused)
+                self._entry.set_working(working=not paused)
         return self._paused
 
 

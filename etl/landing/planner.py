@@ -99,9 +99,9 @@ class Planner:
         PumpUnavailableError, UpstreamBehindError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
         """
         with self._turn:
-            return self._plan(lo, empty_now)
+            return self._plan(lo, empty_now=empty_now)
 
-    def _plan(self, lo: int, empty_now: bool) -> Plan | None:
+    def _plan(self, lo: int, *, empty_now: bool) -> Plan | None:
         fresh_ts = self._tso()
         if fresh_ts <= lo:
             raise UpstreamBehindError(

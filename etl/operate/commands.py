@@ -156,7 +156,7 @@ def _shown(settings: Settings, value: str) -> str:
 
 def pause(settings: Settings, what: str = BOTH) -> str:
     """Have landing, applying or both wait."""
-    RelayLog.open(settings.relay.url).change_control(lambda control: _paused(control, what, True))
+    RelayLog.open(settings.relay.url).change_control(lambda control: _paused(control, what, paused=True))
     return f"{_named(what)} paused; running tasks notice within a second, later ones too"
 
 
@@ -164,14 +164,14 @@ def resume(settings: Settings, what: str = BOTH) -> str:
     """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten."""
 
     def resumed(control: Control) -> Control:
-        control = _paused(control, what, False)
+        control = _paused(control, what, paused=False)
         return control if what == LAND else replace(control, apply_until_ts=None)
 
     RelayLog.open(settings.relay.url).change_control(resumed)
     return f"{_named(what)} resumed"
 
 
-def _paused(control: Control, what: str, paused: bool) -> Control:
+def _paused(control: Control, what: str, *, paused: bool) -> Control:
     if what not in (BOTH, LAND, APPLY):
         raise OperateError(f"{what!r} can't be paused; there are {LAND}, {APPLY} and {BOTH}")
     return replace(
@@ -457,13 +457,13 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoint(settings: Settings, relay: RelayLog, settled: bool = False) -> Checkpoint | Exception | None:
+def _checkpoint(settings: Settings, relay: RelayLog, *, settled: bool = False) -> Checkpoint | Exception | None:
     """The downstream's checkpoint; why it can't be read; None if there is none."""
     last = relay.last()
     if last is None:
         return None
     try:
-        return read_checkpoint(settings, last.cluster_id, settled)
+        return read_checkpoint(settings, last.cluster_id, settled=settled)
     except (CheckpointError, DownstreamError, OSError) as error:
         return error
 

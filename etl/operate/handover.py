@@ -272,7 +272,7 @@ def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, unt
             found.flight.until if found.flight else 0, found.pending.commit_ts if found.pending else 0, found.safe_until
         )
         if not target and found.consistent:
-            rest = Checkpoint(found.commit_ts, found.schema_version, True, found.ts_map)
+            rest = Checkpoint(found.commit_ts, found.schema_version, consistent=True, ts_map=found.ts_map)
             relay.stop(_handed_over(rest))  # first: a crash in between is repaired by doing it again
             if _replace(settings, cluster_id, found, rest):
                 return rest

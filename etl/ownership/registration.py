@@ -81,9 +81,9 @@ class DrainerEntry:
         """Everything through `ts` (TSO) is in the relay log; told with the next heartbeat."""
         self._landed_ts = ts
 
-    def working(self, yes: bool) -> None:
+    def set_working(self, *, working: bool) -> None:
         """Whether landing goes on, or operators have it wait."""
-        self._working = yes
+        self._working = working
 
     def close(self) -> None:
         """Tell the last position and end. Takes as long as a time-out of etcd at most."""
@@ -93,12 +93,12 @@ class DrainerEntry:
     def _run(self) -> None:
         while True:
             last = self._over.is_set()
-            self._beat(last)
+            self._beat(last=last)
             if last:
                 return
             self._over.wait(_HEARTBEAT_S)
 
-    def _beat(self, last: bool) -> None:
+    def _beat(self, *, last: bool) -> None:
         try:
             host = None if last or not self._working else self._answering.host()
             status = NodeStatus(

@@ -119,7 +119,7 @@ class SoleWriter:
                 self._relay.stop(Stop(why, _now_ms()))
             raise NotSoleWriterError(why)
 
-    def at(self, commit_ts: int, wrote: bool) -> None:
+    def at(self, commit_ts: int, *, wrote: bool) -> None:
         """The checkpoint is at a TSO; `wrote`: it was this pipeline that took it there."""
         self._checkpoint = commit_ts
         if wrote and not self._begun:

@@ -75,7 +75,7 @@ def parse_filter(
             raise RuleError(f"unknown key [{section}] {key}; known are {', '.join(FILTER_KEYS)}")
     schemas = [part.strip() for part in _typed(section, raw, "ignore-schemas", str, "").split(",")]
     ignored = [_pattern(f"[{section}] ignore-schemas[{n}]", text) for n, text in enumerate(schemas, 1) if text]
-    _typed(section, raw, "case-sensitive", bool, False)
+    _typed(section, raw, "case-sensitive", bool, default=False)
     return Filter(
         do_schemas=_patterns(section, raw, "replicate-do-db"),
         do_tables=_name_rules(section, raw, "replicate-do-table"),

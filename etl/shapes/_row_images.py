@@ -55,7 +55,7 @@ def changes_of(segment: Segment, zone: datetime.tzinfo) -> Iterator[Changes]:
                 continue
             rows = segment.rows_of(chosen)
             with_virtual = kind == DELETE and _holds_virtual(table, rows[0].as_py())
-            raw = _raw_table(table, with_virtual)
+            raw = _raw_table(table, with_virtual=with_virtual)
             old = new = None
             if kind == INSERT:
                 new = decode_inserts(raw, rows)
@@ -113,15 +113,15 @@ def _holds_virtual(table: Table, row: bytes) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _raw_table(table: Table, with_virtual: bool) -> Table:
+def _raw_table(table: Table, *, with_virtual: bool) -> Table:
     """The table with its ENUMs and SETs as the numbers that rows hold and, if wanted, virtual columns as
     stored ones.
     """
-    columns = tuple(_raw_column(column, with_virtual) for column in table.columns)
+    columns = tuple(_raw_column(column, with_virtual=with_virtual) for column in table.columns)
     return replace(table, columns=columns) if columns != table.columns else table
 
 
-def _raw_column(column: Column, with_virtual: bool) -> Column:
+def _raw_column(column: Column, *, with_virtual: bool) -> Column:
     if column.kind in ("enum", "set"):
         number = _number(column, missing_value(column))
         default = None if number is None else str(number)

@@ -78,5 +78,5 @@ def transaction_steps(
         yield _step(last, waiting, rows, count)
 
 
-def _step(commit_ts: int, payload: bytearray, rows: int, count: int, more: bool = False) -> Step:
+def _step(commit_ts: int, payload: bytearray, rows: int, count: int, *, more: bool = False) -> Step:
     return Step("transaction", commit_ts, detail={"transactions": count, "more": more}, rows=rows, payload=payload)

@@ -68,7 +68,7 @@ def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndar
     return codes[:split], codes[split:]
 
 
-def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, partial: bool = False) -> NetEffect:
+def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, *, partial: bool = False) -> NetEffect:
     """The net effect of changes given in order.
 
     `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with a new image, both
@@ -136,7 +136,7 @@ def unchanged(
         if len(same) == 0:
             break
         a, b = before.take(pa.array(kept_old[same])), after.take(pa.array(kept_new[same]))
-        equal = pc.fill_null(pc.equal(a, b), False)
+        equal = pc.fill_null(pc.equal(a, b), fill_value=False)
         both_null = pc.and_(pc.is_null(a), pc.is_null(b))
         same = same[np.asarray(pc.or_(equal, both_null))]
     mask = np.zeros(len(kept_old), bool)

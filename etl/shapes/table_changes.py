@@ -277,9 +277,9 @@ class TableChanges:
     def loads(self) -> Iterator[Step]:
         """Load steps: rows that take a free place first, then those that take the place of their former selves."""
         for rows, replaces in ((self._write, False), (self._replace, True)):
-            yield from self._load_steps(rows, replaces)
+            yield from self._load_steps(rows, replaces=replaces)
 
-    def _load_steps(self, rows: np.ndarray, replaces: bool = False, **detail: object) -> Iterator[Step]:
+    def _load_steps(self, rows: np.ndarray, *, replaces: bool = False, **detail: object) -> Iterator[Step]:
         keys = [column.name for column in locating_columns(self.table)]
         for first in range(0, len(rows), _PORTION_ROWS):
             started = time.perf_counter()

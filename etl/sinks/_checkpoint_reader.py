@@ -8,14 +8,14 @@ from etl.settings import Settings
 _NO_SUCH_SCHEMA, _NO_SUCH_TABLE = 1049, 1146
 
 
-def read_checkpoint(settings: Settings, cluster_id: int, settled: bool = False) -> Checkpoint | None:
+def read_checkpoint(settings: Settings, cluster_id: int, *, settled: bool = False) -> Checkpoint | None:
     """Through where the downstream is complete at least; None if nobody has replicated to it yet. `settled`: wait for
     who is about to commit, if the downstream is a database: who commits later has asked for operators' orders later.
     Raises CheckpointError, DownstreamError and OSError when that can't be known.
     """
     match settings.downstream.type:
         case "mysql":
-            return _from_table(settings, cluster_id, settled)
+            return _from_table(settings, cluster_id, settled=settled)
         case "file":
             from etl.sinks.file import savepoint_file
 
@@ -46,13 +46,13 @@ def read_writer(settings: Settings, cluster_id: int) -> str | None:
         session.close()
 
 
-def _from_table(settings: Settings, cluster_id: int, settled: bool) -> Checkpoint | None:
+def _from_table(settings: Settings, cluster_id: int, *, settled: bool) -> Checkpoint | None:
     downstream = settings.downstream
     session = MySQLSession(downstream)
     try:
         session.connect()
         return CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table).load(
-            settled
+            settled=settled
         )
     except DownstreamError as error:
         if error.code in (_NO_SUCH_SCHEMA, _NO_SUCH_TABLE):

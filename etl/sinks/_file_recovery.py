@@ -96,7 +96,7 @@ def _end_of_unknown(files: list[Path]) -> End:
     return newest or End()
 
 
-def _read_to_end(path: Path, may_cut: bool) -> End:
+def _read_to_end(path: Path, *, may_cut: bool) -> End:
     offset = commit_ts = 0
     try:
         for behind, message in read_file(path, offset):

@@ -24,7 +24,7 @@ class Upkeep:
     left for the next time. At most one thread a folder: who uses it holds the folder's lock.
     """
 
-    def __init__(self, folder: Path, compress: bool, retention_days: int) -> None:
+    def __init__(self, folder: Path, *, compress: bool, retention_days: int) -> None:
         """`retention_days`: how long finished files are kept, by their time of last change; 0: for ever."""
         self._folder = folder
         self._compress = compress

@@ -39,7 +39,9 @@ class FileSink:
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes
         self._savepoint = savepoint_file(options, cluster_id)
-        self._upkeep = Upkeep(self._folder, options.compression == "gzip", options.retention_days)
+        self._upkeep = Upkeep(
+            self._folder, compress=options.compression == "gzip", retention_days=options.retention_days
+        )
         self._upkeep_due = 0.0
         self._lock: int | None = None
         self._checkpoint: Checkpoint | None = None
@@ -104,13 +106,13 @@ class FileSink:
             started = time.perf_counter()
             match step.kind:
                 case "transaction":
-                    self._write(memoryview(step.payload), bool(step.detail["more"]))
+                    self._write(memoryview(step.payload), more=bool(step.detail["more"]))
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
                 case "ddl":
                     ddl = recorded(step.detail)
                     if ddl is not None:
-                        self._write(memoryview(encode_record(ddl_message(ddl))), False)
+                        self._write(memoryview(encode_record(ddl_message(ddl))), more=False)
                         written.ddls += 1
                     self._checkpoint = (self._checkpoint or Checkpoint(0)).at(
                         step.commit_ts, step.detail.get("schema_version")
@@ -138,7 +140,7 @@ class FileSink:
         if time.monotonic() >= self._upkeep_due:
             self._start_upkeep()
 
-    def _write(self, data: memoryview, more: bool) -> None:
+    def _write(self, data: memoryview, *, more: bool) -> None:
         """Append whole records, or a piece of one with `more` to come; a record that reaches the limit is a file's
         last.
         """

@@ -83,7 +83,7 @@ class KafkaSink:
             started = time.perf_counter()
             match step.kind:
                 case "transaction":
-                    self._send_records(memoryview(step.payload), bool(step.detail["more"]))
+                    self._send_records(memoryview(step.payload), more=bool(step.detail["more"]))
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
                 case "ddl":
@@ -107,7 +107,7 @@ class KafkaSink:
                     raise ValueError(f"unknown step {step.kind!r}")
         return written
 
-    def _send_records(self, data: memoryview, more: bool) -> None:
+    def _send_records(self, data: memoryview, *, more: bool) -> None:
         if more:
             self._pieces.append(bytes(data))
         elif self._pieces:

@@ -213,7 +213,7 @@ class MySQLSink:
     def _write(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
         self._writer.follow(self._checkpoint)
-        self._writer.write(step, self._in_safe_mode)
+        self._writer.write(step, safe=self._in_safe_mode)
         written.send_s += time.perf_counter() - started
 
     @property
@@ -269,7 +269,7 @@ class MySQLSink:
                 ' checkpoint\'s "sluice" to one less'
             )
 
-    def _begin(self, lock: bool = True) -> None:
+    def _begin(self, *, lock: bool = True) -> None:
         """Have a transaction open, with the checkpoint row locked and found where it was left."""
         if not self._in_transaction:
             self._session.begin()

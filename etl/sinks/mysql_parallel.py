@@ -168,7 +168,7 @@ class ParallelMySQLSink(MySQLSink):
                 self._begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
                 self._writer.follow(self._checkpoint)
-                self._writer.write(step, self._in_safe_mode)  # in no attempt before this one was it committed
+                self._writer.write(step, safe=self._in_safe_mode)  # in no attempt before this one was it committed
                 written.send_s += time.perf_counter() - started
             case "commit":
                 self._flush(written)

@@ -26,13 +26,13 @@ class ApplyError(Exception):
 class Confirm(Protocol):
     """Asks what operators want by now."""
 
-    def __call__(self, step: Step, begun: bool = False) -> None:
+    def __call__(self, step: Step, *, begun: bool = False) -> None:
         """Raises if `step`, a commit or DDL or the beginning of a flight, must not come: then the sink is to `recover`.
         `begun`: a part of it is downstream, so it isn't held, but it may have to be written in another way.
         """
 
 
-def nothing_to_confirm(step: Step, begun: bool = False) -> None:
+def nothing_to_confirm(step: Step, *, begun: bool = False) -> None:
     """A Confirm: everything may come."""
 
 

@@ -28,7 +28,7 @@ class StepWriter:
         """What is written from now on comes after this checkpoint."""
         self._checkpoint = checkpoint or Checkpoint(0)
 
-    def write(self, step: Step, safe: bool = False) -> None:
+    def write(self, step: Step, *, safe: bool = False) -> None:
         """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there
         already.
 
@@ -43,9 +43,9 @@ class StepWriter:
         safe = safe or bool(step.detail.get("safe"))
         self._check_engine(step)
         if step.kind == "delete":
-            self._delete(step, safe)
+            self._delete(step, safe=safe)
         else:
-            self._load(step, safe)
+            self._load(step, safe=safe)
 
     def _check_engine(self, step: Step) -> None:
         """A table whose engine has no transactions would keep what is rolled back. Looked at once in a session."""
@@ -61,7 +61,7 @@ class StepWriter:
             )
         self._session.known_tables.add(step.full_name)
 
-    def _delete(self, step: Step, safe: bool) -> None:
+    def _delete(self, step: Step, *, safe: bool) -> None:
         statement = bytes(step.payload)
         try:
             affected = self._session.execute(statement)
@@ -72,7 +72,7 @@ class StepWriter:
                 step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement)
             )
 
-    def _load(self, step: Step, safe: bool) -> None:
+    def _load(self, step: Step, *, safe: bool) -> None:
         replaces, warnings = int(step.detail["replaces"]), int(step.detail.get("warnings") or 0)
         try:
             outcome = self._session.load(self._names(step)[0], self._layout(step), step.payload, strict=not warnings)
@@ -86,7 +86,7 @@ class StepWriter:
             expected = LoadOutcome(-1, step.rows + replaces, 0, warnings)
         if outcome != expected and not safe:
             found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
-            raise self._mismatch(step, found, self._unexpected(step, bool(replaces)))
+            raise self._mismatch(step, found, self._unexpected(step, replaces=bool(replaces)))
 
     def _layout(self, step: Step) -> Layout:
         """The step's layout without the columns that the server computes. Raises ApplyError where it may compute
@@ -226,7 +226,7 @@ class StepWriter:
         except DownstreamError as error:
             return f"which ones can't be told: {error}"
 
-    def _unexpected(self, step: Step, replaces: bool) -> str:
+    def _unexpected(self, step: Step, *, replaces: bool) -> str:
         """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
         target, check = self._names(step)
         keys = [quote_name(key) for key in step.detail.get("keys") or ()]

@@ -36,7 +36,7 @@ class TaskFrame:
         self._function = function
         self._tasks = tasks
         self._columns = from_arrow_schema(tasks)
-        self._results = from_arrow_schema(pa.schema([field.with_nullable(True) for field in results]))
+        self._results = from_arrow_schema(pa.schema([field.with_nullable(nullable=True) for field in results]))
 
     def of(self, tasks: pa.Table) -> DataFrame:
         """The frame that maps these rows."""
