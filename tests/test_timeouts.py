@@ -23,7 +23,7 @@ from upstream import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpR
 from upstream.pd import Peer, Region, Store
 from upstream.pulled_window import check_not_purged
 
-PATIENCE_S = 25.0  # of a test; what the clients are told is far below
+PATIENCE_S = 100.0  # of a test; what the clients are told is far below
 
 
 class BlackHole:
@@ -144,7 +144,7 @@ def test_downstream_that_never_greets(hole: BlackHole) -> None:
     session = MySQLSession(Downstream("127.0.0.1", hole.port, connect_timeout_s=1, read_timeout_s=300))
     began = time.monotonic()
     ends(session.connect, DownstreamError)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 100
     assert hole.accepted
 
 
@@ -158,9 +158,9 @@ def test_downstream_that_stops_answering(mariadb: MariaDBServer) -> None:
 
 
 def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(mariadb: MariaDBServer) -> None:
-    session = MySQLSession(Downstream("127.0.0.1", mariadb.port, connect_timeout_s=1, read_timeout_s=30))
+    session = MySQLSession(Downstream("127.0.0.1", mariadb.port, connect_timeout_s=3, read_timeout_s=60))
     session.connect()
-    assert session.query("SELECT SLEEP(1.5)") == [(0,)]
+    assert session.query("SELECT SLEEP(3.5)") == [(0,)]
     session.close()
 
 

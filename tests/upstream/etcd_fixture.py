@@ -43,7 +43,7 @@ class EtcdProcess:
             arguments.remove("--unsafe-no-fsync")
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(arguments, stdout=log, stderr=log)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         with EtcdClient(self.url, timeout_s=1) as client:
             while True:
                 try:

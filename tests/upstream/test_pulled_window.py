@@ -23,7 +23,7 @@ def pump():
 
 @pytest.fixture
 def reader(pump):
-    with PumpReader(pump.status.host, CLUSTER_ID, timeout_s=1) as reader:
+    with PumpReader(pump.status.host, CLUSTER_ID, timeout_s=60) as reader:
         yield reader
 
 
@@ -49,12 +49,15 @@ def test_a_window_is_over_when_a_timestamp_at_or_beyond_its_end_has_come(pump, r
     serve(pump, [merged(10), fake(15), merged(20), last])
     began = time.monotonic()
     assert commits(pulled_window(reader, 0, 30)) == [10, 20] + [30] * (last.meta.commitTs == 30)
-    assert time.monotonic() - began < 0.9  # not by the time-out
+    assert time.monotonic() - began < 40  # not by the time-out
 
 
-def test_silence_is_an_error_and_not_the_end_of_a_window(pump, reader):
+def test_silence_is_an_error_and_not_the_end_of_a_window(pump):
     serve(pump, [merged(10), merged(20)])
-    with pytest.raises(PumpReadError, match="broke at 20: nothing came for 1 s"):
+    with (
+        PumpReader(pump.status.host, CLUSTER_ID, timeout_s=1) as reader,
+        pytest.raises(PumpReadError, match="broke at 20: nothing came for 1 s"),
+    ):
         list(pulled_window(reader, 0, 30))
 
 
@@ -70,7 +73,7 @@ def test_a_pump_that_ends_the_stream_is_an_error_and_not_the_end_of_a_window(pum
         end = threading.Event()
         pump.entities = entities
         if error is None:
-            threading.Thread(target=lambda end=end: (end.wait(5), time.sleep(0.2), pump.stop()), daemon=True).start()
+            threading.Thread(target=lambda end=end: (end.wait(60), time.sleep(0.2), pump.stop()), daemon=True).start()
         with pytest.raises(PumpReadError, match=f"pump {pump.status.host}: the stream of binlogs after 0 broke at 10"):
             list(pulled_window(reader, 0, 30))
         if error is None:
@@ -143,7 +146,7 @@ def test_commits_that_the_pump_has_purged_are_missed_by_its_own_metric(metrics):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -198,11 +201,12 @@ def test_a_backlog_is_not_read_further_than_a_few_windows_ahead(pump, follow):
 
     pump.entities = entities
     follower = follow(transactions=10)
-    time.sleep(0.5)
-    before = sent
-    assert follower.bounds(0).transactions == 10
-    time.sleep(0.3)
-    assert sent == before < 1500  # what the connection buffers comes on top
+    wait_for(lambda: follower.bounds(0).transactions == 10)
+    before = -1
+    while before != sent:
+        before = sent
+        time.sleep(0.5)
+    assert sent < 1500  # what the connection buffers comes on top
     lo = 0
     for _ in range(20):
         wait_for(lambda: follower.bounds(lo).transactions == 10)

@@ -25,7 +25,7 @@ def pump():
 
 @pytest.fixture
 def reader(pump):
-    with PumpReader(pump.status.host, CLUSTER_ID, timeout_s=2) as reader:
+    with PumpReader(pump.status.host, CLUSTER_ID, timeout_s=60) as reader:
         yield reader
 
 
@@ -63,7 +63,7 @@ def test_batches_are_there_before_the_stream_is_over(pump, reader):
     def chunks(request):
         whole, start = _stream([first, second]), len(_stream([first]))
         yield whole[:start]
-        assert proceed.wait(5)
+        assert proceed.wait(60)
         yield whole[start:]
 
     pump.chunks = chunks
@@ -114,16 +114,16 @@ def test_a_pump_that_falls_silent_is_an_error_in_time(pump):
         begin = time.monotonic()
         with pytest.raises(PumpReadError, match=r"nothing came for 0.4 s"):
             list(reader.read(0, 30))
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 30
 
 
 def test_a_slow_consumer_is_not_taken_for_a_silent_pump(pump):
     batches = [_batch(1, 10), _batch(20, 10)]
     pump.chunks = lambda request: iter([_stream(batches)])
-    with PumpReader(pump.status.host, CLUSTER_ID, timeout_s=0.2) as reader:
+    with PumpReader(pump.status.host, CLUSTER_ID, timeout_s=1) as reader:
         window = reader.read(0, 30)
         found = [next(window)]
-        time.sleep(0.6)
+        time.sleep(1.5)
         assert found + list(window) == batches
 
 
@@ -144,7 +144,7 @@ def test_a_window_that_is_left_half_read_ends_the_call(pump, reader):
     window = reader.read(0, 30)
     next(window)
     window.close()
-    assert ended.wait(5)
+    assert ended.wait(60)
 
 
 def test_bounds_pass_both_ways(pump, reader):
