@@ -31,7 +31,8 @@ from etl.rules import (
 from etl.shapes import Segment, Timings, find_shape
 from etl.shapes.identity import locating_columns
 from etl.shapes.kept_rows import with_kept_rows
-from etl.shapes.table_changes import TableChanges
+from etl.shapes.raw_changes import RawChanges
+from etl.shapes.table_changes import Circumstances, TableChanges
 from etl.steps import STEP_SCHEMA, ChangeError, Step, describe_indexes, to_batches
 from relay import PART_SCHEMA, Window, read_parts
 from upstream.history import Action
@@ -442,16 +443,8 @@ class _Collector:
                 " rows that its upstream kept, in another partition; who executes its statement drops them"
             )
             return ddl
-        kinds = kept["kind"].to_numpy()
-        changes_kept = TableChanges(
-            found[0],
-            kinds,
-            kept["row"].combine_chunks(),
-            kept["commit_ts"].to_numpy(),
-            self._timings,
-            partial=True,
-            source=found[1],
-        )
+        circumstances = Circumstances(partial=True, source=found[1])
+        changes_kept = TableChanges(found[0], RawChanges.of(kept), self._timings, circumstances)
         return with_kept_rows(ddl, changes_kept.loads())
 
     def flush(self, commit_ts: int, schema_version: int, last: bool, barrier: int = 1) -> Iterator[Step]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.shapes.net_effect import DELETE, INSERT, UPDATE
+from etl.shapes.raw_changes import Images
 from etl.shapes.segment import Segment
 from upstream.codec.column_value import missing_value
 from upstream.codec.errors import CodecError
@@ -28,8 +29,6 @@ from upstream.schema import FLAG_UNSIGNED, Column, Table
 _BIGINT = 8
 _UTC = datetime.UTC
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")
-
-Images = dict[str, pa.Array]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class Segment:
 
     def column(self, name: str, places: np.ndarray) -> np.ndarray:
         """An integer column at these places."""
-        return self.changes[name].to_numpy()[places]
+        values: np.ndarray = self.changes[name].to_numpy()[places]
+        return values
 
 
 Shape = Callable[[Segment, Timings, int], Iterator[Step]]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,17 +28,31 @@ from etl.shapes.net_effect import (
     net_effect,
     unchanged,
 )
+from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode
 from etl.shapes.segment import Segment, Timings
 from etl.steps import ChangeError, Step
 from upstream.codec.row import column_ids
-from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import STATE_PUBLIC, Column, Table
 
-_PORTION_ROWS = 65_536
-_PORTION_BYTES = 64 * 2**20
 _NO_ROWS = np.zeros(0, np.int64)
 
-Images = dict[str, pa.Array]
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a segment says of one table: why its rows downstream may not be what they were upstream before the changes.
+    Segment tells what each means.
+    """
+
+    safe: bool = False
+    replayed: bool = False
+    partial: bool = False
+    source: str = ""
+    """The upstream's name of a table that is merged with others downstream."""
+    taken_back: pa.Table | None = None
+    """Changes of ignored transactions that may be downstream, in PART_SCHEMA."""
+
+
+_AS_UPSTREAM = Circumstances()
 
 
 class TableChanges:
@@ -48,26 +63,15 @@ class TableChanges:
     """
 
     def __init__(
-        self,
-        table: Table,
-        kinds: np.ndarray,
-        rows: pa.LargeBinaryArray,
-        commit_ts: np.ndarray,
-        timings: Timings,
-        safe: bool = False,
-        partial: bool = False,
-        source: str = "",
-        taken_back: pa.Table | None = None,
-        replayed: bool = False,
+        self, table: Table, changes: RawChanges, timings: Timings, circumstances: Circumstances = _AS_UPSTREAM
     ) -> None:
-        """`kinds` int8, `rows` in TiDB's old row format, `commit_ts` int64: one entry a change. `safe`, `partial`,
-        `source`, `taken_back` and `replayed`: see Segment. Raises ChangeError and the row codec's errors.
-        """
+        """Raises ChangeError and the row codec's errors."""
         self.table = table
-        self.source = source
-        self._partial = partial or taken_back is not None
-        self._lenient_loads = safe or partial
-        self._safe = safe or replayed or (self._partial and self.is_locatable)
+        self.source = circumstances.source
+        taken_back, kinds, commit_ts = circumstances.taken_back, changes.kinds, changes.commit_ts
+        self._partial = circumstances.partial or taken_back is not None
+        self._lenient_loads = circumstances.safe or circumstances.partial
+        self._safe = circumstances.safe or circumstances.replayed or (self._partial and self.is_locatable)
         both = (
             commit_ts
             if taken_back is None
@@ -77,9 +81,9 @@ class TableChanges:
         self.changes = len(kinds)
         self._timings = timings
         if not self.is_locatable:
-            self._kinds, self._rows, self._old_changes = kinds, rows, np.flatnonzero(kinds != INSERT)
+            self._raw, self._old_changes = changes, np.flatnonzero(kinds != INSERT)
         started = time.perf_counter()
-        self.old, self.new = _decode(table, kinds, rows)
+        self.old, self.new = decode(table, kinds, changes.rows)
         if taken_back is not None:
             kinds = self._take_back(kinds, taken_back)
         decoded = time.perf_counter()
@@ -92,7 +96,7 @@ class TableChanges:
         was.
         """
         undone = changes["kind"].to_numpy()[::-1]
-        new, old = _decode(self.table, undone[::-1], changes["row"].combine_chunks())
+        new, old = decode(self.table, undone[::-1], changes["row"].combine_chunks())
         for images, opposite in ((self.old, old), (self.new, new)):
             for name in [name for name in images if name in opposite]:
                 backwards = pa.array(np.arange(len(opposite[name]))[::-1])
@@ -159,9 +163,10 @@ class TableChanges:
 
     def _carried(self, old: np.ndarray) -> list[frozenset[int]]:
         """The ids of the columns that these old images were sent with."""
-        changes = self._old_changes[old].tolist()
+        raw = self._raw
         return [
-            frozenset(column_ids(self._rows[i].as_py(), images=2 if self._kinds[i] == UPDATE else 1)) for i in changes
+            frozenset(column_ids(raw.rows[i].as_py(), images=2 if raw.kinds[i] == UPDATE else 1))
+            for i in self._old_changes[old].tolist()
         ]
 
     def _in_place(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
@@ -198,7 +203,8 @@ class TableChanges:
         """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
         key = locating_columns(self.table)
         rows = pa.array(self._write)
-        return key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
+        found: list[bytes] = key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
+        return found
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
         """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms
@@ -258,7 +264,7 @@ class TableChanges:
         """
         columns = self.table.writable_columns
         images = [self.old[c.name].take(rows) for c in columns]
-        conditions = row_conditions(columns, images).to_pylist()
+        conditions: list[bytes] = row_conditions(columns, images).to_pylist()
         for at, ids in enumerate(self._carried(self._remove)):
             kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
             if len(kept) < len(columns):
@@ -281,9 +287,9 @@ class TableChanges:
 
     def _load_steps(self, rows: np.ndarray, *, replaces: bool = False, **detail: object) -> Iterator[Step]:
         keys = [column.name for column in locating_columns(self.table)]
-        for first in range(0, len(rows), _PORTION_ROWS):
+        for first in range(0, len(rows), PORTION_ROWS):
             started = time.perf_counter()
-            index = pa.array(rows[first : first + _PORTION_ROWS])
+            index = pa.array(rows[first : first + PORTION_ROWS])
             columns = {column.name: self.new[column.name].take(index) for column in self.table.stored_columns}
             chunks = format_load(self.table, columns, len(index))
             while (chunk := next(chunks, None)) is not None:
@@ -318,13 +324,14 @@ class TableChanges:
 
 def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> TableChanges:
     """The changes at some places of a segment, all of one table. Raises as TableChanges."""
-    kinds, commit_ts = segment.column("kind", places), segment.column("commit_ts", places)
     partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
-    taken_back = segment.taken_back.get(table.id)
     # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
     replayed = segment.replayed and not partial and not source and bool(locating_columns(table))
     return TableChanges(
-        table, kinds, segment.rows_of(places), commit_ts, timings, segment.safe, partial, source, taken_back, replayed
+        table,
+        RawChanges(segment.column("kind", places), segment.column("commit_ts", places), segment.rows_of(places)),
+        timings,
+        Circumstances(segment.safe, replayed, partial, source, segment.taken_back.get(table.id)),
     )
 
 
@@ -356,48 +363,3 @@ def comparable(array: pa.Array, column: Column | None) -> pa.Array:
     if column is not None and column.kind == "decimal":
         return pc.if_else(pc.match_substring(array, "."), pc.replace_substring_regex(array, r"\.?0*$", ""), array)
     return array
-
-
-def _decode(table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray) -> tuple[Images, Images]:
-    """(old images, new images) by column name, each in the order of the changes that have one."""
-    inserts, updates, deletes = (np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE))
-    (inserted,) = _in_portions(decode_inserts, table, rows, inserts) or (None,)
-    (deleted,) = _in_portions(decode_deletes, table, rows, deletes) or (None,)
-    before, after = _in_portions(decode_updates, table, rows, updates) or (None, None)
-    return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
-
-
-def _in_portions(
-    decode: Callable[..., Any], table: Table, rows: pa.LargeBinaryArray, places: np.ndarray
-) -> list[Images]:
-    """What `decode` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs
-    several times the memory of what comes out. [] for no rows.
-    """
-    size = max(1, min(_PORTION_ROWS, _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)))
-    found: list[tuple[pa.RecordBatch, ...]] = []
-    for first in range(0, len(places), size):
-        batches = decode(table, rows.take(pa.array(places[first : first + size])))
-        found.append(batches if isinstance(batches, tuple) else (batches,))
-    return [_columns(images) for images in zip(*found, strict=True)]
-
-
-def _columns(batches: Sequence[pa.RecordBatch]) -> Images:
-    names = batches[0].schema.names
-    return {
-        name: batches[0].column(i) if len(batches) == 1 else pa.concat_arrays([batch.column(i) for batch in batches])
-        for i, name in enumerate(names)
-    }
-
-
-def _merged(first: tuple[Images | None, np.ndarray], second: tuple[Images | None, np.ndarray], table: Table) -> Images:
-    """Two sets of images, each with the changes they belong to, as one in the order of the changes."""
-    (a, a_at), (b, b_at) = first, second
-    if a is None or b is None:
-        present = a if a is not None else b
-        return present if present is not None else _empty(table)
-    order = pa.array(np.argsort(np.concatenate((a_at, b_at)), kind="stable"))
-    return {name: pa.concat_arrays([a[name], b[name]]).take(order) for name in a if name in b}
-
-
-def _empty(table: Table) -> Images:
-    return _columns([decode_inserts(table, pa.array([], pa.large_binary()))])

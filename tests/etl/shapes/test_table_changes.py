@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from etl.shapes import Timings
 from etl.shapes.net_effect import DELETE, INSERT, UPDATE
+from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import TableChanges
 from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Table
@@ -27,7 +28,7 @@ TABLE = Table(1, 1, "d", "t", (Column(1, "id", 0, 3, 3), Column(2, "f", 1, 4)), 
 def steps_of_update(before: float, after: float) -> list[str]:
     row = encode_update(TABLE, {"id": 1, "f": before}, {"id": 1, "f": after})
     changes = TableChanges(
-        TABLE, np.array([UPDATE], np.int8), pa.array([row], pa.large_binary()), np.array([5]), Timings()
+        TABLE, RawChanges(np.array([UPDATE], np.int8), np.array([5]), pa.array([row], pa.large_binary())), Timings()
     )
     return [bytes(step.payload).decode() for step in [*changes.deletes(), *changes.loads()]]
 
@@ -43,9 +44,8 @@ def test_a_float_that_changes_only_in_digits_nobody_sees_is_no_change_downstream
 
 def steps_of(table: Table, *changes: tuple[int, bytes]) -> list[str]:
     kinds, rows = [kind for kind, _ in changes], [row for _, row in changes]
-    found = TableChanges(
-        table, np.array(kinds, np.int8), pa.array(rows, pa.large_binary()), np.arange(len(rows)) + 5, Timings()
-    )
+    raw = RawChanges(np.array(kinds, np.int8), np.arange(len(rows)) + 5, pa.array(rows, pa.large_binary()))
+    found = TableChanges(table, raw, Timings())
     return [bytes(step.payload).decode() for step in [*found.deletes(), *found.loads()]]
 
 
