@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 _LINK = re.compile(r"(!?)\[([^\]\n]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")
 
-_MENTION = re.compile(r"(?<![\[(`\w/])docs/(\w+)\.md\b")
+_MENTION = re.compile(r"(?<!\]\()(?<![\[`\w/])docs/(\w+)\.md\b")
 
 
 def on_files(files: Files, config: Any) -> Files:
