@@ -15,7 +15,7 @@ from pathlib import Path
 
 from embedded.recording import Recording
 from pump_service.lane import LaneClient
-from upstream import pb
+from upstream import pb, tso
 from upstream.codec.varint import encode_uvarint
 from upstream.rpc import open_channel
 
@@ -43,7 +43,7 @@ class Timestamps:
         request.header.cluster_id = self._cluster_id
         self._asked.put(request)
         answer = next(self._answers)
-        last = answer.timestamp.physical << 18 | answer.timestamp.logical
+        last = tso.compose(answer.timestamp.physical, answer.timestamp.logical)
         return range(last - count + 1, last + 1)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import grpc
 
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import encode_headers
-from upstream import pb
+from upstream import pb, tso
 
 _PAUSE_S = 0.05
 
@@ -193,7 +193,7 @@ def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
 def bounds_that_wait(address: str, cluster_id: int, stop: Stop) -> None:
     """600 Bounds at a time that wait a minute for a timestamp that doesn't come."""
     message = pb.window.BoundsRequest(
-        cluster_id=cluster_id, fresh_ts=int(time.time() * 1000 + 60_000) << 18, wait_ms=60_000
+        cluster_id=cluster_id, fresh_ts=tso.wall_clock() + tso.span(60_000), wait_ms=60_000
     )
     _many_calls(address, _BOUNDS, message.SerializeToString(), 600, stop)
 

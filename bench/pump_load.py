@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from upstream import tso
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pump_service.lane import LaneClient
@@ -57,7 +59,7 @@ class Clock:
 
     def next(self) -> int:
         """A new timestamp."""
-        now = time.time_ns() * (1 << 18) // 1_000_000
+        now = tso.span(time.time_ns()) // 1_000_000
         self._last = max(now - now % self._of + self._number, self._last + self._of)
         return self._last
 

@@ -28,6 +28,7 @@ from embedded.repository import recording_folder
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from embedded.view import View
+from upstream import tso
 
 RECORDING = "tests/recordings/shop"
 VICTIMS = {
@@ -105,7 +106,7 @@ def measure(
     labels = sorted(recording.labels, key=lambda label: label.ts)
     result = SoakResult(mode, seed)
     rng = random.Random(seed)
-    recorded_s = (labels[-1].ts - labels[0].ts >> 18) / 1000
+    recorded_s = tso.ms_between(labels[0].ts, labels[-1].ts) / 1000
     speed = max(0.01, min(1.0, recorded_s / (kills * interval_s * 1.3)))
     with fresh_stack(stack, folder, report):
         site = stack.site()

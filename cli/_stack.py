@@ -35,10 +35,3 @@ def stop_signals_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def tso_text(ts: int) -> str:
-    """A TSO with the time it stands for, in UTC."""
-    from datetime import UTC, datetime
-
-    return f"{ts} ({datetime.fromtimestamp((ts >> 18) / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC)"

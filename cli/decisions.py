@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cli._settings import acting_on, config_option, settings_of
+from upstream import tso
 
 
 @click.group("decisions")
@@ -46,15 +47,9 @@ def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
 
 def lines(decision: dict[str, Any]) -> list[str]:
     """A decision as text: a line, and one a statement."""
-    from etl.operate import tso_text
-    from upstream.tso import compose
-
-    def time_of(ms: int) -> str:
-        return tso_text(compose(ms)).partition("(")[2].rstrip(")")
-
-    used = f"used {time_of(decision['used_ms'])}" if decision["used_ms"] else "not used yet"
+    used = f"used {tso.time_text(tso.compose(decision['used_ms']))}" if decision["used_ms"] else "not used yet"
     by = f", by {decision['by']}" if decision["by"] else ""
-    made = f" {time_of(decision['made_ms'])}" if decision["made_ms"] else ""
+    made = f" {tso.time_text(tso.compose(decision['made_ms']))}" if decision["made_ms"] else ""
     why = f", why: {decision['why']}" if decision["why"] else ""
-    first = f"{tso_text(decision['commit_ts'])}  {decision['action']}{by}{made}{why}; {used}"
+    first = f"{tso.text(decision['commit_ts'])}  {decision['action']}{by}{made}{why}; {used}"
     return [first, *(f"    {statement}" for statement in decision["sql"])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cli._settings import acting_on, config_option
+from upstream import tso
 
 
 @click.command("handover")
@@ -28,13 +29,13 @@ def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str 
     """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the
     Drainer goes on from, and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
     """
-    from etl.operate import handover, tso_text
+    from etl.operate import handover
 
     if not to_drainer:
         raise click.UsageError("to whom? `sluice handover --to-drainer`")
     done = handover.hand_over(acting_on(ctx, config), click.echo, wait_s)
     click.echo(
-        f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}, and nothing of this pipeline writes"
+        f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of this pipeline writes"
         " there any more. Next:"
     )
     for number, step in enumerate(done.next_steps, 1):

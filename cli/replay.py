@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from cli._progress import ReplayProgress
-from cli._stack import stack_of, tso_text
+from cli._stack import stack_of
 from embedded import LOOPBACK, replay
 from embedded.recording import Recording
 from embedded.view import View
+from upstream import tso
 
 
 @click.command("replay")
@@ -65,7 +66,7 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
         view = View(site)
         display.say(
             f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'},"
-            f" {tso_text(target)}"
+            f" {tso.text(target)}"
         )
         try:
             replay.send(stack, label, speed, strategy)

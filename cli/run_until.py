@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli._settings import acting_on, config_option
+from upstream import tso
 
 if TYPE_CHECKING:
     from etl.settings import Settings
@@ -46,8 +47,8 @@ def _follow(settings: Settings, ts: int) -> None:
         key = (at, landed, now["apply_paused"], now["apply_until_ts"], tuple(now["errors"].items()))
         if key != shown:
             shown = key
-            where = operate.tso_text(at) if at else "unknown"
-            left = "" if at is None else f", {max(0, (ts >> 18) - (at >> 18)) / 1000:,.1f} s of upstream time to go"
+            where = tso.text(at) if at else "unknown"
+            left = "" if at is None else f", {max(0, tso.ms_between(at, ts)) / 1000:,.1f} s of upstream time to go"
             click.echo(
                 f"checkpoint {where}{left}, landed through {landed}"
                 + "".join(f"; {text}" for text in now["errors"].values())

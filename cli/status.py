@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from cli._settings import config_option, named_config
-from cli._stack import stack_of, tso_text
+from cli._stack import stack_of
 from cli.decisions import lines as decision_lines
 from embedded import LOOPBACK, PUMP_NAMES, Stack, View, airflow_url, password_file
+from upstream import tso
 
 
 @click.command("status")
@@ -114,7 +115,7 @@ def _text(status: dict[str, Any]) -> str:
     if checkpoint is None:
         lines.append("checkpoint  unknown: MariaDB doesn't answer")
     else:
-        lines.append(f"checkpoint  {tso_text(checkpoint) if checkpoint else 'none yet'}")
+        lines.append(f"checkpoint  {tso.text(checkpoint) if checkpoint else 'none yet'}")
     lag = replication["lag_ms"]
     lines.append(f"lag         {'unknown' if lag is None else f'{lag} ms'}")
     return "\n".join([*lines, *_order_lines(status["operators"])])
@@ -126,7 +127,7 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
     if paused:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")
     if orders["apply_until_ts"] is not None:
-        lines.append(f"until       {tso_text(orders['apply_until_ts'])}; `sluice resume` goes on")
+        lines.append(f"until       {tso.text(orders['apply_until_ts'])}; `sluice resume` goes on")
     for decision in orders["decisions"]:
         first, *more = decision_lines(decision)
         lines += [f"decided     {first}", *(f"            {line.strip()}" for line in more)]
@@ -135,7 +136,7 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
 
 def _pipeline_lines(status: dict[str, Any]) -> list[str]:
     relay, checkpoint = status["relay"], status["checkpoint"]
-    landed = f"{relay['lo']} to {tso_text(relay['hi'])}" if relay["hi"] else "nothing yet"
+    landed = f"{relay['lo']} to {tso.text(relay['hi'])}" if relay["hi"] else "nothing yet"
     lines = [f"relay log   {relay['url']}", f"landed      {landed}"]
     if "downstream" in status["errors"]:
         lines.append(f"checkpoint  unknown: {status['errors']['downstream']}")
@@ -143,7 +144,7 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
         note = "" if status["consistent"] in (None, True) else ", changes after it may be downstream already"
         if status["written_by"]:
             note += f", written by {status['written_by']}, not by this pipeline: see `sluice takeover`"
-        lines.append(f"checkpoint  {tso_text(checkpoint) + note if checkpoint else 'none yet'}")
+        lines.append(f"checkpoint  {tso.text(checkpoint) + note if checkpoint else 'none yet'}")
     if checkpoint:
         waiting = status["landed_not_applied_ms"]
         behind = f", {waiting / 1000:,.1f} s of it landed and not applied" if waiting else ""

@@ -14,7 +14,7 @@ from pump_service.ingest import Ingest
 from pump_service.metrics import Metrics, push
 from pump_service.node import OFFLINE
 from pump_service.store import Record, Store
-from upstream import pb
+from upstream import pb, tso
 from upstream.registry import NodeStatus, Registry
 
 _log = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ class Chores:
     def _collect(self) -> None:
         try:
             # The earlier of two clocks: neither a wrong one here nor one at PD may purge what is young.
-            now_ms = min(int(time.time() * 1000), self._clock.fresh() >> 18)
-            until = (now_ms - int(self._config.gc_s * 1000)) << 18
+            now_ms = min(int(time.time() * 1000), tso.physical_ms(self._clock.fresh()))
+            until = tso.span(now_ms - int(self._config.gc_s * 1000))
             readers = self._readers()
             for reader in readers:
                 if reader.max_commit_ts < until:
@@ -165,7 +165,7 @@ class Chores:
         gc_ts = self._store.gc_ts
         margin_ms = int(min(_LATE_S, self._config.gc_s / 8) * 1000)
         for reader in readers:
-            if gc_ts and reader.max_commit_ts < gc_ts + (margin_ms << 18):
+            if gc_ts and reader.max_commit_ts < gc_ts + tso.span(margin_ms):
                 counts = self._metrics.late_drainers
                 counts[reader.node_id] = counts.get(reader.node_id, 0) + 1
                 _log.error(

@@ -11,9 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from upstream import tso
+
 _log = logging.getLogger(__name__)
 
 AHEAD_MS = 10_000
+_AHEAD = tso.span(AHEAD_MS)
 """A record's timestamp may be this far ahead of what is known of PD's clock without asking."""
 _REFRESH_S = 2.0
 _PATIENCE_S = 0.05
@@ -46,7 +49,7 @@ class Clock:
     def about_now(self) -> int:
         """Without asking PD; 0 before the first `fresh`."""
         seen, at = self._last
-        return seen + (int((time.monotonic() - at) * 1000) << 18) if seen else 0
+        return seen + tso.span(int((time.monotonic() - at) * 1000)) if seen else 0
 
     @property
     def seen(self) -> int:
@@ -92,7 +95,7 @@ class TimeLimit:
         if self._known(ts):
             return False
         self._refresh()
-        if self._known(ts) or (not self._clock.pd_answers and ts <= _wall() + (AHEAD_MS << 18)):
+        if self._known(ts) or (not self._clock.pd_answers and ts <= tso.wall_clock() + _AHEAD):
             return False
         now = self._refused_at = time.monotonic()
         if now - self._reported_at >= _REPORT_S:
@@ -111,18 +114,18 @@ class TimeLimit:
                 return ts > self._clock.fresh()
             except Exception as error:
                 _log.warning("PD can't be asked about a reader's timestamp, clocks have to do: %s", error)
-        return ts > max(self._clock.about_now(), _wall()) + (AHEAD_MS << 18)
+        return ts > max(self._clock.about_now(), tso.wall_clock()) + _AHEAD
 
     def describe(self, ts: int) -> str:
         """The words about a timestamp that is refused."""
-        ahead = ((ts >> 18) - (self._clock.about_now() >> 18)) / 1000
+        ahead = tso.ms_between(self._clock.about_now(), ts) / 1000
         return (
             f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and taking it would"
             " hide commits below it; do the client and this pump ask the same PD?"
         )
 
     def _known(self, ts: int) -> bool:
-        self.limit = max(self.limit, self._clock.about_now() + (AHEAD_MS << 18))
+        self.limit = max(self.limit, self._clock.about_now() + _AHEAD)
         return ts <= self.limit
 
     def _refresh(self) -> None:
@@ -145,7 +148,3 @@ class TimeLimit:
                 _log.debug("PD gives no timestamp: %s", error)
             self._asked_at = 0.0
             self._answered.set()
-
-
-def _wall() -> int:
-    return int(time.time() * 1000) << 18

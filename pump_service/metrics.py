@@ -21,6 +21,7 @@ from prometheus_client.exposition import default_handler
 from prometheus_client.utils import floatToGoString
 
 from pump_service.histogram import Histogram, doubling
+from upstream import tso
 
 if TYPE_CHECKING:
     from pump_service.store import Store
@@ -116,9 +117,11 @@ class _StoreCollector:
         size.add_metric(["capacity"], stats.capacity_bytes)
         size.add_metric(["available"], stats.available_bytes)
         yield size
-        yield _gauge("gc_ts", "physical part (ms) of the TSO through which everything is given up", stats.gc_ts >> 18)
-        yield _gauge("done_gc_ts", "gc_ts (ms) once the last round is finished", stats.done_gc_ts >> 18)
-        yield _gauge("max_commit_ts", "physical part (ms) of maxCommitTS", stats.max_commit_ts >> 18)
+        yield _gauge(
+            "gc_ts", "physical part (ms) of the TSO through which everything is given up", tso.physical_ms(stats.gc_ts)
+        )
+        yield _gauge("done_gc_ts", "gc_ts (ms) once the last round is finished", tso.physical_ms(stats.done_gc_ts))
+        yield _gauge("max_commit_ts", "physical part (ms) of maxCommitTS", tso.physical_ms(stats.max_commit_ts))
         yield _counter(_STORE + "query_tikv_count", "times TiKV was asked about a transaction", stats.resolver_queries)
         yield _counter(_STORE + "deleted_kv_total", "index entries removed by garbage collection", stats.deleted_keys)
         errors = {
@@ -145,7 +148,9 @@ class _StoreCollector:
         yield _counter(_STORE + "skipped_bytes_total", "unreadable bytes met in the value log", stats.skipped_bytes)
         yield _counter(_STORE + "late_commits_total", "Commits at or below maxCommitTS", stats.late_commits)
         yield _gauge("pending_prewrites", "Prewrites without a verdict", stats.pending_prewrites)
-        yield _gauge("oldest_pending_ts", "start (ms) of the oldest of them, 0 without", stats.oldest_pending_ts >> 18)
+        yield _gauge(
+            "oldest_pending_ts", "start (ms) of the oldest of them, 0 without", tso.physical_ms(stats.oldest_pending_ts)
+        )
         yield _gauge("queued_bytes", "payload bytes waiting for the disk", stats.queued_bytes)
         yield _gauge("queued_for_index", "records waiting for the index", stats.queued_for_index)
         yield _gauge("catching_up", "1 while the index is made from the value log", stats.catching_up)

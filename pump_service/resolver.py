@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pump_service.store import Verdict, VerdictKind
+from upstream import tso
 from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
 
 MAX_TXN_TIME_S = 600.0
@@ -79,7 +80,7 @@ class TiKVResolver:
         except TiKVError as error:
             failure = error
         now = self._pd.tso()
-        if (now >> 18) - (start_ts >> 18) <= self._max_txn_ms and not self._is_gone(start_ts):
+        if tso.ms_between(start_ts, now) <= self._max_txn_ms and not self._is_gone(start_ts):
             if failure is not None:
                 raise failure
             return _PENDING

@@ -17,6 +17,7 @@ from typing import Any
 
 from relay.errors import RelayCorruptError
 from relay.log import RelayLog
+from upstream import tso
 
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"(\d+)([mhd])\Z")
@@ -75,5 +76,5 @@ class Consumers:
         if not positions:
             return 0, ""
         last = min(positions, key=lambda name: positions[name])
-        before = positions[last] - (keep_ms << 18)
+        before = positions[last] - tso.span(keep_ms)
         return (self._relay.purge(before, stop) if before > 0 else 0), last

@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Any
 
 import google_crc32c
 
 from relay.part import Part
+from upstream import tso
 
 FORMAT = 1
 _TRAILER = re.compile(rb',"crc32c":(\d{1,10})\}\s*\Z')
@@ -154,7 +154,7 @@ def _expect(raw: Mapping[str, Any], name: str, kind: type) -> None:
 
 def hour_of(ts: int) -> str:
     """UTC hour of a TSO, as the directories are named: ``2026-11-21T09``."""
-    return datetime.fromtimestamp((ts >> 18) / 1000, UTC).strftime("%Y-%m-%dT%H")
+    return tso.to_datetime(ts).strftime("%Y-%m-%dT%H")
 
 
 def window_path(lo: int) -> str:

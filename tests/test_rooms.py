@@ -13,7 +13,7 @@ ROOMS = {
     "dags": {"etl", "relay"},
     "pump_service": {"upstream"},
     "etl": {"relay", "upstream"},
-    "relay": set(),
+    "relay": {"upstream"},
     "upstream": set(),
     "embedded": ANYTHING - {"cli"},
     "cli": ANYTHING,

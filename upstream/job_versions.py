@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from upstream import tso
 from upstream.history import Action, Job, Moved
 from upstream.schema import STATE_PUBLIC, STATE_WRITE_ONLY, Index, Table
 
@@ -36,7 +37,7 @@ _LOOSENS = frozenset(
         Action.MULTI_SCHEMA_CHANGE,
     }
 )
-LONGEST_STATEMENT = 10_000 << 18
+LONGEST_STATEMENT = tso.span(10_000)
 """Ten seconds of TSO."""
 _DROPS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION})
 _FARTHEST = 256

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from upstream import pb
+from upstream import pb, tso
 from upstream.pump_reader import PumpReader, PumpReadError, WindowBounds
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ def check_not_purged(reader: PumpReader, lo: int) -> None:
     if lo == 0:
         return
     purged_ms = _purged_ms(reader.host, reader.tls)
-    if purged_ms > lo >> 18:
+    if purged_ms > tso.physical_ms(lo):
         raise CommitsGoneError(
-            f"pump {reader.host} has purged everything through {purged_ms << 18} (its gc), commits after {lo} were"
+            f"pump {reader.host} has purged everything through {tso.span(purged_ms)} (its gc), commits after {lo} were"
             " asked for"
         )
 

@@ -29,7 +29,7 @@ from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
 from etl.steps import Step
 from relay import RelayLog, Window
-from upstream import PDError
+from upstream import PDError, tso
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "local_preparer", "run_apply"]
 
@@ -255,7 +255,7 @@ def _write(
         written.rows,
         written.ddls,
         {name: round(value, 3) for name, value in stages.items()},
-        round(time.time() * 1000 - (hi >> 18), 1),
+        round(time.time() * 1000 - tso.physical_ms(hi), 1),
     )
     summary._add(report, written.warnings)
     if report.changes or report.ddls:

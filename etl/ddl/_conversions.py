@@ -19,6 +19,7 @@ import pyarrow as pa
 from etl.ddl._generate import column_type
 from etl.formats.ddl_columns import ColumnChange, changed_columns
 from etl.formats.time_zone import find_zone
+from upstream import tso
 from upstream.codec.float import format_float
 from upstream.conversion import ConversionError, Session, convert
 from upstream.schema import Column
@@ -103,7 +104,7 @@ def session_of(ddl: Mapping[str, Any]) -> Session:
     began = int(ddl.get("converted_from_ts") or 0)
     return Session(
         None if mode is None else int(mode), _zone(name), name,
-        _time(began) if began else None, _time(int(ddl["commit_ts"])) if began else None,
+        tso.to_datetime(began) if began else None, tso.to_datetime(int(ddl["commit_ts"])) if began else None,
     )  # fmt: skip
 
 
@@ -114,10 +115,6 @@ def _zone(name: str) -> datetime.tzinfo | None:
         return find_zone(name)
     except (ValueError, zoneinfo.ZoneInfoNotFoundError):
         return None
-
-
-def _time(ts: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp((ts >> 18) / 1000, datetime.UTC)
 
 
 def value_expression(column: Column, reference: str) -> str:

@@ -11,6 +11,7 @@ import re
 
 from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
 from etl.formats.sql_text import quote_name
+from upstream import tso
 
 _NAME = re.compile(r"t(\d+)_(\d+)\Z")
 _TRIGGER_IN_WRONG_SCHEMA = 1435
@@ -18,7 +19,7 @@ _TRIGGER_IN_WRONG_SCHEMA = 1435
 
 def seconds(commit_ts: int) -> int:
     """Unix seconds of a TSO."""
-    return (commit_ts >> 18) // 1000
+    return tso.physical_ms(commit_ts) // 1000
 
 
 class RecycleBin:

@@ -41,6 +41,7 @@ from upstream import (
     RegistryError,
     TiKVClient,
     TiKVError,
+    tso,
 )
 
 __all__ = [
@@ -63,7 +64,7 @@ _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNKNOWN_RETRIES = 3
 _JOBS_AT_ONCE = 2
 _ABANDON_S = 20.0
-_CLEAN_BACK = 600_000 << 18  # ten minutes of TSO
+_CLEAN_BACK = tso.span(600_000)
 _TRANSIENT = (
     PumpUnavailableError,
     UpstreamBehindError,
@@ -312,7 +313,7 @@ class _Loop:
         self._lo = plan.hi
         self._register(plan.hi)
         self._anchored = True
-        lag_ms = ((plan.fresh_ts - plan.hi) >> 18) + sum(stages[name] for name in ("job", "resolve", "commit"))
+        lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(stages[name] for name in ("job", "resolve", "commit"))
         landed = LandedWindow(
             plan.lo, plan.hi, result.transactions, changes, len(schema.ddls), sum(part.bytes for part in result.parts),
             stages, lag_ms,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from etl.explode import PumpRange
+from upstream import tso
 
 if TYPE_CHECKING:
     from etl.settings import Window as WindowSettings
@@ -32,7 +33,7 @@ _BARRIER_WAIT_MS = 100
 _BOUNDS_TIMEOUT_S = 10.0
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
-_FAKES_EVERY = 5_000 << 18  # an idle original pump moves on every 3 s
+_FAKES_EVERY = tso.span(5_000)  # an idle original pump moves on every 3 s
 
 
 class PumpUnavailableError(Exception):

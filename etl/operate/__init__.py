@@ -16,7 +16,6 @@ from etl.operate.commands import (
     identity,
     list_decisions,
     orders,
-    parse_moment,
     pause,
     remove_decision,
     replace_ddl,
@@ -25,9 +24,9 @@ from etl.operate.commands import (
     skip_ddl,
     skip_transaction,
     status,
-    tso_text,
 )
 from etl.operate.window_view import RowChange, TablesAt, decode, describe, find_window, newest, row_changes
+from upstream.tso import parse_moment
 
 __all__ = [
     "ACTIONS",
@@ -58,5 +57,4 @@ __all__ = [
     "skip_ddl",
     "skip_transaction",
     "status",
-    "tso_text",
 ]

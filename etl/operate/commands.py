@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError
@@ -23,35 +22,16 @@ from etl.ownership import downstream_name, pipeline_id
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint, read_writer
 from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
-from upstream.tso import compose, parse_timestamp, to_datetime
+from upstream import tso
 
 log = logging.getLogger("sluice")
 
 BOTH, LAND, APPLY = "both", "land", "apply"
 _LOCK_WAIT_TIMEOUT = 1205
-_LOGICAL_MAX = (1 << 18) - 1
-_FIRST_TSO = compose(315_532_800_000)  # 1980: what is smaller is a job id
 
 
 class OperateError(ValueError):
     """What was asked for can't be done; says why, and what can."""
-
-
-def parse_moment(text: str) -> int:
-    """A TSO from its digits, or from an ISO date-time (UTC unless it has a zone): then the last TSO of that
-    millisecond, so that everything committed until then is in. Raises ValueError.
-    """
-    ts = parse_timestamp(text)
-    return ts if text.strip().isdigit() else ts | _LOGICAL_MAX
-
-
-def tso_text(ts: int) -> str:
-    """A TSO with its time in UTC."""
-    return f"{ts} ({_time_text(to_datetime(ts))} UTC)"
-
-
-def _time_text(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
 def identity(settings: Settings) -> str:
@@ -135,7 +115,7 @@ def _change_hands(settings: Settings, action: str) -> str:
         return handover.take_over(settings, log.info)
     done = handover.hand_over(settings, log.info)
     return "\n".join(
-        [f"handed over: {done.place} is complete through {tso_text(done.commit_ts)}. Next:", *done.next_steps]
+        [f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:", *done.next_steps]
     )
 
 
@@ -189,7 +169,7 @@ def run_until(settings: Settings, moment: str) -> str:
     """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait there. Raises
     ValueError.
     """
-    ts = parse_moment(moment)
+    ts = tso.parse_moment(moment)
     relay = RelayLog.open(settings.relay.url)
     checkpoint = _checkpoint(settings, relay)
     _check_reachable(checkpoint, ts)
@@ -206,7 +186,7 @@ def run_until(settings: Settings, moment: str) -> str:
             )
         )
         raise
-    return f"applying goes to {tso_text(ts)} and waits there; `sluice resume` lets it go on"
+    return f"applying goes to {tso.text(ts)} and waits there; `sluice resume` lets it go on"
 
 
 def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None:
@@ -215,17 +195,17 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
         return
     if checkpoint.commit_ts > ts:
         raise OperateError(
-            f"the downstream is at {tso_text(checkpoint.commit_ts)} already, after {tso_text(ts)}: nothing goes back"
+            f"the downstream is at {tso.text(checkpoint.commit_ts)} already, after {tso.text(ts)}: nothing goes back"
         )
     if checkpoint.flight is not None and checkpoint.flight.until > ts:
         raise OperateError(
-            f"several sessions are writing the changes after {tso_text(checkpoint.commit_ts)} through"
-            f" {tso_text(checkpoint.flight.until)}, and parts of them are downstream: applying can't stop at"
-            f" {tso_text(ts)} between; it can at {checkpoint.flight.until}"
+            f"several sessions are writing the changes after {tso.text(checkpoint.commit_ts)} through"
+            f" {tso.text(checkpoint.flight.until)}, and parts of them are downstream: applying can't stop at"
+            f" {tso.text(ts)} between; it can at {checkpoint.flight.until}"
         )
     if checkpoint.pending is not None and checkpoint.pending.commit_ts > ts:
         raise OperateError(
-            f"the DDL at {tso_text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso_text(ts)}"
+            f"the DDL at {tso.text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso.text(ts)}"
             f" before it; it can at {checkpoint.pending.commit_ts}"
         )
 
@@ -242,7 +222,7 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
     _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
-    return f"the transaction at {tso_text(commit_ts)} is left out{_not_landed(found)}"
+    return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}"
 
 
 def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:
@@ -252,7 +232,7 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     relay = RelayLog.open(settings.relay.url)
     commit_ts, found = _ddl(settings, relay, which)
     _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
-    return f"the DDL at {tso_text(commit_ts)} is left out{_not_landed(found)}"
+    return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}"
 
 
 def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
@@ -260,7 +240,7 @@ def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = ""
     relay = RelayLog.open(settings.relay.url)
     commit_ts, found = _ddl(settings, relay, which)
     _decide(settings, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
-    return f"the DDL at {tso_text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
+    return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
 
 
 def accept(settings: Settings, refusal: str) -> str:
@@ -304,7 +284,7 @@ def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
     if checkpoint.commit_ts >= commit_ts:
         raise OperateError(
             f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at"
-            f" {tso_text(checkpoint.commit_ts)}"
+            f" {tso.text(checkpoint.commit_ts)}"
         )
     if checkpoint.pending is None or checkpoint.pending.commit_ts != commit_ts:
         return
@@ -317,7 +297,7 @@ def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
         ) from None
     if running or (running is not None and not relay.control().apply_paused):
         raise OperateError(
-            f"too late: the DDL at {tso_text(commit_ts)} is being executed"
+            f"too late: the DDL at {tso.text(commit_ts)} is being executed"
             f" ({running[:300] or 'between two statements'}). When it fails, decide again; or `sluice pause apply`, and"
             " decide when no statement of it runs"
         )
@@ -330,7 +310,7 @@ def remove_decision(settings: Settings, commit_ts: int) -> str:
         raise OperateError(
             f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
         )
-    return f"the decision about {tso_text(commit_ts)} is taken back"
+    return f"the decision about {tso.text(commit_ts)} is taken back"
 
 
 def list_decisions(settings: Settings) -> list[dict[str, Any]]:
@@ -345,7 +325,7 @@ def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
     checkpoint = _checkpoint(settings, relay)
     if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
         raise OperateError(
-            f"the downstream is at {tso_text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
+            f"the downstream is at {tso.text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
             " applied"
         )
     last = relay.last()
@@ -364,7 +344,7 @@ def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
 
 def _ddl(settings: Settings, relay: RelayLog, which: int) -> tuple[int, str]:
     """(commit_ts, what is there) of a DDL given by commit_ts or job id."""
-    if which >= _FIRST_TSO:
+    if which >= tso.FIRST:
         found = _at(settings, relay, which)
         if found == "rows":
             raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
@@ -399,7 +379,7 @@ def status(settings: Settings) -> dict[str, Any]:
         checkpoint = None
     at = checkpoint.commit_ts if checkpoint else None
     refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
-    waiting = max(0, (last.hi >> 18) - (at >> 18)) if last is not None and at is not None else None
+    waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
     return {
         "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
         "checkpoint": at,
@@ -408,7 +388,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "refused": {"id": refused.token, "text": refused.text} if refused else None,
         "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
         "landed_not_applied_ms": waiting,
-        "lag_ms": max(0, _now_ms() - (at >> 18)) if at else None,
+        "lag_ms": max(0, _now_ms() - tso.physical_ms(at)) if at else None,
         **orders(settings),
         "pumps": _pumps(settings, errors),
         "errors": errors,

@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, is_transient
 from etl.operate import commands
-from etl.operate.commands import OperateError, tso_text
+from etl.operate.commands import OperateError
 from etl.ownership import downstream_name, other_writers, pipeline_id, seen_text
 from etl.settings import Settings
 from etl.sinks import open_sink, read_checkpoint
 from relay import Control, Ownership, RelayLog, Stop
-from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError
+from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError, tso
 
 Say = Callable[[str], None]
 
@@ -44,7 +44,7 @@ def take_over(settings: Settings, say: Say) -> str:
     owned, stop = relay.ownership(), relay.stopped()
     ours = owned is not None and owned.downstream == where and found is not None and found.owner == owned.pipeline
     if ours and stop is None:
-        return f"nothing to do: {where} is this pipeline's, at {tso_text(found.commit_ts) if found else ''}"
+        return f"nothing to do: {where} is this pipeline's, at {tso.text(found.commit_ts) if found else ''}"
     note = ""
     if settings.downstream.type == "mysql":
         if ours:  # another writer was at work beside this pipeline, and hasn't moved the checkpoint yet
@@ -62,7 +62,7 @@ def take_over(settings: Settings, say: Say) -> str:
                     " there; find out who, and try again"
                 )
             note = (
-                f"; changes through {tso_text(safe_until)} may be there already and are written so that it makes no"
+                f"; changes through {tso.text(safe_until)} may be there already and are written so that it makes no"
                 " difference"
             )
         else:
@@ -78,7 +78,7 @@ def take_over(settings: Settings, say: Say) -> str:
     waits = (
         "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
     )
-    at = f"from {tso_text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
+    at = f"from {tso.text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
     return f"{where} is this pipeline's now; applying goes on {at}{note}{waits}"
 
 
@@ -132,12 +132,12 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
             f"{downstream_name(settings)}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
             " copy as of where it is then"
         )
-    return f"{', '.join(tables)}: taken as copied at {tso_text(found.commit_ts)}"
+    return f"{', '.join(tables)}: taken as copied at {tso.text(found.commit_ts)}"
 
 
 def _beginning(relay: RelayLog) -> str:
     first = relay.first()
-    return f"from {tso_text(first.lo)}, where the relay log begins" if first else "where landing begins"
+    return f"from {tso.text(first.lo)}, where the relay log begins" if first else "where landing begins"
 
 
 def _no_other_writer(settings: Settings) -> int:
@@ -169,7 +169,7 @@ def _standing_still(settings: Settings, cluster_id: int, say: Say) -> Checkpoint
     """The checkpoint, which nobody has moved for a while. Raises OperateError."""
     found = read_checkpoint(settings, cluster_id)
     say(
-        f"the checkpoint is {f'at {tso_text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s"
+        f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s"
         " whether somebody moves it"
     )
     time.sleep(_WATCH_S)
@@ -283,7 +283,7 @@ def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, unt
         if target != asked and time.monotonic() - since >= _IDLE_S:
             asked = target
             say(
-                f"what was begun reaches to {tso_text(target)}: letting the pipeline's task finish exactly that (is the"
+                f"what was begun reaches to {tso.text(target)}: letting the pipeline's task finish exactly that (is the"
                 " DAG running?)"
             )
             relay.change_control(lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through))  # type: ignore[misc]

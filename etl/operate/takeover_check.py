@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from etl.ddl import create_table
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
 from etl.landing import NoCheckpointError, version_at, without_checkpoint
-from etl.operate.commands import tso_text
 from etl.ownership import downstream_name, other_writers, seen_text
 from etl.settings import Settings
 from etl.shapes.identity import locating_columns
@@ -30,6 +29,7 @@ from upstream import (
     TiKVClient,
     TiKVError,
     read_ddl_jobs,
+    tso,
 )
 from upstream.history import HistoryError, Job, SchemaHistory
 from upstream.schema import Table
@@ -83,14 +83,14 @@ def _checkpoint(settings: Settings, found: Checkpoint | None, pd: PDClient, regi
             yield Finding(
                 DIFFERS,
                 f"{where}: no checkpoint; landing would begin at"
-                f" {tso_text(without_checkpoint(settings, pd.cluster_id, registry.drainers, pd.tso))}",
+                f" {tso.text(without_checkpoint(settings, pd.cluster_id, registry.drainers, pd.tso))}",
             )
         except NoCheckpointError as error:
             yield Finding(STOPS, str(error))
         return
     by = f"pipeline {found.owner}" if found.owner else "a Drainer"
     yield Finding(
-        OK, f"{where}: checkpoint {tso_text(found.commit_ts)}, written by {by}, schema version {found.schema_version}"
+        OK, f"{where}: checkpoint {tso.text(found.commit_ts)}, written by {by}, schema version {found.schema_version}"
     )
     if found.needs_safe_mode:
         yield Finding(
@@ -136,11 +136,11 @@ def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[Finding]:
         )
         return
     gc_ms = int(float(found[1])) if found else 0
-    if checkpoint is not None and gc_ms > checkpoint.commit_ts >> 18:
+    if checkpoint is not None and gc_ms > tso.physical_ms(checkpoint.commit_ts):
         yield Finding(
             STOPS,
-            f"pump {pump.node_id}: has removed what was committed before {tso_text(gc_ms << 18)}, which is after the"
-            " checkpoint: copy the downstream anew",
+            f"pump {pump.node_id}: has removed what was committed before {tso.text(tso.span(gc_ms))}, which is after"
+            " the checkpoint: copy the downstream anew",
         )
     else:
         yield Finding(OK, f"pump {pump.node_id} at {pump.host}: {pump.state}, through {pump.max_commit_ts}")
@@ -200,12 +200,12 @@ def _relay(settings: Settings, cluster_id: int, checkpoint: Checkpoint | None) -
         )
     elif first is not None and checkpoint is not None and first.lo > checkpoint.commit_ts:
         yield Finding(
-            STOPS, f"relay log {relay.url}: begins at {tso_text(first.lo)}, after the checkpoint: begin a new one"
+            STOPS, f"relay log {relay.url}: begins at {tso.text(first.lo)}, after the checkpoint: begin a new one"
         )
     elif stop is not None:
         yield Finding(STOPS, f"applying was stopped: {stop.why}")
     else:
-        yield Finding(OK, f"relay log {relay.url}: {'empty' if first is None else f'from {tso_text(first.lo)} on'}")
+        yield Finding(OK, f"relay log {relay.url}: {'empty' if first is None else f'from {tso.text(first.lo)} on'}")
 
 
 def _database(settings: Settings, pd: PDClient, checkpoint: Checkpoint | None) -> Iterator[Finding]:

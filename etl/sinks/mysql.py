@@ -42,7 +42,7 @@ from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
 from etl.sinks.step_writer import StepWriter
 from etl.steps import Step
-from upstream import PDClient
+from upstream import PDClient, tso
 from upstream.history import Action
 
 log = logging.getLogger("sluice.apply")
@@ -428,7 +428,7 @@ class MySQLSink:
     def _purge(self, written: Written) -> None:
         """Once a minute of upstream time: dropped tables that are kept no longer."""
         at = self._checkpoint.commit_ts if self._checkpoint else 0
-        if (at - self._purged_at) >> 18 < 60_000 or self._in_transaction:
+        if tso.ms_between(self._purged_at, at) < 60_000 or self._in_transaction:
             return
         self._purged_at = at
         for name in self._ddl.recycle.purge(at):

@@ -23,6 +23,7 @@ from pump_service.store.index import Index, Standing
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import Sorter
 from pump_service.store.value_log import ValueLog
+from upstream import tso
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _NEAR = 16 << 20
 _GROUP = 4096
 _CHASE_GROUP = 16_384
 _RETRY_S = 1.0
-_CLOCKS_DIFFER_MS = 60_000
+_CLOCKS_DIFFER = tso.span(60_000)
 _SYNC_BYTES = 256 << 20
 """bytes of the value log that a start has to index again at the most, for it takes about a second for as many"""
 
@@ -325,7 +326,7 @@ class Indexer:
                     return
             finder.reach(end)
             if finder.found:
-                finder.close(max(self._sorter.max_commit_ts, time.time_ns() // 1_000_000 + _CLOCKS_DIFFER_MS << 18))
+                finder.close(max(self._sorter.max_commit_ts, tso.wall_clock() + _CLOCKS_DIFFER))
                 self._keep_gaps(known, finder)
             if marks:
                 self._sorter.mark(max(marks))

@@ -22,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pump_service.store.segment import Pointer
+from upstream import tso
 
 log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 
-LONG_TRANSACTION = 600_000 << 18
+LONG_TRANSACTION = tso.span(600_000)
 """600 s as a difference of TSOs"""
 
 # A node of the chain is a list, which is what a Prewrite costs least as.

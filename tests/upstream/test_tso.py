@@ -1,5 +1,6 @@
 from datetime import UTC, datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +54,30 @@ def test_what_is_no_timestamp_is_refused(text):
 def test_parts_out_of_range_are_refused(physical, logical):
     with pytest.raises(ValueError, match="TSO"):
         tso.compose(physical, logical)
+
+
+def test_a_timestamp_is_printed_with_its_time_to_the_millisecond():
+    assert tso.text(407306588892692486) == "407306588892692486 (2019-03-28 05:35:30.920 UTC)"
+    assert tso.time_text(tso.compose(1_553_751_330_000)) == "2019-03-28 05:35:30.000 UTC"
+    assert tso.text(0) == "0 (1970-01-01 00:00:00.000 UTC)"
+
+
+def test_a_moment_that_is_a_time_is_the_whole_millisecond_and_digits_are_exact():
+    assert tso.parse_moment("407306588892692486") == 407306588892692486
+    moment = tso.parse_moment("2019-03-28T05:35:30.920")
+    assert (tso.physical_ms(moment), tso.logical(moment)) == (1553751330920, (1 << 18) - 1)
+    assert tso.parse_timestamp("2019-03-28T05:35:30.921") == moment + 1
+
+
+@given(st.integers(0, (1 << 44) - 1), st.integers(0, (1 << 18) - 1), st.integers(-(1 << 40), 1 << 40))
+def test_a_span_moves_the_time_and_leaves_the_counter(physical, logical, ms):
+    ts = tso.compose(physical, logical)
+    moved = ts + tso.span(ms)
+    assert (tso.ms_between(ts, moved), tso.logical(moved)) == (ms, logical)
+    assert tso.ms_between(moved, ts) == -ms
+
+
+def test_spans_and_parts_take_arrays():
+    times = np.array([tso.compose(ms, 7) for ms in (0, 5, 600_001)])
+    assert tso.physical_ms(times).tolist() == [0, 5, 600_001]
+    assert (times - times[0] > tso.span(600_000)).tolist() == [False, False, True]
