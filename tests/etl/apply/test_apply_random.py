@@ -53,7 +53,9 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 
 
 @MODES
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
     st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]),

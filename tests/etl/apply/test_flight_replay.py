@@ -212,7 +212,9 @@ def test_a_flight_is_not_finished_under_other_rules_than_it_was_begun_under(stor
     assert (5, "n5", 1) in story.rows("item")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 25),

@@ -94,7 +94,9 @@ class Torn:
         self.rows["plain"] = [row for rows in found.values() for row in rows]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 40),

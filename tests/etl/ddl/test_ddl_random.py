@@ -218,7 +218,9 @@ STEPS = (
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.data())
 def test_whatever_statements_come_the_columns_their_order_and_their_values_are_the_upstreams(
     mariadb: MariaDBServer, data: st.DataObject

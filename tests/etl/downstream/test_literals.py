@@ -57,7 +57,9 @@ def test_text_and_bytes_are_read_back_as_they_were_in_every_mode(session: MySQLS
         assert session.query(b"SELECT " + made) == [(text,)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60, deadline=None
+)
 @given(text=st.text(st.characters(codec="utf-8")), mode=st.sampled_from(MODES))
 def test_any_text_is_read_back_in_any_mode(session: MySQLSession, text: str, mode: str) -> None:
     session.query(f"SET SESSION sql_mode = '{mode}'")

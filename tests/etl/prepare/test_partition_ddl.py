@@ -28,7 +28,7 @@ from upstream.schema import Column, Table
 @settings(
     max_examples=5,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
 @given(

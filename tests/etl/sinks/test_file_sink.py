@@ -181,7 +181,9 @@ def story(after: int, sizes: list[int], batch: int) -> Iterator[Step]:
         yield Step("commit", chosen[-1] + 1, detail={"schema_version": 1}, changes=len(chosen))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.data())
 def test_every_transaction_is_there_once_after_crashes_and_lost_pages(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
