@@ -62,7 +62,7 @@ def test_a_run_that_is_told_to_end_stops_everything_it_started(tmp_path):
                 break
         assert marked(tmp_path / "home")
         child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 130
+        assert child.wait(120) == 130
     finally:
         child.kill()
         child.stdout.close()
@@ -77,7 +77,7 @@ def test_a_run_that_was_killed_leaves_processes_which_down_ends(tmp_path):
                 break
     finally:
         child.kill()
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()
     time.sleep(0.5)
     assert marked(tmp_path / "home")
@@ -86,7 +86,7 @@ def test_a_run_that_was_killed_leaves_processes_which_down_ends(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert marked(tmp_path / "home") == []

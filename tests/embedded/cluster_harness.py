@@ -28,7 +28,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_for(condition, timeout_s=20.0, what="the condition"):
+def wait_for(condition, timeout_s=60.0, what="the condition"):
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = condition()
@@ -41,7 +41,7 @@ def wait_for(condition, timeout_s=20.0, what="the condition"):
 def end(process):
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -99,7 +99,7 @@ class ClusterProcess:
 
     def _call(self, request):
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             return {"status": error.code, **json.load(error)}

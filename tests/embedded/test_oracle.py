@@ -84,7 +84,7 @@ def test_no_room_is_an_error_after_the_time_out_and_a_late_acknowledgement_is_no
         oracle.begin_replay(commits)
         with pytest.raises(OracleError, match="prewrite no pump has acknowledged"):
             await oracle.take(timeout_s=0.05)
-        waiter = asyncio.create_task(oracle.take(timeout_s=5))
+        waiter = asyncio.create_task(oracle.take(timeout_s=60))
         await asyncio.sleep(0.02)
         oracle.ack(commits[0])
         await asyncio.sleep(0.02)
@@ -122,7 +122,7 @@ def test_a_paced_replay_moves_time_between_commits():
 def test_free_running_starts_at_the_wall_clock_and_is_strictly_increasing():
     oracle = Oracle()
     taken = [oracle.try_take(3) for _ in range(1000)]
-    assert abs(physical_ms(taken[0]) - time.time() * 1000) < 5000
+    assert abs(physical_ms(taken[0]) - time.time() * 1000) < 60_000
     assert all(b - 2 > a for a, b in itertools.pairwise(taken))
     assert all(logical(ts) >= 2 for ts in taken)
 

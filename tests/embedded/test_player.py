@@ -188,7 +188,7 @@ def test_at_a_given_speed_the_recorded_pace_is_kept(etcd_url):
         started.post("/replay", speed=2)
         started.wait_state("done")
         took = time.monotonic() - began
-    assert recorded_s / 2 <= took < recorded_s / 2 + 10
+    assert recorded_s / 2 <= took < recorded_s / 2 + 100
     check_causality(journal, recording)
 
 

@@ -38,7 +38,7 @@ def query(stack, statement):
 
 def kill(stack, name):
     os.kill(stack.state().parts[name].process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while name not in stack.dead():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -124,7 +124,7 @@ def test_the_rate_is_kept_and_stop_ends_an_endless_run(stack):
     started, _ = stack
     began = time.monotonic()
     run(started, rate=50, transactions=50, database="d")
-    assert 0.9 < time.monotonic() - began < 15
+    assert 0.9 < time.monotonic() - began < 60
     first = started.post("/workload", rate=100, transactions=None, database="d")["first"]
     assert first == started.get("/workload")["first"] > 50, "numbers go on"
     wait_for(lambda: started.get("/workload")["committed"] > 20, what="twenty transactions")

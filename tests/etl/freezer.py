@@ -45,7 +45,7 @@ class Freezer:
     ) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
     def start(self, folder: Path, port: int, until: int, mode: str, stop: int | None = None) -> int:
         """A process that applies through `until`, stopped before its step number `stop`; its id. `folder` holds
@@ -65,7 +65,7 @@ class Freezer:
         """kill -9."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self.wait(pid, 10)
+        self.wait(pid, 60)
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin and self._process.stdout

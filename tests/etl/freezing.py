@@ -21,7 +21,7 @@ from tests.etl.story import Story, column, table
 from upstream.rows import encode_delete, encode_insert, encode_update
 
 DROP_TABLE, ADD_COLUMN, TRUNCATE_TABLE, RENAME_TABLES = 4, 5, 11, 47
-_BLOCKED_S = 12.0
+_BLOCKED_S = 30.0
 
 ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
 WIDE = table(

@@ -34,7 +34,7 @@ class WindowPump(pb_grpc.window.WindowServicer):
 
     def Bounds(self, request, context):
         self.asked.append(request)
-        self.delay.wait(10)
+        self.delay.wait(60)
         if request.cluster_id != CLUSTER_ID:
             context.abort(grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.cluster_id} vs {CLUSTER_ID}")
         if request.lo < self.purged_through:

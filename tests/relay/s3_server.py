@@ -86,7 +86,7 @@ class Proxy:
                     with proxy._lock:
                         proxy._waiting += 1
                     proxy._open.wait(60)
-                onward = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                onward = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                 headers = {key: value for key, value in self.headers.items() if key.lower() != proxy.without}
                 onward.request(self.command, self.path, body, headers)
                 answer = onward.getresponse()
@@ -123,7 +123,7 @@ class Proxy:
         """Let the held uploads through; the answers that they got."""
         self.hold = ""
         self._open.set()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while self._waiting:
             assert time.monotonic() < until
             time.sleep(0.01)

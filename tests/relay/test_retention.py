@@ -79,7 +79,7 @@ def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_mi
 def _upkeep(log, keep):
     upkeep = RelayUpkeep(log, Settings(Upstream("http://127.0.0.1:1"), Relay(log.url, keep), Downstream("db", 3306)))
     upkeep.at(BASE + 5 * HOUR)
-    upkeep._thread.join(10)
+    upkeep._thread.join(60)
     upkeep.close()
     return upkeep
 

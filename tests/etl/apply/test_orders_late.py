@@ -79,7 +79,7 @@ def meanwhile(
         if not threads and self.before_write is not None and when():
             threads.append(threading.Thread(target=give))
             threads[0].start()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while not given() and time.monotonic() < deadline:
                 time.sleep(0.005)
         return call(self, *args, **more)
@@ -186,13 +186,13 @@ def test_a_ddl_that_is_being_executed_cannot_be_skipped_any_more(story: Story, m
         cursor.execute("SELECT * FROM d.item")  # the statement waits for this one
         thread = threading.Thread(target=lambda: go_on(story, "atomic"))
         thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not running(mariadb, "ADD COLUMN") and time.monotonic() < deadline:
             time.sleep(0.02)
         with pytest.raises(OperateError, match=r"too late.*being executed.*ADD COLUMN"):
             operate.skip_ddl(settings, at)
         with pytest.raises(OperateError, match="is begun"):
             operate.run_until(settings, str(at - 1))
-    thread.join(30)
+    thread.join(60)
     assert story._relay.decisions.list() == []
     assert story.rows("item") == [(1, 1, None)]

@@ -109,7 +109,7 @@ def test_a_commit_that_is_still_under_way_is_waited_for_when_its_connection_is_g
     thread.start()
     thread.join(0.5)
     session.commit()
-    thread.join(20)
+    thread.join(60)
     assert found == [Checkpoint(6)]
     sink.run([Step("commit", 8, detail={"schema_version": 0})])
     sink.close()

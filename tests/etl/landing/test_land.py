@@ -169,7 +169,7 @@ def test_a_pump_that_is_away_is_waited_for_and_named(settings, expected, upstrea
         thread.join(120)
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
     assert result and result[0].retries > 0
     check(settings, expected)
 
@@ -242,7 +242,7 @@ def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_
     at_work = []
 
     def look(window):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (
             (entry := registry.get_drainer(node_id)) is None or entry.state != "online"
         ) and time.monotonic() < deadline:

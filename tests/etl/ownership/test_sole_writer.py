@@ -96,7 +96,7 @@ def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_whe
             break
         story.insert(ITEM, {"id": number, "v": 1})
         time.sleep(0.02)
-    thread.join(30)
+    thread.join(60)
     assert (
         isinstance(failures[0], NotSoleWriterError)
         and "sluice takeover" in str(failures[0])
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(sto
     with story.server.connect() as connection:
         leave_checkpoint(connection, story._ts - 20)
         alone = dataclasses.replace(settings, upstream=Upstream("http://127.0.0.1:1"))
-        summary = run_apply(alone, run_seconds=0.5, prepare=local_preparer(alone))
+        summary = run_apply(alone, run_seconds=3, prepare=local_preparer(alone))
         assert summary.retries and not summary.batches
         assert "sluice" not in read_checkpoint(connection)
 
@@ -219,7 +219,7 @@ def test_a_drainer_that_writes_the_checkpoint_beside_a_running_pipeline_stops_it
         leave_checkpoint(connection, at)
         left = read_checkpoint(connection)
         story.insert(ITEM, {"id": 3, "v": 3})
-        thread.join(30)
+        thread.join(60)
         assert isinstance(failures[0], CheckpointMovedError) and "a Drainer" in str(failures[0])
         with pytest.raises(NotSoleWriterError):
             apply(story, settings)

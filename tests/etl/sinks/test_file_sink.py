@@ -99,7 +99,7 @@ def test_finished_files_are_compressed_and_old_ones_removed(
     apply(shop, options)
     sink = open_sink(configured(shop, options), CLUSTER)
     sink.recover()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(not path.name.endswith(".gz") for path in list_files(tmp_path)[:-1]) and time.monotonic() < deadline:
         time.sleep(0.02)
     paths = list_files(tmp_path)
@@ -262,7 +262,7 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
             kills += 1
         finally:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
     assert finished and kills
     assert written(tmp_path) == original
 

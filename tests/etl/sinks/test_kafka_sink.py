@@ -46,14 +46,14 @@ def broker() -> Iterator[str]:
         yield REAL
         return
     mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    (metadata,) = mock.list_topics(timeout=10).brokers.values()
+    (metadata,) = mock.list_topics(timeout=60).brokers.values()
     yield f"{metadata.host}:{metadata.port}"
 
 
 @pytest.fixture
 def options(broker: str, tmp_path: Path) -> Kafka:
     return Kafka(
-        brokers=broker, topic=f"sluice-{secrets.token_hex(6)}", savepoint=str(tmp_path / "savepoint"), timeout_s=20
+        brokers=broker, topic=f"sluice-{secrets.token_hex(6)}", savepoint=str(tmp_path / "savepoint"), timeout_s=60
     )
 
 
@@ -186,7 +186,7 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, opti
             kills += 1
         finally:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
     assert finished and kills
     assert messages(options) == expected(shop)
 
