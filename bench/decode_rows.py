@@ -21,7 +21,8 @@ import pyarrow as pa
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "upstream"))
 
-from upstream.history import Job, SchemaHistory
+from upstream.history import SchemaHistory
+from upstream.job import Job
 from upstream.rows import (
     DecodeStats,
     decode_deletes,

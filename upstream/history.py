@@ -2,63 +2,19 @@
 
 A DDL job carries the whole TableInfo it leaves behind, so no statement is ever parsed to learn a schema. One exception:
 TiDB drops the arguments of finished jobs, and RENAME TABLE with several tables then says nowhere which schema each went
-to but in its text (`_renames`).
+to but in its text (`upstream.rename_statement`).
 """
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass, replace
 from typing import Any
 
+from upstream.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, Action
+from upstream.ddl_job import Effect
+from upstream.job import HistoryError, Job
 from upstream.old_collations import binary_schema, binary_table
-from upstream.schema import STATE_DELETE_ONLY, Schema, Table
-
-
-class Action(IntEnum):
-    """The job types that this module treats in their own way; all others replace the TableInfo of the same id."""
-
-    CREATE_SCHEMA = 1
-    DROP_SCHEMA = 2
-    CREATE_TABLE = 3
-    DROP_TABLE = 4
-    DROP_COLUMN = 6
-    DROP_INDEX = 8
-    TRUNCATE_TABLE = 11
-    DROP_PARTITION = 20
-    CREATE_VIEW = 21
-    TRUNCATE_PARTITION = 23
-    DROP_VIEW = 24
-    RECOVER_TABLE = 25
-    MODIFY_SCHEMA_CHARSET = 26
-    DROP_PRIMARY_KEY = 33
-    CREATE_SEQUENCE = 34
-    DROP_SEQUENCE = 36
-    DROP_COLUMNS = 38
-    EXCHANGE_PARTITION = 42
-    RENAME_TABLES = 47
-    DROP_INDEXES = 48
-    CREATE_TABLES = 60
-    MULTI_SCHEMA_CHANGE = 61
-    RECOVER_SCHEMA = 63
-    PARTITION_TABLE = 71
-    REMOVE_PARTITIONING = 72
-
-
-IGNORED_ACTIONS = frozenset({27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70})
-"""Job types that change nothing a downstream has: table locks, TiFlash progress, attributes, placement, table cache,
-resource groups."""
-
-MOVES_ROWS = frozenset(
-    {
-        Action.DROP_PARTITION,
-        Action.TRUNCATE_PARTITION,
-        Action.EXCHANGE_PARTITION,
-        Action.PARTITION_TABLE,
-        Action.REMOVE_PARTITIONING,
-    }
-)
-"""Job types after which rows that were written by the definition before lie elsewhere, or nowhere."""
+from upstream.rename_statement import renames
+from upstream.schema import Schema, Table
 
 SYSTEM_SCHEMAS = frozenset(
     {"mysql", "information_schema", "performance_schema", "metrics_schema", "inspection_schema", "sys"}
@@ -66,108 +22,7 @@ SYSTEM_SCHEMAS = frozenset(
 MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
 """Table ids above belong to TiDB's internal DDL tables."""
 
-_DONE, _SYNCED = 4, 6
 _MOVES_KEPT = 8
-
-
-class HistoryError(ValueError):
-    """A DDL job that can't be applied; names the job and what is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A DDL job. `schema_version` 0 means that it changed nothing (failed or cancelled)."""
-
-    id: int
-    type: int
-    state: int
-    schema_state: int
-    schema_id: int
-    table_id: int
-    schema_name: str
-    table_name: str
-    query: str
-    schema_version: int
-    finished_ts: int
-    args: Any = field(repr=False)
-    db_info: Mapping[str, Any] | None = field(repr=False)
-    table_info: Mapping[str, Any] | None = field(repr=False)
-    table_infos: tuple[Mapping[str, Any], ...] = field(repr=False)
-    start_ts: int = 0
-    """TSO from which on the job ran: nothing that it changed can be older."""
-    time_zone: str = ""
-    """The zone in which the job converted values, a name or an offset like ``+08:00``; "" where TiDB didn't note it."""
-    sql_mode: int | None = None
-    """The SQL mode in which the job converted values, TiDB's bits; None where TiDB didn't note it."""
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any], schema_state: int | None = None) -> "Job":
-        """From a job's JSON as the DDL job history holds it. `schema_state`: the binlog's ddl_schema_state, where the
-        job was found through a binlog: the history only knows the last state, the extra binlog of DROP COLUMN has an
-        earlier one.
-        """
-        try:
-            binlog, reorg = document.get("binlog") or {}, document.get("reorg_meta") or {}
-            state = document.get("schema_state") if schema_state is None else schema_state
-            return cls(
-                id=int(document["id"]),
-                type=int(document["type"]),
-                state=int(document.get("state") or 0),
-                schema_state=int(state or 0),
-                schema_id=int(document.get("schema_id") or 0),
-                table_id=int(document.get("table_id") or 0),
-                schema_name=document.get("schema_name") or "",
-                table_name=document.get("table_name") or "",
-                query=document.get("query") or "",
-                schema_version=int(binlog.get("SchemaVersion") or 0),
-                finished_ts=int(binlog.get("FinishedTS") or 0),
-                args=document.get("raw_args"),
-                db_info=binlog.get("DBInfo"),
-                table_info=binlog.get("TableInfo"),
-                table_infos=tuple(binlog.get("MultipleTableInfos") or ()),
-                start_ts=int(document.get("real_start_ts") or document.get("start_ts") or 0),
-                time_zone=_time_zone(reorg.get("location") or {}),
-                sql_mode=None if reorg.get("sql_mode") is None else int(reorg["sql_mode"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HistoryError(f"a DDL job document lacks or garbles {error}") from error
-
-    def session(self) -> dict[str, Any]:
-        """What a window record says of the session in which the job converted values."""
-        return {"time_zone": self.time_zone, "sql_mode": self.sql_mode, "converted_from_ts": self.start_ts}
-
-    @property
-    def finished(self) -> bool:
-        """The job succeeded and left a schema version."""
-        return self.state in (_DONE, _SYNCED) and self.schema_version > 0
-
-    @property
-    def starts_dropping_column(self) -> bool:
-        """This is the extra event of DROP COLUMN: rows stop carrying the column, the table still has it."""
-        return self.type in (Action.DROP_COLUMN, Action.DROP_COLUMNS) and self.schema_state == STATE_DELETE_ONLY
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What one job leaves behind, by id; None = gone. Ids that aren't named are as before."""
-
-    schemas: dict[int, Schema | None] = field(default_factory=dict)
-    tables: dict[int, Table | None] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"schemas": {id: Schema|null}, "tables": {id: Table|null}}`, ids as text; `from_json` is the inverse."""
-        return {
-            "schemas": {str(i): s and s.to_json() for i, s in self.schemas.items()},
-            "tables": {str(i): t and t.to_json() for i, t in self.tables.items()},
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Effect":
-        """The inverse of `to_json`."""
-        return cls(
-            {int(i): s and Schema.from_json(s) for i, s in document["schemas"].items()},
-            {int(i): t and Table.from_json(t) for i, t in document["tables"].items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +229,7 @@ class SchemaHistory:
         if isinstance(args, list) and len(args) > 1 and isinstance(args[1], list) and len(args[1]) == len(infos):
             return [int(schema_id) for schema_id in args[1]]
         stay = [self.tables[i["id"]].schema_id if i["id"] in self.tables else job.schema_id for i in infos]
-        pairs = _renames(job.query)
+        pairs = renames(job.query)
         if len(pairs) != len(infos):
             return stay
         # A name without a schema belongs to the session's database, and that is where such an old name was found.
@@ -388,18 +243,6 @@ def _binary(effect: Effect) -> Effect:
         {i: s and binary_schema(s) for i, s in effect.schemas.items()},
         {i: t and binary_table(t) for i, t in effect.tables.items()},
     )
-
-
-def _time_zone(location: Mapping[str, Any]) -> str:
-    """From TiDB's TimeZoneLocation: seconds east of UTC, then the name means nothing (it is UTC), or a zone's name."""
-    offset = int(location.get("offset") or 0)
-    minutes = abs(offset) // 60
-    if offset:
-        return f"{'-' if offset < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
-    name = str(location.get("name") or "")
-    return (
-        "Local" if name.lower() in ("local", "system") else name
-    )  # of TiDB's machine: no server knows it by this name
 
 
 def _about(job: Job) -> str:
@@ -420,34 +263,3 @@ def _recovered_tables(args: Any) -> list[Mapping[str, Any]]:
     first = args[0] if isinstance(args, list) and args else args
     found = first.get("RecoverTabsInfo") if isinstance(first, Mapping) else None
     return [t["TableInfo"] for t in found or () if isinstance(t, Mapping) and t.get("TableInfo")]
-
-
-_TOKEN = re.compile(
-    r"""`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|/\*.*?\*/|--[^\n]*|\#[^\n]*|\s+|([\w$\x80-\U0010ffff]+)|(.)""", re.DOTALL
-)
-
-
-def _renames(query: str) -> list[tuple[str | None, str | None]]:
-    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none. There are no
-    strings in it, so double quotes are around names, whatever the session's mode was.
-    """
-    words: list[tuple[str, bool]] = []  # a word, and whether it is a name for certain
-    for tick, quoted, word, sign in _TOKEN.findall(query):
-        if tick or quoted:
-            words.append((tick.replace("``", "`") if tick else quoted.replace('""', '"'), True))
-        elif word or sign:
-            words.append((word or sign, False))
-    pairs, at = [], 2  # RENAME TABLE
-    while at < len(words) and words[at] != (";", False):
-        old, at = _schema_of(words, at)
-        new, at = _schema_of(words, at + 1)
-        pairs.append((old, new))
-        at += 1
-    return pairs
-
-
-def _schema_of(words: list[tuple[str, bool]], at: int) -> tuple[str | None, int]:
-    """The schema of the name at a place, and the place behind it."""
-    if at + 2 < len(words) and words[at + 1] == (".", False):
-        return words[at][0], at + 3
-    return None, at + 1

@@ -11,35 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from upstream import tso
-from upstream.history import Action, Job, Moved
+from upstream.ddl_actions import LOOSENS_KEYS, MOVES_ROWS, REMOVES_PARTITIONS
+from upstream.history import Moved
+from upstream.job import Job
 from upstream.schema import STATE_PUBLIC, STATE_WRITE_ONLY, Index, Table
 
 ReadDiff = Callable[[int], Mapping[str, Any] | None]
 """From a schema version to its diff, None if TiKV has none."""
 
-HAS_STEPS = frozenset(
-    {
-        Action.DROP_PARTITION,
-        Action.TRUNCATE_PARTITION,
-        Action.EXCHANGE_PARTITION,
-        Action.PARTITION_TABLE,
-        Action.REMOVE_PARTITIONING,
-    }
-)
-"""Job types of which rows follow one step or another."""
-_LOOSENS = frozenset(
-    {
-        Action.DROP_COLUMN,
-        Action.DROP_INDEX,
-        Action.DROP_PRIMARY_KEY,
-        Action.DROP_COLUMNS,
-        Action.DROP_INDEXES,
-        Action.MULTI_SCHEMA_CHANGE,
-    }
-)
 LONGEST_STATEMENT = tso.span(10_000)
 """Ten seconds of TSO."""
-_DROPS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION})
 _FARTHEST = 256
 _LONGEST_GAP = 32  # versions of other jobs between two of one
 
@@ -47,7 +28,7 @@ _LONGEST_GAP = 32  # versions of other jobs between two of one
 def versions_of(job: Job, since: int, read_diff: ReadDiff) -> list[int]:
     """The job's schema versions, ascending. `since`: that of the job before it on the same table."""
     found = [job.schema_version]
-    if job.type not in HAS_STEPS:
+    if job.type not in MOVES_ROWS:
         return found
     for version in range(job.schema_version - 1, max(since, job.schema_version - _FARTHEST), -1):
         diff = read_diff(version)
@@ -87,8 +68,8 @@ def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, b
     for version in versions:
         diff = read_diff(version) or {}
         kind, table_id = int(diff.get("type") or 0), int(diff.get("table_id") or 0)
-        if kind in _LOOSENS or kind in _DROPS:
-            found[table_id] = found.get(table_id, False) or kind in _DROPS
+        if kind in LOOSENS_KEYS or kind in REMOVES_PARTITIONS:
+            found[table_id] = found.get(table_id, False) or kind in REMOVES_PARTITIONS
     return found
 
 

@@ -10,12 +10,12 @@ from embedded.cluster.ddl_history import DDLHistory
 from embedded.cluster.store import Store
 from embedded.oracle import Oracle
 from upstream import pb
+from upstream.ddl_actions import Action
 from upstream.meta import hash_field_key
 from upstream.schema import Table
 
 _PUBLIC = 5
 _SYNCED = 6
-_CREATE_SCHEMA, _CREATE_TABLE = 1, 3
 _CHARSET, _COLLATE = "utf8mb4", "utf8mb4_bin"
 _NOT_NULL, _PRIMARY_KEY, _NO_DEFAULT = 1, 2, 4096
 
@@ -61,7 +61,7 @@ class DDLWriter:
             "policy_ref_info": None,
         }
         await self._finish_job(
-            _CREATE_SCHEMA,
+            Action.CREATE_SCHEMA,
             f"CREATE DATABASE {_quoted(name)}",
             schema_id,
             0,
@@ -78,7 +78,7 @@ class DDLWriter:
         ts = await self._oracle.take()
         info = _table_info(table_id, name, columns, ts)
         await self._finish_job(
-            _CREATE_TABLE,
+            Action.CREATE_TABLE,
             f"CREATE TABLE {_quoted(schema)}.{_quoted(name)} ({body})",
             schema_id,
             table_id,

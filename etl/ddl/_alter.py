@@ -19,9 +19,9 @@ from etl.formats.ddl_columns import pair_columns
 from etl.formats.ddl_forms import as_bytes, bound_columns, held_as, holds_bytes, kept_long
 from etl.formats.ddl_partitions import partition_change, partition_clause, plain_name, rows_of_partitions
 from etl.formats.sql_text import quote_name, quote_table
+from upstream.ddl_actions import Action
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
-_DROP_PARTITION, _TRUNCATE_PARTITION = 20, 23
 _LONG = {0xF9, 0xFA, 0xFB, 0xFC}
 _NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _SHORT = {"varchar", "char", "varbinary", "binary"}
@@ -64,7 +64,7 @@ class _Alteration:
         return statements + self._partitions(), self._warnings
 
     def _partitions(self) -> list[str]:
-        truncates = int(self._ddl["type"]) == _TRUNCATE_PARTITION
+        truncates = int(self._ddl["type"]) == Action.TRUNCATE_PARTITION
         change = partition_change(self._old, self._table, truncates)
         target = quote_table(self._table)
         if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
@@ -74,7 +74,7 @@ class _Alteration:
         # It was created without its partitions: their rows are as good as any, but for those that go.
         kept = {d["id"] for d in (self._table.partition or {}).get("definitions") or ()}
         gone = {d["id"] for d in (self._old.partition or {}).get("definitions") or ()} - kept
-        removes = truncates or int(self._ddl["type"]) == _DROP_PARTITION
+        removes = truncates or int(self._ddl["type"]) == Action.DROP_PARTITION
         return [f"DELETE FROM {target} WHERE {rows_of_partitions(self._old, gone)}"] if removes and gone else []
 
     def _is_partitioned_as_wanted(self) -> bool:

@@ -14,10 +14,10 @@ from etl.downstream import MySQLSession
 from etl.formats.ddl_forms import computed, without_foreign_keys, without_partitions
 from etl.formats.ddl_tables import tables_of
 from etl.formats.sql_text import quote_name, quote_table
+from upstream.ddl_actions import Action
 from upstream.schema import Table
 
-_CREATES = {3, 60}
-_ADD_PARTITION = 19
+_CREATES = {Action.CREATE_TABLE, Action.CREATE_TABLES}
 
 
 def done_by_another(session: MySQLSession, ddl: Mapping[str, Any]) -> bool:
@@ -25,7 +25,7 @@ def done_by_another(session: MySQLSession, ddl: Mapping[str, Any]) -> bool:
     kind = int(ddl.get("type") or 0)
     if not ddl.get("merged") or kind in _CREATES:
         return False
-    if kind == _ADD_PARTITION:
+    if kind == Action.ADD_PARTITION:
         return all(
             _partitions(table) <= _found_partitions(session, table)
             for table in tables_of(ddl, "effect").values()

@@ -7,9 +7,9 @@ from typing import Any
 
 from etl.ddl._state import actual_columns
 from etl.downstream import MySQLSession
+from upstream.ddl_actions import Action
 from upstream.schema import STATE_PUBLIC, Table
 
-_TRUNCATE_TABLE = 11
 _KEY_FLAGS = 2 | 4 | 8  # primary, unique, in an index
 _INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -22,7 +22,7 @@ def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
     """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or
     neither.
     """
-    if int(ddl.get("type") or 0) == _TRUNCATE_TABLE:
+    if int(ddl.get("type") or 0) == Action.TRUNCATE_TABLE:
         return None
     before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
     told = {_told(session, _table(before.get(key)), _table(document)) for key, document in after.items()} - {None}

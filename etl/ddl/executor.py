@@ -28,18 +28,14 @@ from etl.formats.ddl_tables import table_pairs
 from etl.formats.ddl_tables import tables_of as _tables
 from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import columns_text, quote_name, quote_table
+from upstream.ddl_actions import RENAMES, Action
 from upstream.schema import Schema, Table
 
 __all__ = ["RECYCLE_SCHEMA", "DdlError", "DdlExecutor"]
 
-CREATE_SCHEMA, DROP_SCHEMA, CREATE_TABLE, DROP_TABLE = 1, 2, 3, 4
-DROP_COLUMN, DROP_COLUMNS, TRUNCATE_TABLE, RENAME_TABLE = 6, 38, 11, 14
-CREATE_VIEW, DROP_VIEW, RECOVER_TABLE, ALTER_SCHEMA = 21, 24, 25, 26
-CREATE_SEQUENCE, ALTER_SEQUENCE, DROP_SEQUENCE = 34, 35, 36
-EXCHANGE_PARTITION, RENAME_TABLES, CREATE_TABLES, FLASHBACK_CLUSTER, RECOVER_SCHEMA = 42, 47, 60, 62, 63
-_SWAPS = (EXCHANGE_PARTITION, RENAME_TABLE, RENAME_TABLES, RECOVER_TABLE, TRUNCATE_TABLE)
+_SWAPS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
 # Several statements that find out by themselves what is left to do.
-_REPEATABLE = {DROP_SCHEMA, RECOVER_SCHEMA, TRUNCATE_TABLE}
+_REPEATABLE = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
 _IN_FOREIGN_KEY = {1553, 1828, 1829, 1832, 1833, 1834}
 _NO_SUCH_TABLE = {1051, 1146}
 # Values that don't fit the new type: TiDB converted them (its session wasn't strict, or it judged by another rule).
@@ -65,24 +61,24 @@ class DdlExecutor:
         self.recycle = RecycleBin(session, keep_dropped_s)
         self._converter = Converter(session)
         self._special: dict[int, Callable[[Mapping[str, Any]], list[str]]] = {
-            CREATE_SCHEMA: self._schema,
-            ALTER_SCHEMA: self._schema,
-            DROP_SCHEMA: self._drop_schema,
-            CREATE_TABLE: self._create,
-            CREATE_TABLES: self._create,
-            DROP_TABLE: self._drop_table,
-            TRUNCATE_TABLE: self._truncate,
-            RENAME_TABLE: self._rename,
-            RENAME_TABLES: self._rename,
-            CREATE_VIEW: self._optional,
-            DROP_VIEW: self._drop_optional,
-            CREATE_SEQUENCE: self._optional,
-            ALTER_SEQUENCE: self._optional,
-            DROP_SEQUENCE: self._drop_optional,
-            RECOVER_TABLE: self._recover,
-            EXCHANGE_PARTITION: self._exchange,
-            FLASHBACK_CLUSTER: self._impossible,
-            RECOVER_SCHEMA: self._recover_schema,
+            Action.CREATE_SCHEMA: self._schema,
+            Action.MODIFY_SCHEMA_CHARSET: self._schema,
+            Action.DROP_SCHEMA: self._drop_schema,
+            Action.CREATE_TABLE: self._create,
+            Action.CREATE_TABLES: self._create,
+            Action.DROP_TABLE: self._drop_table,
+            Action.TRUNCATE_TABLE: self._truncate,
+            Action.RENAME_TABLE: self._rename,
+            Action.RENAME_TABLES: self._rename,
+            Action.CREATE_VIEW: self._optional,
+            Action.DROP_VIEW: self._drop_optional,
+            Action.CREATE_SEQUENCE: self._optional,
+            Action.ALTER_SEQUENCE: self._optional,
+            Action.DROP_SEQUENCE: self._drop_optional,
+            Action.RECOVER_TABLE: self._recover,
+            Action.EXCHANGE_PARTITION: self._exchange,
+            Action.FLASHBACK_CLUSTER: self._impossible,
+            Action.RECOVER_SCHEMA: self._recover_schema,
         }
 
     def fingerprint(self, ddl: Mapping[str, Any]) -> str:
@@ -97,7 +93,7 @@ class DdlExecutor:
         """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no
         marker.
         """
-        return int(ddl["type"]) == EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
+        return int(ddl["type"]) == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
 
     def execute(self, ddl: Mapping[str, Any]) -> list[str]:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
@@ -243,7 +239,7 @@ class DdlExecutor:
                 if schema.charset
                 else ""
             )
-            verb = "CREATE DATABASE IF NOT EXISTS" if int(ddl["type"]) == CREATE_SCHEMA else "ALTER DATABASE"
+            verb = "CREATE DATABASE IF NOT EXISTS" if int(ddl["type"]) == Action.CREATE_SCHEMA else "ALTER DATABASE"
             self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
         return []
 
@@ -346,7 +342,7 @@ class DdlExecutor:
         return []
 
     def _recover_schema(self, ddl: Mapping[str, Any]) -> list[str]:
-        self._schema({**ddl, "type": CREATE_SCHEMA})
+        self._schema({**ddl, "type": Action.CREATE_SCHEMA})
         return self._recover(ddl)
 
     def _truncate(self, ddl: Mapping[str, Any]) -> list[str]:
@@ -435,7 +431,7 @@ class DdlExecutor:
                     f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
                 )
                 continue
-            verb = "ALTER" if int(ddl["type"]) == ALTER_SEQUENCE else "CREATE"
+            verb = "ALTER" if int(ddl["type"]) == Action.ALTER_SEQUENCE else "CREATE"
             try:
                 self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
             except DownstreamError as error:
@@ -445,7 +441,7 @@ class DdlExecutor:
         return warnings
 
     def _drop_optional(self, ddl: Mapping[str, Any]) -> list[str]:
-        kind = "VIEW" if int(ddl["type"]) == DROP_VIEW else "SEQUENCE"
+        kind = "VIEW" if int(ddl["type"]) == Action.DROP_VIEW else "SEQUENCE"
         known = next((t for t in _tables(ddl, "before").values() if t), None)
         name = (
             quote_table(known)

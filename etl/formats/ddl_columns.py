@@ -13,9 +13,9 @@ from typing import Any
 
 from etl.formats.ddl_tables import table_pairs
 from etl.formats.ddl_text import is_blank, tokens
+from upstream.ddl_actions import Action
 from upstream.schema import Column, Table
 
-_MODIFY_COLUMN = 12
 _BEFORE_NAME = {"COLUMN", "IF", "EXISTS"}
 
 
@@ -55,7 +55,7 @@ def pair_columns(before: Table, after: Table, ddl: Mapping[str, Any]) -> dict[in
         pairs[come.pop(name).id] = gone.pop(name)
     if not gone or not come:
         return pairs
-    if int(ddl.get("type") or 0) == _MODIFY_COLUMN and len(gone) == len(come) == 1:
+    if int(ddl.get("type") or 0) == Action.MODIFY_COLUMN and len(gone) == len(come) == 1:
         (was,), (is_now,) = gone.values(), come.values()
         pairs[is_now.id] = was
         return pairs

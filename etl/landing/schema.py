@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
 from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
-from upstream.history import Job, Moved, SchemaHistory
+from upstream.ddl_actions import MOVES_ROWS
+from upstream.history import Moved, SchemaHistory
+from upstream.job import Job
 from upstream.job_versions import (
-    HAS_STEPS,
     as_info,
     counted_through,
     describe_move,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice.land")
 
-_DONE, _SYNCED = 4, 6
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _DIFFS_KEPT = 4096
 
@@ -143,7 +143,7 @@ class LandingSchema:
         wanted = {int(i) for i in wanted}
         for record in ddls:
             job = self._job(record, wait)
-            if job.state not in (_DONE, _SYNCED):
+            if not job.succeeded:
                 log.info("DDL job %d at commit_ts %d is in state %d: skipped", job.id, record.commit_ts, job.state)
                 continue
             schema = self._history.schemas.get(job.schema_id)
@@ -169,7 +169,7 @@ class LandingSchema:
                             "finished_ts": job.finished_ts,
                             "versions": versions_of(job, since, self._read_diff),
                         }
-                        if job.type in HAS_STEPS
+                        if job.type in MOVES_ROWS
                         else {}
                     ),
                 }

@@ -31,7 +31,8 @@ from upstream import (
     read_ddl_jobs,
     tso,
 )
-from upstream.history import HistoryError, Job, SchemaHistory
+from upstream.history import SchemaHistory
+from upstream.job import HistoryError, Job
 from upstream.schema import Table
 from upstream.topology import PREFIX
 

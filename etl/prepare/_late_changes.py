@@ -26,7 +26,7 @@ import pyarrow as pa
 from etl.prepare._partitions import PartitionError, partition_ids, partition_of
 from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from relay import PART_SCHEMA
-from upstream.history import MOVES_ROWS, Action
+from upstream.ddl_actions import MOVES_ROWS, Action
 from upstream.job_versions import LONGEST_STATEMENT
 from upstream.rows import decode_deletes, decode_inserts, decode_updates, encode_delete, encode_insert
 from upstream.schema import Table

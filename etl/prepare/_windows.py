@@ -35,7 +35,7 @@ from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import Circumstances, TableChanges
 from etl.steps import STEP_SCHEMA, ChangeError, Step, describe_indexes, to_batches
 from relay import PART_SCHEMA, Window, read_parts
-from upstream.history import Action
+from upstream.ddl_actions import REMOVES_PARTITIONS, Action
 from upstream.job_versions import LONGEST_STATEMENT
 from upstream.schema import Table
 
@@ -108,7 +108,7 @@ def began_before(window: Window, after_ts: int) -> dict[int, int]:
         for ddl in window.ddls
         if len(ddl.get("versions") or ()) > 1
         and int(ddl["commit_ts"]) > after_ts
-        and int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION)
+        and int(ddl["type"]) in REMOVES_PARTITIONS
         and int(ddl["began_ts"]) < window.lo
     }
 
@@ -120,8 +120,7 @@ def counting_from(window: Window, after_ts: int) -> dict[int, int]:
     return {
         int(ddl["job_id"]): int(ddl["began_ts"])
         for ddl in window.moved
-        if int(ddl["type"]) in (Action.DROP_PARTITION, Action.TRUNCATE_PARTITION)
-        and int(ddl.get("finished_ts") or 0) + LONGEST_STATEMENT > after_ts
+        if int(ddl["type"]) in REMOVES_PARTITIONS and int(ddl.get("finished_ts") or 0) + LONGEST_STATEMENT > after_ts
     }
 
 

@@ -2,7 +2,7 @@
 
 from etl.rules._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl.rules._digest import rules_digest
-from etl.rules._skip import skip_reason
+from etl.rules._skip import FOR_TIDB_ALONE, skip_reason
 from etl.rules.decided import REPLACED_BY, note_late, note_used, put_into
 from etl.rules.filters import (
     DDL_EVENTS,
@@ -19,6 +19,7 @@ from etl.rules.routes import Route, RouteError, Routes
 
 __all__ = [
     "DDL_EVENTS",
+    "FOR_TIDB_ALONE",
     "GROUP_EVENTS",
     "OWN_SCHEMAS",
     "REPLACED_BY",

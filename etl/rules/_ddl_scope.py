@@ -18,13 +18,10 @@ from etl.rules.decided import REPLACED_BY
 from etl.rules.filters import Filter
 from etl.rules.routes import RouteError, Routes, Target
 from etl.steps import ChangeError
+from upstream.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from upstream.schema import Schema, Table
 
-DROP_SCHEMA, DROP_TABLE, TRUNCATE_TABLE, RENAME_TABLE, RECOVER_TABLE = 2, 4, 11, 14, 25
-ADD_PARTITION, DROP_PARTITION, TRUNCATE_PARTITION, EXCHANGE_PARTITION, RENAME_TABLES = 19, 20, 23, 42, 47
-_RENAMES = {RENAME_TABLE, RENAME_TABLES}
-_REMOVES_ROWS = {DROP_SCHEMA, DROP_TABLE, TRUNCATE_TABLE, DROP_PARTITION, TRUNCATE_PARTITION}
-_HAS_NO_SCHEMA = {62}  # FLASHBACK CLUSTER
+_HAS_NO_SCHEMA = {Action.FLASHBACK_CLUSTER}
 _NOT_NULL = 1
 
 
@@ -97,7 +94,7 @@ class _Scope:
     def _check_crossing(self, table_id: int) -> None:
         """A rename or an exchange between what is replicated and what isn't."""
         old, new = self._before.get(table_id), self._after[table_id]
-        if self._kind == EXCHANGE_PARTITION:
+        if self._kind == Action.EXCHANGE_PARTITION:
             unwanted = [
                 t
                 for t in (*self._before.values(), *self._after.values())
@@ -134,7 +131,7 @@ class _Scope:
         if merged is None:
             return True
         place = f"{merged.schema}.{merged.table}"
-        if self._kind in _RENAMES and old is not None and new is not None:
+        if self._kind in RENAMES and old is not None and new is not None:
             if (targets[0].schema.lower(), targets[0].table.lower()) == (
                 targets[1].schema.lower(),
                 targets[1].table.lower(),
@@ -145,15 +142,15 @@ class _Scope:
                 f" ({merged.sources}), whose rows can't be told apart",
                 "move the rows downstream by hand and",
             )
-        if self._kind == EXCHANGE_PARTITION:
+        if self._kind == Action.EXCHANGE_PARTITION:
             raise self._error(
                 f"{place} is merged from several tables ({merged.sources}): which rows to exchange can't be told",
                 "exchange the rows downstream by hand and",
             )
-        removes = self._kind in _REMOVES_ROWS
-        if removes or self._kind == RECOVER_TABLE:
+        removes = self._kind in REMOVES_ROWS
+        if removes or self._kind == Action.RECOVER_TABLE:
             source = (old or new).full_name if (old or new) else place  # type: ignore[union-attr]
-            if removes and (new is None or self._kind != TRUNCATE_TABLE):
+            if removes and (new is None or self._kind != Action.TRUNCATE_TABLE):
                 self._warnings.append(
                     f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} would remove rows of"
                     f" {source}: not executed, as {place} is merged from several tables ({merged.sources}); its rows"
@@ -185,7 +182,7 @@ class _Scope:
         }
         if self._merged:
             document["merged"] = self._merged[0]
-        if self._kind == DROP_SCHEMA and not (
+        if self._kind == Action.DROP_SCHEMA and not (
             self._filters.wants_whole_schema(schema) and not self._routes.concerns_schema(schema)
         ):
             document["only_if_empty"] = True

@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.rules.filters import Filter
-from upstream.history import IGNORED_ACTIONS, Action
+from upstream.ddl_actions import DROPS_COLUMNS, IGNORED_ACTIONS, Action, action_name
 from upstream.schema import STATE_DELETE_ONLY
 
-_MEANINGLESS = {
-    16: "SHARD_ROW_ID_BITS",
-    29: "ADMIN REPAIR TABLE",
-    30: "TiFlash replicas",
-    39: "AUTO_ID_CACHE",
-    40: "AUTO_RANDOM_BASE",
-    58: "statistics options",
-    65: "TTL",
-    66: "TTL",
-    67: "TTL",
+FOR_TIDB_ALONE = {
+    Action.SHARD_ROW_ID: "SHARD_ROW_ID_BITS",
+    Action.REPAIR_TABLE: "ADMIN REPAIR TABLE",
+    Action.SET_TIFLASH_REPLICA: "TiFlash replicas",
+    Action.MODIFY_AUTO_ID_CACHE: "AUTO_ID_CACHE",
+    Action.REBASE_AUTO_RANDOM_BASE: "AUTO_RANDOM_BASE",
+    Action.ALTER_TABLE_STATS_OPTIONS: "statistics options",
+    Action.ALTER_TTL: "TTL",
+    Action.ALTER_TTL_ENABLE: "TTL",
+    Action.REMOVE_TTL: "TTL",
 }
+"""Job types without meaning in a MySQL, and what they are about."""
 
 
 def skip_reason(ddl: Mapping[str, Any], filters: Filter) -> str | None:
@@ -29,10 +30,10 @@ def skip_reason(ddl: Mapping[str, Any], filters: Filter) -> str | None:
     if query.startswith("select setval"):
         return "sequence values come with the rows"
     if kind in IGNORED_ACTIONS:
-        return f"job type {kind} changes nothing a downstream has"
-    if kind in _MEANINGLESS:
-        return f"{_MEANINGLESS[kind]} mean nothing downstream"
-    if kind in (Action.DROP_COLUMN, Action.DROP_COLUMNS) and int(ddl.get("schema_state") or 0) == STATE_DELETE_ONLY:
+        return f"job type {kind} ({action_name(kind)}) changes nothing a downstream has"
+    if kind in FOR_TIDB_ALONE:
+        return f"{FOR_TIDB_ALONE[Action(kind)]} mean nothing downstream"
+    if kind in DROPS_COLUMNS and int(ddl.get("schema_state") or 0) == STATE_DELETE_ONLY:
         return "DROP COLUMN has only begun"
     effect = ddl.get("effect") or {}
     tables = [t for t in (effect.get("tables") or {}).values() if t]

@@ -23,7 +23,7 @@ from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.segment import Segment, Timings
 from etl.steps import Step
 from upstream import pb
-from upstream.history import Action
+from upstream.ddl_actions import Action
 from upstream.schema import Column
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}

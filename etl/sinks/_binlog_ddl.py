@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from etl.rules import REPLACED_BY, Filter, skip_reason
+from etl.rules import FOR_TIDB_ALONE, REPLACED_BY, Filter, skip_reason
+from upstream.ddl_actions import Action
 
 _EVERYTHING = Filter()  # what filters leave out never becomes a step
-# SHARD_ROW_ID_BITS, TiFlash replicas, AUTO_ID_CACHE, AUTO_RANDOM_BASE, statistics options, TTL: without meaning in a
-# MySQL, but a reader of the file or topic may be a TiDB.
-_FOR_TIDB = frozenset({16, 30, 39, 40, 58, 65, 66, 67})
+_FOR_TIDB = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}  # a reader of the file or topic may be a TiDB
 
 
 def recorded(ddl: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_conf
 from etl.sinks.step_writer import StepWriter
 from etl.steps import Step
 from upstream import PDClient, tso
-from upstream.history import Action
+from upstream.ddl_actions import Action
 
 log = logging.getLogger("sluice.apply")
 

@@ -15,7 +15,7 @@ from embedded.recording import Recording, RecordingError
 from etl.landing import version_at
 from etl.landing.schema import LandingSchema, has_new_collations
 from upstream import PDClient, TiKVClient, read_ddl_jobs
-from upstream.history import Job
+from upstream.job import Job
 from upstream.old_collations import is_binary
 
 

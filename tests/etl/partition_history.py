@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
-from upstream.history import Action, Effect
+from upstream.ddl_actions import Action
+from upstream.ddl_job import Effect
 from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Index, Table
 

@@ -16,7 +16,7 @@ import pytest
 from tests.etl.relay_from_recording import RECORDINGS, jobs
 from upstream.codec.float import format_float
 from upstream.conversion import ConversionError, Session, convert
-from upstream.history import Job
+from upstream.job import Job
 from upstream.schema import Column, Table
 
 RECORDING = RECORDINGS / "conversions"

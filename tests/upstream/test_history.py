@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 import recorded
 
-from upstream.history import IGNORED_ACTIONS, Action, Effect, HistoryError, Job, SchemaHistory
+from upstream.ddl_actions import IGNORED_ACTIONS, Action, action_name
+from upstream.ddl_job import Effect
+from upstream.history import SchemaHistory
+from upstream.job import HistoryError, Job
 from upstream.schema import Schema, Table
 
 
@@ -236,3 +239,9 @@ def test_one_table_more_costs_the_same_however_many_there_are() -> None:
     assert history.table(107) is None
     assert set(effect.tables) == {20}
     assert len(history.tables) == 51
+
+
+def test_every_job_type_has_the_name_that_tidb_gives_it_and_others_are_told_by_number():
+    assert action_name(Action.PARTITION_TABLE) == "alter table partition by"
+    assert len({action.title for action in Action}) == len(Action)
+    assert action_name(999) == "type 999"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from upstream.history import Job
+from upstream.job import Job
 from upstream.job_versions import loosened_tables, relaxed_indexes, versions_of
 from upstream.schema import Column, Index, Table
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from upstream.codec.memcomparable import encode_bytes
-from upstream.history import Job, SchemaHistory
+from upstream.history import SchemaHistory
+from upstream.job import Job
 from upstream.old_collations import binary_collation, is_binary, read_new_collations, shown_by_row
 from upstream.rows import RowDecodeError, decode_inserts
 from upstream.schema import Column, Index, Table

@@ -14,7 +14,8 @@ import recorded
 
 from upstream.codec import row as reference
 from upstream.codec.float import format_float
-from upstream.history import Job, SchemaHistory
+from upstream.history import SchemaHistory
+from upstream.job import Job
 from upstream.rows import (
     ROWID_NAME,
     DecodeStats,

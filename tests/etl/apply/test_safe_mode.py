@@ -27,7 +27,7 @@ from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
-from upstream.history import Action
+from upstream.ddl_actions import Action
 
 KEYED = [name for name in TABLES if name not in ("heap", "parted")]
 

@@ -19,7 +19,7 @@ from etl.shapes.kept_rows import kept_rows
 from etl.steps import Step
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.partition_history import PartitionHistory, create_statements
-from upstream.history import Action
+from upstream.ddl_actions import Action
 from upstream.schema import Column, Table
 
 
