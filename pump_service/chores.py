@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pump_service.clock import Clock
+from pump_service.cluster import OFFLINE, Clock
 from pump_service.config import Config
 from pump_service.ingest import Ingest
 from pump_service.metrics import Metrics, push
-from pump_service.node import OFFLINE
 from pump_service.store import Record, Store
 from upstream import pb, tso
 from upstream.registry import NodeStatus, Registry

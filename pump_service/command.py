@@ -12,7 +12,7 @@ from importlib import metadata
 from types import FrameType
 
 from pump_service.config import USAGE, Config, ConfigError, load
-from pump_service.descriptors import raise_limit
+from pump_service.front import raise_limit
 from pump_service.heap import Trimmer, few_arenas
 
 _log = logging.getLogger(__name__)

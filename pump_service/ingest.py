@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
-from pump_service.clock import TimeLimit
+from pump_service.cluster import Origin, Origins, TimeLimit
 from pump_service.metrics import Metrics
-from pump_service.origins import Origin, Origins
 from pump_service.store import NoSpaceError, Record, Store
 from pump_service.store.binlog_head import fields, stored_head
 from upstream import pb

@@ -13,27 +13,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pump_service import debug, descriptors
-from pump_service.bridge import Bridge
+from pump_service.calls import Bridge, Pulls, PumpRPC
 from pump_service.chores import Chores
-from pump_service.clock import Clock, TimeLimit
+from pump_service.cluster import (
+    CLOSING,
+    OFFLINE,
+    PAUSED,
+    PAUSING,
+    Clock,
+    Heartbeat,
+    KeptVersions,
+    Node,
+    NodeError,
+    Origins,
+    TiKVResolver,
+    TimeLimit,
+    check_cluster,
+    node_id,
+)
 from pump_service.config import Config, split_addr
-from pump_service.front import Front
-from pump_service.heartbeat import Heartbeat
-from pump_service.http1 import Http1
-from pump_service.http_api import Api
+from pump_service.front import Front, client_tls, descriptors, server_context
+from pump_service.http import Api, Http1, debug
 from pump_service.ingest import Ingest
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
-from pump_service.node import CLOSING, OFFLINE, PAUSED, PAUSING, Node, NodeError, check_cluster, node_id
-from pump_service.origins import Origins
-from pump_service.pulls import Pulls
-from pump_service.resolver import TiKVResolver
-from pump_service.rpc import PumpRPC
 from pump_service.store import Store
 from pump_service.store.errors import StoreError
-from pump_service.tls import client_tls, server_context
-from pump_service.versions import KeptVersions
 from upstream import pb
 from upstream.etcd import EtcdClient
 from upstream.pd import PDClient, PDError

@@ -12,13 +12,13 @@ import asyncio
 import logging
 import time
 
+from pump_service.cluster import Origin
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
 from pump_service.lane.context import LaneContext, LaneLimits
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
 from pump_service.lane.sender import Sender
 from pump_service.lane.uploads import Uploads, too_long
-from pump_service.origins import Origin
 from pump_service.store import Record
 
 __all__ = ["Lane", "LaneContext", "LaneLimits"]

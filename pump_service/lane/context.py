@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pump_service.cluster import Origin
 from pump_service.lane.frames import CANCEL
 from pump_service.lane.uploads import UploadBudget
-from pump_service.origins import Origin
 from pump_service.store import Record
 
 if TYPE_CHECKING:

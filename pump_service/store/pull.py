@@ -8,7 +8,7 @@ import numpy as np
 
 from pump_service.store import binlog_head
 from pump_service.store.records import MAX_TS, Entity
-from pump_service.store.window import Records, Transactions, WindowReader, groups
+from pump_service.store.window_reader import Records, Transactions, WindowReader, groups
 
 _ENTRIES = 2048
 _BYTES = 1 << 19

@@ -30,7 +30,7 @@ from pump_service.store.segment import Pointer
 from pump_service.store.sorter import LONG_TRANSACTION, Sorter
 from pump_service.store.space import SpaceWatch
 from pump_service.store.value_log import ValueLog
-from pump_service.store.window import WindowReader
+from pump_service.store.window_reader import WindowReader
 from pump_service.store.writer import Done, Writer
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from pathlib import Path
 import grpc
 import httpx
 
-from pump_service.clock import Clock, TimeLimit
-from pump_service.origins import Origins
+from pump_service.cluster import Clock, Origins, TimeLimit
 from upstream import pb
 from upstream.etcd import EtcdClient, EtcdError
 from upstream.registry import NodeStatus, Registry

@@ -5,10 +5,10 @@ it is.
 from __future__ import annotations
 
 import psutil
-from pumpkit import CLUSTER, Site
 
 from bench.hostile import beside, write_backlog
 from bench.hostile_clients import CLIENTS
+from tests.pump_service.pumpkit import CLUSTER, Site
 
 
 def test_beside_hostile_clients_a_writer_is_served_and_memory_stays_bounded(tmp_path):

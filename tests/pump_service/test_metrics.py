@@ -10,13 +10,13 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pumpkit import Client, Site, binlog, free_port
-from storekit import BASE, OPTIONS, eventually, stalled_index, write
-from storekit import prewrite as prewrite_record
 
 from pump_service.histogram import Histogram, SizeHistogram, doubling
 from pump_service.metrics import Metrics, exposition
 from pump_service.store import Store
+from tests.pump_service.pumpkit import Client, Site, binlog, free_port
+from tests.pump_service.storekit import BASE, OPTIONS, eventually, stalled_index, write
+from tests.pump_service.storekit import prewrite as prewrite_record
 from upstream.registry import NodeStatus
 
 _HOUR = 3_600_000 << 18

@@ -17,9 +17,9 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from pumpkit import CLUSTER, ROOT, Client, PumpProcess, Site, binlog
-from storekit import eventually
 
+from tests.pump_service.pumpkit import CLUSTER, ROOT, Client, PumpProcess, Site, binlog
+from tests.pump_service.storekit import eventually
 from upstream.codec.varint import encode_uvarint
 
 _FAST = ("-heartbeat-interval", "0.3", "-fake-binlog-interval", "0.3")

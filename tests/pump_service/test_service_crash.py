@@ -4,8 +4,9 @@ import threading
 
 import grpc
 import pytest
-from pumpkit import Client, Site, binlog
-from storekit import eventually
+
+from tests.pump_service.pumpkit import Client, Site, binlog
+from tests.pump_service.storekit import eventually
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ touched.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +12,13 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from pumpkit import CLUSTER, ROOT, Client, Etcd, PumpProcess
 
-from pump_service.origins import GRACE_S
+from pump_service.cluster.origins import GRACE_S
+from tests.embedded.cluster_harness import ClusterProcess, cluster
+from tests.pump_service.pumpkit import CLUSTER, Client, Etcd, PumpProcess
 from upstream.etcd import EtcdClient
 from upstream.pd import PDClient
 from upstream.tikv import TiKVClient, TxnKind
-
-sys.path.insert(0, str(ROOT / "tests" / "embedded"))
-from cluster_harness import ClusterProcess, cluster
 
 _HERE = "127.0.0.1:4000"
 _LEASE_S = 2

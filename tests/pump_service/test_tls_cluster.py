@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from authority import Authority
-from pumpkit import CLUSTER, PD, Client, Site, binlog, free_port
 
 from etl.explode import read_range
 from etl.landing.planner import Planner
 from etl.settings import SettingsError, Upstream, Window
+from tests.pump_service.authority import Authority
+from tests.pump_service.pumpkit import CLUSTER, PD, Client, Site, binlog, free_port
 from upstream import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, Registry, pb
 
 

@@ -22,7 +22,7 @@ from etl.landing.land import UnknownTableError, WrongClusterError
 from etl.ownership.registration import default_node_id
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
-from pump_service.notify import notify_drainers
+from pump_service.cluster.notify import notify_drainers
 from relay import SKIP, ClaimLostError, Control, Decision, RelayLog, Window
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.relay_from_recording import RECORDINGS, committed

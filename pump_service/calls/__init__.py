@@ -1,0 +1,7 @@
+"""What answers gRPC calls other than WriteBinlog in the lane: PullBinlogs, sluice.Window, and grpcio for the rest."""
+
+from pump_service.calls.bridge import Bridge
+from pump_service.calls.grpc_server import PumpRPC
+from pump_service.calls.pulls import Pulls
+
+__all__ = ["Bridge", "Pulls", "PumpRPC"]

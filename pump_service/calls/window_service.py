@@ -1,0 +1,173 @@
+"""The `sluice.Window` service: how far a window may reach, and the window itself as an Arrow IPC stream."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pyarrow as pa
+
+from pump_service.cluster import TimeLimit
+from pump_service.store import Store
+from pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
+from pump_service.store.records import WINDOW_SCHEMA
+from upstream import pb
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
+_MAX_WAIT_MS = 60_000
+MAX_WAITING = 64
+"""Bounds that wait for their barrier at a time; more are answered at once with what is there"""
+MAX_READS = 6
+"""windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
+_COUNTING = 2  # Bounds that look at the index at a time; they take turns
+_TURN_S = 20.0
+_STALLED_S = 15.0
+_MAX = 2**63 - 1
+
+
+class WindowService:
+    """Handlers for Bounds and Read; they take and give messages."""
+
+    def __init__(self, cluster_id: int, store: Store, time_limit: TimeLimit, stopping: threading.Event) -> None:
+        self._cluster_id = cluster_id
+        self._store = store
+        self._time_limit = time_limit
+        self._stopping = stopping
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+        self._progress: dict[grpc.ServicerContext, float] = {}  # when a reader took something last
+        self._counting = threading.BoundedSemaphore(_COUNTING)
+        self._reads = threading.BoundedSemaphore(MAX_READS)
+
+    def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
+        """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the
+        limits (0: none).
+        """
+        self._check(request.cluster_id, context)
+        if request.lo < 0 or request.fresh_ts < 0:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
+            )
+        if self._time_limit.mark_exceeded(request.fresh_ts):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}")
+        try:
+            reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
+            with self._counting:
+                found = self._store.bounds(
+                    request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX
+                )
+        except StoreError as error:
+            _abort(context, error)
+        return pb.window.BoundsResponse(
+            max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes
+        )
+
+    def read(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
+        """The transactions with lo < commit_ts <= hi. A hi above max_commit_ts is refused: it would have gaps."""
+        self._check(request.cluster_id, context)
+        if request.hi > self._store.max_commit_ts:
+            context.abort(
+                grpc.StatusCode.OUT_OF_RANGE,
+                f"the window ends at {request.hi}, but commits are complete only through {self._store.max_commit_ts}; "
+                "ask Bounds first",
+            )
+        until = time.monotonic() + _TURN_S
+        while not self._reads.acquire(timeout=1.0):
+            if time.monotonic() > until:
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
+            self._cancel_stalled()
+        try:
+            for chunk in self._chunks(request, context):
+                self._progress[context] = time.monotonic()
+                yield chunk
+        finally:
+            self._progress.pop(context, None)
+            self._reads.release()
+
+    def _cancel_stalled(self) -> None:
+        """Others wait: who takes nothing makes room."""
+        now = time.monotonic()
+        for context, since in list(self._progress.items()):
+            if now - since > _STALLED_S:
+                _log.warning(
+                    "the reader of a window (%s) took nothing for %.0f s: ended, as others wait",
+                    context.peer(),
+                    _STALLED_S,
+                )
+                context.cancel()
+
+    def _reach(self, ts: int, wait_s: float) -> int:
+        may_wait = self._waiting.acquire(blocking=False)
+        try:
+            return self._store.barrier(ts, wait_s if may_wait else 0)
+        finally:
+            if may_wait:
+                self._waiting.release()
+
+    def _chunks(
+        self, request: pb.window.ReadRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.window.ReadResponse]:
+        sink = _Chunks()
+        try:
+            with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
+                # strict: leaving a transaction out would lose it downstream without a word
+                for batch in self._store.read_window(request.lo, request.hi, strict=True):
+                    if self._stopping.is_set():
+                        context.abort(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
+                    if not context.is_active():
+                        return
+                    writer.write_batch(batch)
+                    del batch
+                    yield from sink.take()
+        except StoreError as error:
+            _abort(context, error)
+        yield from sink.take()
+
+    def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
+        if cluster_id != self._cluster_id:
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
+            )
+
+
+def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+    code = grpc.StatusCode.UNKNOWN
+    if isinstance(error, WindowPurgedError):
+        code = grpc.StatusCode.OUT_OF_RANGE
+    elif isinstance(error, CorruptRecordError):
+        code = grpc.StatusCode.DATA_LOSS
+    elif isinstance(error, IndexDamagedError):
+        code = grpc.StatusCode.UNAVAILABLE
+    context.abort(code, str(error))
+
+
+class _Chunks:
+    """A file for pyarrow to write to that hands the bytes on as messages."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> Iterator[pb.window.ReadResponse]:
+        """What was written, small pieces together, large ones cut, each let go as it is handed on."""
+        parts, self._parts = self._parts[::-1], []
+        while parts:
+            piece = parts.pop()
+            while parts and len(piece) + len(parts[-1]) <= _CHUNK:
+                piece += parts.pop()
+            for at in range(0, len(piece), _CHUNK):
+                yield pb.window.ReadResponse(chunk=piece[at : at + _CHUNK])

@@ -1,0 +1,189 @@
+"""The pump as a member of the cluster: its id, its entry in the registry, its heartbeat, and how it leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pump_service.cluster.clock import Clock
+from pump_service.cluster.heartbeat import Heartbeat
+from pump_service.cluster.notify import notify_drainers
+from upstream.registry import NodeStatus, Registry
+from upstream.rpc import TLS
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+_PIPELINE = "sluice"
+"""The label of Sluice's pipelines among the drainers: they list the pumps before each window, and needn't be told of a
+new one.
+"""
+ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "closing", "offline"
+
+_TRIES = 3
+_RETRY_S = 1.0
+
+
+class NodeError(Exception):
+    """The pump can't join the cluster; the message says why and what to do."""
+
+
+def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:
+    """The id kept in `<data dir>/.node`; if there is none, the configured one or `hostname:port`, which is kept.
+
+    The id in the file wins over the configured one: TiDB and Drainers know the data under it.
+    """
+    path = data_dir / ".node"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        kept = ""
+    if kept:
+        if configured and configured != kept:
+            _log.warning("node-id %s is ignored: %s says that this data belongs to node %s", configured, path, kept)
+        return kept
+    chosen = configured or f"{socket.gethostname()}:{advertise_addr.rsplit(':', 1)[-1]}"
+    _write_new(path, chosen, 0o600)
+    return chosen
+
+
+def check_cluster(data_dir: Path, cluster_id: int) -> None:
+    """Refuse a data directory that was written for another cluster. Keeps the id in `<data dir>/.cluster`."""
+    path = data_dir / ".cluster"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        _write_new(path, str(cluster_id), 0o600)
+        return
+    if kept != str(cluster_id):
+        raise NodeError(
+            f"{data_dir} holds binlogs of cluster {kept}, but PD belongs to cluster {cluster_id}: "
+            "check pd-urls, or give this pump another data-dir"
+        )
+
+
+def _write_new(path: Path, text: str, mode: int) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class Node:
+    """State and registration. `max_commit_ts()` is the store's; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        node_id: str,
+        host: str,
+        registry: Registry,
+        clock: Clock,
+        max_commit_ts: Callable[[], int],
+        heartbeat: Heartbeat,
+        tls: TLS | None = None,
+    ) -> None:
+        self.id = node_id
+        self.host = host
+        self._registry = registry
+        self._clock = clock
+        self._max_commit_ts = max_commit_ts
+        self._heartbeat = heartbeat
+        self._tls = tls
+        self.state = PAUSED  # one of online, pausing, paused, closing, offline
+        self._label: dict[str, str] | None = None
+
+    def status(self) -> NodeStatus:
+        """This pump as the registry should show it."""
+        return NodeStatus(
+            node_id=self.id,
+            host=self.host,
+            state=self.state,
+            label=self._label,
+            max_commit_ts=self._max_commit_ts(),
+            update_ts=self._clock.about_now(),
+        )
+
+    def join(self, begin: Callable[[], object] | None = None) -> None:
+        """Register online, tell the drainers if this pump is new to them, and start the heartbeat.
+
+        `begin` is given if this pump holds no record: it is to write the first one, which is on the disk before anybody
+        hears of this pump. Raises NodeError if another process runs under this id, if a drainer can't be told, or if
+        the data of a pump that isn't offline is gone: readers would take the windows it held for empty.
+        """
+        former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
+        if former is not None:
+            self._label = None if former.label is None else dict(former.label)
+            if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
+                self._check_alone(former)
+        if begin is not None:
+            if former is not None and former.state != OFFLINE and former.max_commit_ts:
+                raise NodeError(
+                    f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts},"
+                    " but there is none in its data directory: is a disk not mounted? Bring the directory back; or, if"
+                    " what it held was replicated or is lost, set this pump offline (binlogctl -cmd update-pump"
+                    f" -node-id {self.id} -state offline) and start it again"
+                )
+            try:
+                begin()
+            except Exception as error:
+                raise NodeError(f"the first binlog can't be written: {error}") from error
+        self.state = ONLINE
+        self._retry("register", self._publish)
+        if former is None or former.state == OFFLINE:
+            try:
+                notify_drainers(
+                    [d for d in self._registry.drainers() if d.state == ONLINE and _PIPELINE not in (d.label or {})],
+                    tls=self._tls,
+                )
+            except Exception as error:
+                # A drainer that doesn't know of this pump would miss what it holds.
+                self.state = OFFLINE
+                self._retry("register", self._publish)
+                raise NodeError(f"fail to notify all living drainer: {error}") from None
+        self._heartbeat.start(self.status)
+        _log.info("registered as %s at %s, online", self.id, self.host)
+
+    def announce(self) -> None:
+        """Have the registry told of the state as it is now. Returns at once."""
+        self._heartbeat.changed()
+
+    def leave(self, state: str) -> None:
+        """End the heartbeat with `state` as the last word in the registry. Returns at once; `wait_left` waits."""
+        self.state = state
+        self._heartbeat.end()
+
+    def wait_left(self) -> None:
+        """Until the registry has the last word, or 2 s after `leave`; a registry that is away is only logged."""
+        self._heartbeat.join()
+
+    def _publish(self) -> None:
+        self._registry.update_pump(self.status())
+
+    def _check_alone(self, former: NodeStatus) -> None:
+        deadline = time.monotonic() + 2.5 * self._heartbeat.every_s
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            now = self._registry.get_pump(self.id)
+            if now is not None and now.host == former.host and now.update_ts != former.update_ts:
+                raise NodeError(
+                    f"a pump with node id {self.id} is running at {former.host}: "
+                    "stop it, or give this one another node-id and data-dir"
+                )
+
+    def _retry(self, what: str, call: Callable[[], _T], tries: int = _TRIES) -> _T:
+        for left in range(tries - 1, -1, -1):
+            try:
+                return call()
+            except Exception as error:
+                if not left:
+                    raise NodeError(f"can't {what} (etcd of PD): {error}") from error
+                _log.warning("can't %s, %d more tries: %s", what, left, error)
+                time.sleep(_RETRY_S)
+        raise AssertionError

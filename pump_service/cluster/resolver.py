@@ -1,0 +1,105 @@
+"""Asks TiKV what became of a transaction whose Commit or Rollback never reached the pump.
+
+The order matters. MvccGetByKey on the primary key only reads, so it is asked first and, for young transactions, alone:
+nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every
+transaction, or once the TiDB that sent it is gone, is KvCheckTxnStatus asked, which rolls back what it finds without a
+lock or with an expired one. Should that TiDB live after all, TiKV refuses its prewrite, and its client is told: the
+outcome is the same everywhere. The call is given the transaction's own start_ts as the caller's, which pushes nothing,
+and a TSO of PD's as the current one, because TiKV's clock follows it.
+
+TiKV's garbage collection drops the record of a commit with the old version of the row. So of a transaction that began
+before its safe point nothing found means nothing: CheckTxnStatus would call a committed one rolled back. It isn't asked
+then, an operator is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pump_service.store import Verdict, VerdictKind
+from upstream import tso
+from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
+
+_PENDING = Verdict(VerdictKind.PENDING)
+
+
+class UndecidableError(Exception):
+    """TiKV doesn't know any more what became of a transaction."""
+
+
+class TiKV(Protocol):
+    """What is needed of upstream.TiKVClient."""
+
+    def mvcc_get(self, key: bytes) -> Mvcc: ...
+
+    def check_txn_status(
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, rollback_if_not_exist: bool
+    ) -> TxnStatus: ...
+
+
+class PD(Protocol):
+    """What is needed of upstream.PDClient."""
+
+    def tso(self) -> int: ...
+
+    def get_gc_safe_point(self) -> int: ...
+
+
+class TiKVResolver:
+    """A resolver for `Store.open`. Thread-safe as its clients are; their time-outs bound each call."""
+
+    def __init__(
+        self,
+        tikv: TiKV,
+        pd: PD,
+        *,
+        max_txn_time_s: float,
+        is_gone: Callable[[int], bool] = lambda start_ts: False,
+    ) -> None:
+        """`max_txn_time_s`: setting prewrite-timeout. `is_gone(start_ts)` says whether the TiDB that sent this Prewrite
+        is dead; False if in doubt.
+        """
+        self._tikv, self._pd, self._is_gone = tikv, pd, is_gone
+        self._max_txn_ms = max_txn_time_s * 1000
+
+    def __call__(self, start_ts: int, prewrite_key: bytes) -> Verdict:
+        """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may
+        still commit. TiKVError or PDError if nobody answers, UndecidableError if nobody can: the verdict is never
+        guessed.
+        """
+        failure: TiKVError | None = None
+        locked = False
+        try:
+            found = self._tikv.mvcc_get(prewrite_key).status(start_ts)
+            verdict = _verdict(found, start_ts)
+            if verdict is not None:
+                return verdict
+            locked = found.kind is TxnKind.LOCKED
+        except TiKVError as error:
+            failure = error
+        now = self._pd.tso()
+        if tso.ms_between(start_ts, now) <= self._max_txn_ms and not self._is_gone(start_ts):
+            if failure is not None:
+                raise failure
+            return _PENDING
+        if not locked and start_ts < self._pd.get_gc_safe_point():  # what commits later than that is kept
+            raise UndecidableError(
+                "TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which"
+                " is later than its start: whether it committed can't be known. Compare its rows (GET"
+                f" /debug/binlog/{start_ts}) with upstream, then say PUT /verdict/{start_ts}/rollback, or PUT"
+                f" /verdict/{start_ts}/<commit_ts>, to this pump"
+            ) from failure
+        status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, True)
+        return _verdict(status, start_ts) or _PENDING
+
+
+def _verdict(status: TxnStatus, start_ts: int) -> Verdict | None:
+    """None if the status decides nothing."""
+    if status.kind is TxnKind.COMMITTED:
+        if status.commit_ts <= start_ts:
+            raise TiKVError(f"TiKV says that transaction {start_ts} committed at {status.commit_ts}, before it began")
+        return Verdict(VerdictKind.COMMITTED, status.commit_ts)
+    if status.kind is TxnKind.ROLLED_BACK:
+        return Verdict(VerdictKind.ROLLED_BACK)
+    return None

@@ -1,0 +1,9 @@
+"""The pump's one address: takes connections, says how many there may be, and gives each to what speaks its protocol."""
+
+from pump_service.front.admission import Admission
+from pump_service.front.descriptors import for_connections, raise_limit
+from pump_service.front.port import Front
+from pump_service.front.splice import Splices
+from pump_service.front.tls import client_tls, server_context
+
+__all__ = ["Admission", "Front", "Splices", "client_tls", "for_connections", "raise_limit", "server_context"]

@@ -1,0 +1,228 @@
+"""The one address: looks at a connection's first bytes and gives it to the lane, to grpcio or to HTTP/1."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from pump_service.config import Security
+from pump_service.front.admission import MAX_CONNECTIONS, Admission
+from pump_service.front.splice import Splices
+from pump_service.front.tls import allowed
+from pump_service.lane import Lane, LaneContext
+from pump_service.lane.frames import PREFACE
+
+_log = logging.getLogger(__name__)
+
+_FIRST_BYTES_S = 30.0
+_HANDSHAKE_S = 15.0
+_NO_DESCRIPTOR_S = 0.2
+_UNIX = "unix socket"
+_USER_TIMEOUT_MS = 30_000
+
+
+class Front:
+    """Accepts connections. `grpc_path` is the Unix socket of the grpcio server, `http1` makes a protocol for HTTP/1."""
+
+    def __init__(
+        self,
+        grpc_path: str,
+        http1: Callable[[], asyncio.Protocol],
+        security: Security,
+        descriptors: int = MAX_CONNECTIONS,
+    ) -> None:
+        """`descriptors`: how many connections may hold."""
+        self.security = security
+        self.admission = Admission(descriptors)
+        self._splices = Splices(grpc_path, self.admission)
+        self.splice = self._splices.join
+        self._http1 = http1
+        self._context: LaneContext | None = None
+        self._listening: list[tuple[socket.socket, ssl.SSLContext | None]] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._unix_path = ""
+        self.connections: WeakSet[asyncio.Transport] = WeakSet()
+
+    def use(self, context: LaneContext) -> None:
+        """The context for lanes; must come before `listen`."""
+        self._context = context
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None, backlog: int = 1024) -> tuple[str, int]:
+        """Bind; returns the address. OSError if it is taken."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets = [_bind(family, address, backlog) for family, _, _, _, address in dict.fromkeys(found)]
+        self._listening += [(sock, tls) for sock in sockets]
+        name = sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    async def listen_unix(self, path: str) -> None:
+        """A second way in: a Unix socket, without TLS (the original's `socket`). A socket that a killed pump left is
+        replaced; OSError if somebody listens there."""
+        path = path.removeprefix("unix://").removeprefix("unix:")
+        probe = socket.socket(socket.AF_UNIX)
+        try:
+            probe.connect(path)
+            raise OSError(errno.EADDRINUSE, "another process listens there")
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        finally:
+            probe.close()
+        self._listening.append((_bind(socket.AF_UNIX, path, 100), None))
+        self._unix_path = path
+
+    async def serve(self) -> None:
+        """Begin to accept."""
+        loop = asyncio.get_running_loop()
+        self._accepting += [loop.create_task(self._accept(sock, tls)) for sock, tls in self._listening]
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; open connections stay."""
+        for task in self._accepting:
+            task.cancel()
+        for sock, _ in self._listening:
+            sock.close()
+        self._accepting.clear()
+        self._listening.clear()
+        if self._unix_path:
+            Path(self._unix_path).unlink(missing_ok=True)
+            self._unix_path = ""
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                taken, address = await loop.sock_accept(listening)
+            except OSError as error:  # the process has no descriptor left, or the client has gone
+                _log.warning("a connection could not be taken: %s", error)
+                await asyncio.sleep(_NO_DESCRIPTOR_S)
+                continue
+            host = address[0] if isinstance(address, tuple) else _UNIX
+            if not self.admission.enter(host):
+                taken.close()
+                continue
+            sock = _Counted(taken, self.admission, host)
+            task = loop.create_task(self._greet(sock, tls))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, sock: _Counted, tls: ssl.SSLContext | None) -> None:
+        more = {"ssl_handshake_timeout": _HANDSHAKE_S} if tls is not None else {}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: _Sniffer(self), sock, ssl=tls, **more)
+        except OSError as error:  # also OpenSSL's
+            _log.debug("no connection with %s: %s", sock.host, error)
+        except BaseException:
+            sock.close()
+            raise
+
+    def close_all(self) -> None:
+        """Close what is still open."""
+        for task in (*self._greeting,):
+            task.cancel()
+        self._splices.cancel()
+        for transport in list(self.connections):
+            sock = transport.get_extra_info("socket")
+            # asyncio can't abort one that was closed with bytes to send, has sent them and is gone.
+            if sock is not None and sock.fileno() >= 0:
+                transport.abort()
+
+    def lane(self) -> Lane:
+        """A protocol for a new HTTP/2 connection."""
+        assert self._context is not None
+        return Lane(self._context)
+
+    def http1(self) -> asyncio.Protocol:
+        """A protocol for a new HTTP/1 connection."""
+        return self._http1()
+
+
+def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.socket:
+    # asyncio sends without delay (TCP_NODELAY) only where the protocol is said to be TCP.
+    sock = socket.socket(family, socket.SOCK_STREAM, 0 if family == socket.AF_UNIX else socket.IPPROTO_TCP)
+    try:
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        elif Path(str(address)).is_socket():
+            Path(str(address)).unlink()  # nobody listens there any more
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _Counted(socket.socket):
+    """A connection's socket, counted until it is closed, whichever protocol has it then."""
+
+    def __init__(self, taken: socket.socket, admission: Admission, host: str) -> None:
+        super().__init__(taken.family, taken.type, taken.proto, taken.detach())
+        self.setblocking(False)
+        self.host = host
+        self._admission: Admission | None = admission
+
+    def close(self) -> None:
+        super().close()
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.leave(self.host)
+
+
+class _Sniffer(asyncio.Protocol):
+    """Holds a connection until its first bytes tell HTTP/2 from HTTP/1."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._data = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # Who may open the Unix socket is the file system's to say.
+        speaks_tls = transport.get_extra_info("ssl_object") is not None
+        if speaks_tls and not allowed(self._front.security, transport.get_extra_info("peercert")):
+            _log.warning("connection refused: its certificate's common name isn't in cert-allowed-cn")
+            transport.abort()
+            return
+        self._front.connections.add(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTES_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        head = self._data[: len(PREFACE)]
+        if PREFACE.startswith(head):
+            if len(head) < len(PREFACE):
+                return  # both are possible
+            protocol: asyncio.Protocol = self._front.lane()
+        else:
+            protocol = self._front.http1()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(self._data)

@@ -1,0 +1,223 @@
+"""The pump's HTTP pages: what binlogctl and TiDB's SHOW PUMP STATUS / CHANGE PUMP ask for, metrics, and debugging."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from pump_service.http import debug
+from pump_service.http.http1 import Request, Response
+from pump_service.metrics import exposition
+
+_OK, _OTHER = 200, 3  # the original's codes; 1 and 2 are those of its command-line tools
+_STATE_THREADS = 4
+_SHARED = ("status", "drainers", "metrics")
+_TEXT = "text/plain; charset=utf-8"
+
+
+class PumpControl(Protocol):
+    """What the pages need of the pump. The calls may block for seconds; all but `state` may raise."""
+
+    @property
+    def node_id(self) -> str:
+        """The id in the registry."""
+
+    @property
+    def state(self) -> str:
+        """One of online, pausing, paused, closing, offline."""
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """The registry's pumps by node id, this one up to date."""
+
+    def drainers(self) -> list[dict[str, Any]]:
+        """The registry's drainers."""
+
+    def fresh_ts(self) -> int:
+        """A TSO from PD."""
+
+    def leave(self, action: str) -> None:
+        """Begin to `pause` or `close`."""
+
+    def collect_garbage(self) -> bool:
+        """Start a round; False if one is under way."""
+
+    def decide(self, start_ts: int, commit_ts: int) -> None:
+        """End an unfinished transaction; 0: rolled back. KeyError, ValueError or the store's errors."""
+
+    def describe_binlog(self, ts: int) -> str:
+        """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
+
+
+class Api:
+    """`handle` is a `http1.Handler`.
+
+    State and metrics have threads of their own, so they are there whatever else is asked for; who asks for the same
+    meanwhile gets the same answer. Of the pages that take long, one is made at a time; of profiles there is one.
+    """
+
+    def __init__(self, pump: PumpControl, registry: CollectorRegistry) -> None:
+        self.pump = pump
+        self.registry = registry
+        self._state = ThreadPoolExecutor(_STATE_THREADS, thread_name_prefix="pump-state")
+        self._debug = ThreadPoolExecutor(1, thread_name_prefix="pump-debug")
+        self._shared: dict[str, asyncio.Task[Response]] = {}
+        self._stop_profile = threading.Event()
+        self._profiling = False
+
+    def close(self) -> None:
+        """No more pages; those under way are left to themselves."""
+        self._stop_profile.set()
+        self._state.shutdown(wait=False, cancel_futures=True)
+        self._debug.shutdown(wait=False, cancel_futures=True)
+
+    async def handle(self, request: Request) -> Response:
+        """Route a request. Unknown pages are 404, wrong methods 405."""
+        url = urlsplit(request.target)
+        path = url.path
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        name = "/".join(parts)
+        pages: dict[str, tuple[str, Callable[[], Response]]] = {
+            "status": ("GET", self._status),
+            "drainers": ("GET", self._drainers),
+            "metrics": ("GET", self._metrics),
+            "debug": ("GET", lambda: _text(debug.INDEX)),
+            "debug/stack": ("GET", lambda: _text(debug.stacks())),
+            "debug/memory": ("GET", lambda: _text(debug.memory())),
+            "debug/profile": ("GET", _nothing),  # below
+            "debug/gc/trigger": ("POST", self._collect),
+        }
+        method, page = pages.get(name, ("", None))
+        if page is None and len(parts) == 3 and parts[0] == "state":
+            method, page = "PUT", lambda: self._change(parts[1], parts[2])
+        elif page is None and len(parts) == 3 and parts[0] == "verdict":
+            method, page = "PUT", lambda: self._decide(parts[1], parts[2])
+        elif page is None and len(parts) == 3 and parts[:2] == ["debug", "binlog"]:
+            method, page = "GET", lambda: self._binlog(parts[2])
+        if page is None:
+            return Response(404, _TEXT, b"404 page not found\n")
+        if request.method != method and not (method == "GET" and request.method == "HEAD"):
+            return Response(405, _TEXT, f"{path} takes {method}\n".encode())
+        if name == "debug/profile":
+            return await self._profile(url.query)
+        if name in _SHARED:
+            return await self._together(name, page)
+        pool = self._debug if parts[0] == "debug" else self._state
+        return await asyncio.get_running_loop().run_in_executor(pool, page)
+
+    async def _together(self, name: str, page: Callable[[], Response]) -> Response:
+        task = self._shared.get(name)
+        if task is None:
+            task = self._shared[name] = asyncio.ensure_future(
+                asyncio.get_running_loop().run_in_executor(self._state, page)
+            )
+            task.add_done_callback(lambda _: self._shared.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _profile(self, query: str) -> Response:
+        given = parse_qs(query).get("seconds", ["5"])[-1]
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < math.inf:
+            return Response(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
+        if self._profiling:
+            return Response(429, _TEXT, b"a profile is being taken; ask again when it is done\n")
+        self._profiling = True
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        args = (seconds, self._stop_profile, asyncio.get_running_loop(), done)
+        threading.Thread(target=_take_profile, args=args, name="pump-profile", daemon=True).start()
+        done.add_done_callback(self._profiled)
+        return _text(await asyncio.shield(done))
+
+    def _profiled(self, _done: asyncio.Future[str]) -> None:
+        self._profiling = False
+
+    def _status(self) -> Response:
+        errors = []
+        statuses: dict[str, dict[str, Any]] = {}
+        commit_ts = 0
+        try:
+            statuses = self.pump.statuses()
+        except Exception as error:  # etcd is away: the page says so
+            errors.append(str(error))
+        try:
+            commit_ts = self.pump.fresh_ts()
+        except Exception as error:  # PD is away
+            errors.append(str(error))
+        return _json({"status": statuses, "CommitTS": commit_ts, "Checkpoint": {}, "ErrMsg": "; ".join(errors)})
+
+    def _drainers(self) -> Response:
+        return _json(self.pump.drainers())
+
+    def _metrics(self) -> Response:
+        return Response(200, CONTENT_TYPE_PLAIN_0_0_4, exposition(self.registry))
+
+    def _change(self, node_id: str, action: str) -> Response:
+        state = self.pump.state
+        if node_id != self.pump.node_id:
+            return _verdict(_OTHER, f"invalide nodeID {node_id}, this pump's nodeID is {self.pump.node_id}")
+        if state != "online":
+            return _verdict(_OTHER, f"this pump's state is {state}, apply {action} failed!")
+        if action not in ("pause", "close"):
+            return _verdict(_OTHER, f"invalide action {action}")
+        self.pump.leave(action)
+        return _verdict(_OK, f"apply action {action} success!")
+
+    def _decide(self, start_ts: str, verdict: str) -> Response:
+        if not start_ts.isdigit() or not (verdict.isdigit() or verdict == "rollback"):
+            return Response(400, _TEXT, b"PUT /verdict/<start_ts>/<commit_ts or rollback>\n")
+        try:
+            self.pump.decide(int(start_ts), int(verdict) if verdict.isdigit() else 0)
+        except KeyError as error:
+            return Response(404, _TEXT, f"{error.args[0]}\n".encode())
+        except Exception as error:
+            return Response(409, _TEXT, f"{error}\n".encode())
+        return _text(f"transaction {start_ts}: {verdict}\n")
+
+    def _collect(self) -> Response:
+        started = self.pump.collect_garbage()
+        return _text("trigger gc success\n" if started else "gc is working\n")
+
+    def _binlog(self, ts: str) -> Response:
+        if not ts.isdigit():
+            return _text(f"{ts!r} is no timestamp\n")
+        try:
+            return _text(self.pump.describe_binlog(int(ts)))
+        except Exception as error:  # the original answers 200 with the error's text, too
+            return _text(f"{error.args[0] if error.args else error}\n")
+
+
+def _json(value: Any) -> Response:
+    return Response(200, "application/json", json.dumps(value).encode())
+
+
+def _verdict(code: int, message: str) -> Response:
+    text = json.dumps({"message": message, "code": code, "data": None}, indent=2)
+    return Response(200, "application/json; charset=utf-8", text.encode())
+
+
+def _text(text: str) -> Response:
+    return Response(200, _TEXT, text.encode())
+
+
+def _nothing() -> Response:
+    raise AssertionError("this page is made elsewhere")
+
+
+def _take_profile(
+    seconds: float, stop: threading.Event, loop: asyncio.AbstractEventLoop, done: asyncio.Future[str]
+) -> None:
+    text = debug.profile(seconds, stop)
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(done.set_result, text)

@@ -1,0 +1,314 @@
+"""The pump as its gRPC clients meet it: TiDB, Drainers, and Sluice's own reader; a real process, etcd and PD."""
+
+import gzip
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from pump_service.lane import frames as f
+from pump_service.lane.hpack import encode_headers
+from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
+from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
+from upstream import pb
+from upstream.pump_reader import PumpReader, PumpReadError
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    site = Site(tmp_path_factory.mktemp("site"))
+    site.pump("grpc")
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def client(site):
+    client = Client(site.pumps[0].address)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def other(site):
+    """A second connection."""
+    client = Client(site.pumps[0].address)
+    yield client
+    client.close()
+
+
+def test_a_prewrite_and_its_commit_come_out_as_one_merged_binlog(site, client, other):
+    start, commit = client.transaction(site.pd, b"rows")
+    found = other.pull_commits(commit - 1, 1)[0]
+    assert (found.tp, found.start_ts, found.commit_ts) == (pb.binlog.Commit, start, commit)
+    assert (found.prewrite_value, found.prewrite_key) == (b"rows", b"k")
+
+
+def test_the_position_of_a_pull_is_exclusive(site, client, other):
+    commits = [client.transaction(site.pd, b"%d" % i)[1] for i in range(3)]
+    assert [one.commit_ts for one in other.pull_commits(commits[0], 2)] == commits[1:]
+
+
+def test_a_pulled_entity_carries_its_timestamps_and_an_empty_position(site, client, other):
+    start, commit = client.transaction(site.pd, b"")
+    stream = other.pull(commit - 1)
+    entity = next(stream).entity
+    stream.cancel()
+    assert (entity.meta.startTs, entity.meta.commitTs) == (start, commit)
+    assert entity.HasField("pos")
+    assert entity.pos == pb.pump.Pos()
+
+
+def test_a_pull_follows_what_is_written_after_it_began(site, client, other):
+    stream = other.pull(site.pd.ts())
+    written = []
+    writer = threading.Timer(0.3, lambda: written.append(client.transaction(site.pd, b"later")))
+    writer.start()
+    for response in stream:
+        found = pb.binlog.Binlog.FromString(response.entity.payload)
+        if found.prewrite_value == b"later":
+            break
+    stream.cancel()
+    writer.join()
+    assert written[0] == (found.start_ts, found.commit_ts)
+
+
+def test_a_window_holds_the_prewrites_in_commit_order(site, client):
+    lo = site.pd.ts()
+    written = [client.transaction(site.pd, b"w%d" % i) for i in range(20)]
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        bounds = reader.bounds(lo, site.pd.ts(), 5000, 1000, 1 << 30)
+        assert bounds.transactions == 20
+        rows = [row for batch in reader.read(lo, bounds.hi) for row in batch.to_pylist()]
+        assert [(row["start_ts"], row["commit_ts"]) for row in rows] == written
+        values = [pb.binlog.Binlog.FromString(row["payload"]).prewrite_value for row in rows]
+        assert values == [b"w%d" % i for i in range(20)]
+        small = reader.bounds(lo, site.pd.ts(), 5000, 7, 1 << 30)
+        assert (small.hi, small.transactions) == (written[6][1], 7)
+        none = reader.bounds(bounds.hi, bounds.hi, 0, 1000, 1 << 30)
+        assert none.hi >= bounds.hi
+        assert sum(batch.num_rows for batch in reader.read(bounds.hi, bounds.hi)) == 0
+
+
+def test_a_window_beyond_what_is_complete_is_refused(site, client):
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        with pytest.raises(PumpReadError, match="complete only through"):
+            list(reader.read(0, site.pd.ts() + (10**9 << 18)))
+        with pytest.raises(PumpReadError, match="ahead of PD's clock"):
+            reader.bounds(0, site.pd.ts() + (10**9 << 18), 0, 10, 10)
+
+
+def test_bounds_wait_for_an_open_prewrite_no_longer_than_asked(site, client):
+    start = site.pd.ts()
+    client.write(binlog(0, start))
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        ts = site.pd.ts()
+        began = time.monotonic()
+        assert reader.bounds(0, ts, 300, 10**6, 1 << 40).max_commit_ts < ts
+        assert 0.25 < time.monotonic() - began < 30
+        client.write(binlog(1, start, site.pd.ts()))
+        assert reader.bounds(0, ts, 5000, 10**6, 1 << 40).max_commit_ts >= ts
+
+
+def _status(call):
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value.code().name, caught.value.details()
+
+
+def test_a_wrong_cluster_id_is_refused_by_every_call(site, client, other):
+    text = f"cluster ID are mismatch, 7 vs {CLUSTER}"
+    assert _status(lambda: client.write(binlog(0, site.pd.ts()), cluster_id=7)) == ("UNKNOWN", text)
+    assert _status(lambda: next(other.pull(0, cluster_id=7))) == ("UNKNOWN", text)
+    with PumpReader(site.pumps[0].address, 7) as reader, pytest.raises(PumpReadError, match="cluster ID are mismatch"):
+        reader.bounds(0, 0, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        (b"\xff\xff\xff", "payload of 3 bytes is no valid Binlog: .* begins with ff ff ff"),
+        (b"not a binlog at all", "payload of 19 bytes"),
+        (binlog(0, 5)[:3], "no valid Binlog"),
+        (b"\x08\x07" + binlog(0, 5)[2:], "its type is unknown"),
+        (b"\x08\x03" + binlog(0, 5)[2:], "its type 3 is not in use"),
+        (binlog(1, 500, 400), "commit_ts 400 is not above its start_ts 500"),
+        (binlog(0, -5), "negative"),
+        (b"\x92\x06\x03abc", "neither type nor timestamps"),
+    ],
+)
+def test_a_payload_that_is_no_binlog_is_refused_with_what_is_wrong(site, client, payload, named):
+    code, text = _status(lambda: client.write(payload))
+    assert code == "UNKNOWN"
+    assert re.search(named, text), text
+    client.transaction(site.pd, b"the pump goes on")
+
+
+def test_a_request_that_is_no_request_is_refused(client):
+    code, text = _status(lambda: client.write_raw(b"\xff\xff\xff", timeout=60))
+    assert (code, "no WriteBinlogReq" in text) == ("UNKNOWN", True)
+
+
+def test_fields_in_another_order_are_understood(site, client, other):
+    start, commit = site.pd.ts(), site.pd.ts()
+    for tp, c in ((0, 0), (1, commit)):
+        parts = [
+            pb.binlog.Binlog(commit_ts=c),
+            pb.binlog.Binlog(prewrite_value=b"odd"),
+            pb.binlog.Binlog(start_ts=start),
+        ]
+        payload = b"".join(part.SerializeToString() for part in [*parts, pb.binlog.Binlog(tp=tp)])
+        message = (
+            b"\x12" + bytes([len(payload)]) + payload + pb.pump.WriteBinlogReq(clusterID=CLUSTER).SerializeToString()
+        )
+        client.write_raw(message, timeout=60)
+    assert other.pull_commits(commit - 1, 1)[0].start_ts == start
+
+
+def test_a_probe_succeeds_and_writes_nothing(client, site):
+    before = site.folder.joinpath("grpc", "value", "000000.vlog").stat().st_size
+    client.write(b"")
+    client.write(binlog(0, 0, key=b""))
+    after = site.folder.joinpath("grpc", "value", "000000.vlog").stat().st_size
+    assert after - before in (0, *(n * 38 for n in range(1, 6)))  # a fake binlog may come between
+
+
+def test_a_transaction_of_3_mb_comes_out_whole(site, client, other):
+    value = bytes(range(256)) * 12_000
+    _, commit = client.transaction(site.pd, value)
+    assert other.pull_commits(commit - 1, 1)[0].prewrite_value == value
+
+
+def test_256_concurrent_callers_are_all_answered_and_stored(site, client, other):
+    lo = site.pd.ts()
+    with ThreadPoolExecutor(256) as pool:
+        written = list(pool.map(lambda i: client.transaction(site.pd, b"c%d" % i), range(512)))
+    commits = sorted(commit for _, commit in written)
+    assert [one.commit_ts for one in other.pull_commits(lo, 512)] == commits
+
+
+def test_a_cancelled_call_leaves_the_connection_usable(site, client):
+    futures = [
+        client.write_raw.future(request(binlog(2, ts, ts)), timeout=60) for ts in (site.pd.ts() for _ in range(50))
+    ]
+    for future in futures[::2]:
+        future.cancel()
+    for future in futures[1::2]:
+        assert future.result() == b""
+    client.transaction(site.pd, b"")
+
+
+def test_metadata_and_long_headers_are_accepted(site, client):
+    metadata = [("x-long", "v" * 7000), ("x-data-bin", bytes(range(256)))]
+    client.write_raw(request(binlog(2, ts := site.pd.ts(), ts)), timeout=60, metadata=metadata)
+
+
+def test_a_gzip_request_is_unimplemented_on_the_lane_and_plain_calls_go_on(site, client):
+    client.write(b"")
+    call = lambda: client.write_raw(  # noqa: E731
+        request(binlog(0, site.pd.ts(), value=b"a" * 5000)), timeout=60, compression=grpc.Compression.Gzip
+    )
+    assert _status(call)[0] == "UNIMPLEMENTED"
+    client.transaction(site.pd, b"")
+
+
+def test_a_drainer_with_gzip_is_served(site, client, other):
+    start, commit = client.transaction(site.pd, b"z" * 5000)
+    asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1))
+    pull = other.channel.unary_stream(
+        "/binlog.Pump/PullBinlogs", pb.pump.PullBinlogReq.SerializeToString, pb.pump.PullBinlogResp.FromString
+    )
+    stream = pull(asked, timeout=60, compression=grpc.Compression.Gzip)
+    assert next(stream).entity.meta.startTs == start
+    stream.cancel()
+
+
+def test_what_a_drainer_with_gzip_gets_is_compressed(site, client):
+    _, commit = client.transaction(site.pd, b"z" * 5000)
+    asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1)).SerializeToString()
+    raw = RawClient(site.pumps[0].address)
+    path = (b":path", b"/binlog.Pump/PullBinlogs")
+    headers = (*CALL[:2], path, *CALL[3:], (b"grpc-encoding", b"gzip"), (b"grpc-accept-encoding", b"identity,gzip"))
+    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers(headers)))
+    raw.body(1, grpc_body(gzip.compress(asked), compressed=1))
+    end = time.monotonic() + 60
+    while (size := len(body := raw.answers[1].body if 1 in raw.answers else b"")) < 5 or (
+        size < 5 + int.from_bytes(body[1:5], "big")
+    ):
+        assert time.monotonic() < end and raw.read(5), raw.frames
+    message = body[5 : 5 + int.from_bytes(body[1:5], "big")]
+    raw.close()
+    assert (body[0], len(message) < 500) == (1, True)
+    assert pb.pump.PullBinlogResp.FromString(gzip.decompress(message)).entity.meta.commitTs == commit
+
+
+@pytest.mark.parametrize("first", ["write", "pull", "bounds"])
+def test_one_connection_may_mix_all_calls(site, client, first):
+    """Whatever a connection's first call makes of it, the others work on it, too."""
+    lo = site.pd.ts()
+    if first == "write":
+        client.write(b"")
+    elif first == "pull":
+        next(client.pull(0))
+    bounds = client.channel.unary_unary(
+        "/sluice.Window/Bounds",
+        pb.window.BoundsRequest.SerializeToString,
+        pb.window.BoundsResponse.FromString,
+    )
+    if first == "bounds":
+        bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo), timeout=60)
+    written = [client.transaction(site.pd, b"m" * 50_000) for _ in range(20)]
+    assert [one.commit_ts for one in client.pull_commits(lo, 20)] == [commit for _, commit in written]
+    stream = client.pull(lo)
+    assert next(stream).entity.payload
+    client.transaction(site.pd, b"while a pull is open")
+    stream.cancel()
+    asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=2000)
+    assert bounds(asked, timeout=60).transactions >= 20
+    asked.cluster_id = 7
+    assert _status(lambda: bounds(asked, timeout=60)) == (
+        "FAILED_PRECONDITION",
+        f"cluster ID are mismatch, 7 vs {CLUSTER}",
+    )
+    unknown = client.channel.unary_unary("/binlog.Pump/Nothing")
+    assert _status(lambda: unknown(b"", timeout=60))[0] == "UNIMPLEMENTED"
+
+
+def test_a_slow_reader_of_a_bridged_stream_is_waited_for(site, client):
+    lo = site.pd.ts()
+    client.write(b"")
+    written = [client.transaction(site.pd, b"s" * 200_000)[1] for _ in range(40)]
+    stream = client.pull(lo)
+    seen = []
+    for response in stream:
+        found = response.entity
+        if found.meta.startTs != found.meta.commitTs:
+            seen.append(found.meta.commitTs)
+            assert len(found.payload) > 200_000
+        if len(seen) in (1, 20):
+            time.sleep(0.5)
+        if len(seen) == 40:
+            break
+    stream.cancel()
+    assert seen == written
+
+
+def test_many_readers_at_once_each_see_everything(site, client):
+    lo = site.pd.ts()
+    readers = [Client(site.pumps[0].address) for _ in range(12)]
+    try:
+        with ThreadPoolExecutor(12) as pool:
+            pulls = [pool.submit(reader.pull_commits, lo, 100) for reader in readers]
+            written = [client.transaction(site.pd, b"x")[1] for _ in range(100)]
+            for pull in pulls:
+                assert [one.commit_ts for one in pull.result(60)] == written
+    finally:
+        for reader in readers:
+            reader.close()
+    until = time.monotonic() + 60
+    while "the reader" not in (text := site.pumps[0].text()) or text.count("pulls binlogs") > text.count("is gone"):
+        assert time.monotonic() < until, "a reader that went away still holds its stream"
+        time.sleep(0.1)

@@ -1,0 +1,92 @@
+"""`[security]`: the port speaks TLS to gRPC and HTTP alike, checks client certificates and their common names."""
+
+import ssl
+import time
+
+import grpc
+import httpx
+import pytest
+from cryptography import x509
+
+from pump_service.config import Security
+from pump_service.front import Front, server_context
+from pump_service.http import Http1, Response
+from pump_service.lane import LaneLimits
+from tests.pump_service.authority import Authority
+from tests.pump_service.pumpkit import binlog, request
+from tests.pump_service.rawhttp2 import RawClient
+from tests.pump_service.served_lane import ServedLane
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def served(authority, tmp_path):
+    cert, key = authority.issue("pump", "pump")
+    security = Security(str(authority.path), str(cert), str(key), ("TiDB",))
+
+    async def page(_request):
+        return Response(200, "text/plain", b"over TLS")
+
+    served = ServedLane(tmp_path / "data", LaneLimits())
+    front = Front("/nowhere", lambda: Http1(page), security)
+    front.use(served.context)
+    host, port = served.run(front.listen("127.0.0.1", 0, server_context(security)))
+    served.run(front.serve())
+    served.secure = f"{host}:{port}"
+    yield served
+    front.stop_accepting()
+    served.loop.call_soon_threadsafe(front.close_all)
+    served.close()
+
+
+def _client(authority, common_name):
+    cert, key = authority.issue(common_name, f"client-{common_name}")
+    credentials = grpc.ssl_channel_credentials(authority.path.read_bytes(), key.read_bytes(), cert.read_bytes())
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.load_cert_chain(cert, key)
+    return credentials, context
+
+
+def _write(served, credentials):
+    with grpc.secure_channel(served.secure, credentials) as channel:
+        ts = time.time_ns() // 1_000_000 << 18
+        return channel.unary_unary("/binlog.Pump/WriteBinlog")(request(binlog(2, ts, ts)), timeout=60)
+
+
+def test_grpc_and_http_work_over_tls_for_an_allowed_common_name(served, authority):
+    credentials, context = _client(authority, "TiDB")
+    assert _write(served, credentials) == b""
+    assert httpx.get(f"https://{served.secure}/status", verify=context).text == "over TLS"
+
+
+def test_another_common_name_is_refused(served, authority):
+    credentials, context = _client(authority, "somebody")
+    with pytest.raises(grpc.RpcError):
+        _write(served, credentials)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"https://{served.secure}/status", verify=context)
+
+
+def test_a_client_without_certificate_or_without_tls_is_refused(served, authority):
+    with pytest.raises(grpc.RpcError):
+        _write(served, grpc.ssl_channel_credentials(authority.path.read_bytes()))
+    plain = RawClient(served.secure)
+    plain.wait_closed()
+    plain.close()
+    assert served.client.closed is False
+
+
+def test_new_certificates_count_from_the_next_connection_on(served, authority):
+    _, context = _client(authority, "TiDB")
+    seen = []
+    for _ in range(2):
+        with httpx.Client(verify=context) as client, client.stream("GET", f"https://{served.secure}/") as answer:
+            stream = answer.extensions["network_stream"]
+            seen.append(x509.load_der_x509_certificate(stream.get_extra_info("ssl_object").getpeercert(True)))
+        time.sleep(0.02)
+        authority.issue("renewed", "pump")
+    assert [one.subject.rfc4514_string() for one in seen] == ["CN=pump", "CN=renewed"]

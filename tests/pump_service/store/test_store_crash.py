@@ -1,0 +1,127 @@
+"""kill -9 at every step of a write: nothing acknowledged is lost, nothing is read twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pump_service.store
+from pump_service.store import Store
+from tests.pump_service.storekit import (
+    BASE,
+    OPTIONS,
+    commit,
+    eventually,
+    paired,
+    prewrite,
+    pulled,
+    settle,
+    window,
+    write,
+)
+
+CHILD = Path(__file__).parents[1] / "crashing_store.py"
+STEP = 60_000 << 18
+
+KILLS = [
+    "writer.before_write=kill@7",
+    "vlog.torn=kill@7",
+    "vlog.write=kill@7",
+    "writer.after_write=kill@7",
+    "vlog.fsync=kill@7",
+    "writer.after_sync=kill@7",
+    "writer.after_ack=kill@7",
+    "rotate.before_footer=kill@2",
+    "rotate.after_footer=kill@2",
+    "rotate.after_create=kill@3",
+    "index.before_batch=kill@5",
+    "index.after_batch=kill@5",
+    "index.before_synced=kill@2",
+    "index.before_handled=kill@2",
+    "gc.after_mark=kill@1",
+    "gc.after_unlink=kill@2",
+    "gc.after_delete=kill@1",
+]
+
+
+class _Life:
+    """A run of the child that ends by SIGKILL: what was acknowledged, and what its reader was given."""
+
+    def __init__(self, data: Path, failpoint: str, after: int = 0) -> None:
+        child = subprocess.run(
+            [sys.executable, str(CHILD), str(data), str(after)],
+            env=os.environ | {"SLUICE_FAILPOINTS": failpoint, "PYTHONPATH": str(CHILD.parents[2])},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert child.returncode == -signal.SIGKILL, child.stderr
+        lines = child.stdout.splitlines()
+        self.acknowledged = {int(line) for line in lines if line.isdigit()}
+        self.read = [int(line[1:]) for line in lines if line.startswith("r")]
+        self.position = self.read[-1] if self.read else after
+
+
+def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
+    """Opens what is left, sends again what was not acknowledged, as TiDB does, and reads everything."""
+    store = Store.open(data, OPTIONS)
+    try:
+        assert store.wait_caught_up(60)
+        everything = []
+        for i in range(max(acknowledged, default=-1) + 10):
+            start = BASE + i * STEP
+            everything += [prewrite(start, b"v" * 150), commit(start, start + 1)]
+        write(store, *(r for r in everything if (r.start_ts - BASE) // STEP not in acknowledged))
+        top = everything[-1].commit_ts + 5
+        assert settle(store, top) == top
+        gc_ts = store.gc_ts
+        expected = paired(everything)
+        assert window(store, gc_ts) == [row for row in expected if row[0] > gc_ts]
+        # A reader that goes on from where it was gets the rest, and nothing again.
+        position = max(read[-1] if read else 0, gc_ts)
+        rest = [row[0] for row in pulled(store, expected[-1][0], position)]
+        seen = [ts for ts in read if ts <= position] + rest
+        assert seen == [row[0] for row in expected if row[0] in seen]
+        assert set(seen) >= {row[0] for row in expected if row[0] > gc_ts}
+        eventually(store.all_matched)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.split("=")[0])
+def test_nothing_acknowledged_is_lost_and_nothing_read_twice(kill: str, tmp_path: Path) -> None:
+    life = _Life(tmp_path / "data", kill)
+    assert life.acknowledged
+    _check(tmp_path / "data", life.acknowledged, life.read)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["index kept", "index lost"])
+@pytest.mark.parametrize("kill", ["index.before_batch", "index.after_batch", "index.before_handled"])
+def test_being_killed_again_while_recovering_changes_nothing(kill: str, lost: bool, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = _Life(data, "vlog.torn=kill@9")
+    if lost:
+        shutil.rmtree(data / "kv")
+    second = _Life(data, f"{kill}=kill@1", first.position)
+    third = _Life(data, f"{kill}=kill@2", second.position)
+    read = first.read + second.read + third.read
+    assert read == sorted(set(read))
+    _check(data, first.acknowledged | second.acknowledged | third.acknowledged, read)
+
+
+def test_every_failpoint_of_the_store_is_tried() -> None:
+    folder = Path(pump_service.store.__file__).parent
+    placed = {
+        name
+        for path in folder.glob("*.py")
+        for name in re.findall(r'failpoints\.(?:hit|due)\("([\w.]+)"\)', path.read_text())
+    }
+    assert placed == {kill.split("=")[0] for kill in KILLS}
