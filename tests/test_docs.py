@@ -82,3 +82,12 @@ def test_no_page_points_to_a_file_of_the_repository_that_is_no_page(site):
     for page in pages(site):
         links = re.findall(r'<a[^>]* href="([^"#]+)', page.read_text(encoding="utf-8"))
         assert not [link for link in links if not re.match(r"\w+:", link) and not (site / link).is_file()], page.name
+
+
+def test_every_file_of_ours_that_a_document_names_is_there():
+    rooms = "bench|cli|dags|docs|embedded|etl|pump_service|relay|tests|upstream"
+    named = re.compile(rf"`((?:{rooms})/[\w./-]+)`")
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    found = {(text.name, path) for text in texts for path in named.findall(text.read_text(encoding="utf-8"))}
+    assert len(found) > 10
+    assert not {(text, path) for text, path in found if not (ROOT / path).exists()}
