@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from embedded.recording import PREWRITE, Recording, RecordingError
+from embedded.recording import Recording, RecordingError
 from upstream import pb
+from upstream.binlog_kinds import PREWRITE
 from upstream.codec.errors import CodecError
 from upstream.meta import hash_prefix
 from upstream.old_collations import restored_columns, shown_by_row

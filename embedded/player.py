@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embedded.oracle import Oracle
-from embedded.recording import COMMIT, PREWRITE, Record, Recording, Transaction
+from embedded.recording import Record, Recording, Transaction
 from upstream import pb
+from upstream.binlog_kinds import COMMIT, PREWRITE
 from upstream.tso import compose, physical_ms
 
 if TYPE_CHECKING:

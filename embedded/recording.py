@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from upstream import pb
+from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 
-PREWRITE, COMMIT, ROLLBACK = 0, 1, 2
 _MAX_PAYLOAD = 1 << 30
 _AGAIN = "copy the recording again"
 

@@ -15,12 +15,12 @@ from pump_service.metrics import Metrics
 from pump_service.store import NoSpaceError, Record, Store
 from pump_service.store.binlog_head import fields, stored_head
 from upstream import pb
+from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 from upstream.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
 _UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
-_PREWRITE, _ROLLBACK = 0, 2
 _MAX_TS = 2**63 - 1
 _ODD_FROM = 64 << 10  # larger payloads aren't parsed or measured, which would copy them
 _SLOW_S = 1.0  # a slower call is logged
@@ -81,7 +81,7 @@ class Ingest:
             start = binlog.start_ts
             commit = binlog.commit_ts
             # An unknown tp is dropped by the parser, which would make a Prewrite of it: look at the bytes themselves.
-            if payload[:1] == b"\x08" and payload[1] == tp and 0 <= tp <= _ROLLBACK:
+            if payload[:1] == b"\x08" and payload[1] == tp and 0 <= tp <= ROLLBACK:
                 pass
             elif payload:
                 tp = _checked_type(payload, binlog)
@@ -89,7 +89,7 @@ class Ingest:
             odd = binlog.ByteSize() != len(payload) or binlog.ddl_schema_state < 0
             if odd and payload and stored_head(payload) != (tp, start, commit):
                 raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once"))
-        if tp == _PREWRITE and (start != commit or start == 0):
+        if tp == PREWRITE and (start != commit or start == 0):
             state = self._state()
             if state != "online":
                 raise Refused(f"no online: {state}")
@@ -98,7 +98,7 @@ class Ingest:
             return None
         if start < 0 or commit < 0:
             raise Refused(_not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})"))
-        if tp == 1 and commit <= start:
+        if tp == COMMIT and commit <= start:
             raise Refused(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
         limit = self._time_limit
         if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
@@ -187,8 +187,8 @@ def _walk(payload: bytes) -> tuple[int, int, int]:
         raise Refused(_not_a_binlog(payload, str(error))) from None
     if not seen:
         raise Refused(_not_a_binlog(payload, "it has neither type nor timestamps"))
-    tp = seen.get(1, _PREWRITE)
-    if not 0 <= tp <= _ROLLBACK:
+    tp = seen.get(1, PREWRITE)
+    if not 0 <= tp <= ROLLBACK:
         raise Refused(_not_a_binlog(payload, f"its type {tp} is not in use"))
     return tp, seen.get(2, 0), seen.get(3, 0)
 
@@ -197,13 +197,13 @@ def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:
     """The type of a binlog whose bytes aren't in the usual order."""
     if binlog.HasField("tp"):
         tp = int(binlog.tp)
-        if tp <= _ROLLBACK:
+        if tp <= ROLLBACK:
             return tp
         raise Refused(_not_a_binlog(payload, f"its type {tp} is not in use"))
     if binlog.HasField("start_ts") or binlog.HasField("commit_ts"):
         if payload[:1] == b"\x08":
             raise Refused(_not_a_binlog(payload, "its type is unknown"))
-        return _PREWRITE
+        return PREWRITE
     raise Refused(_not_a_binlog(payload, "it has neither type nor timestamps"))
 
 

@@ -26,7 +26,7 @@ ETL = {
     "formats": {"dialect"},
     "rules": {"formats", "steps"},
     "shapes": {"formats", "steps"},
-    "settings": {"formats", "rules"},
+    "settings": {"rules"},
     "downstream": {"dialect", "formats", "settings"},
     "spark": {"settings"},
     "explode": {"spark"},

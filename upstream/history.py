@@ -14,14 +14,11 @@ from upstream.ddl_job import Effect
 from upstream.job import HistoryError, Job
 from upstream.old_collations import binary_schema, binary_table
 from upstream.rename_statement import renames
-from upstream.schema import Schema, Table
+from upstream.schema import MAX_USER_TABLE_ID, Schema, Table
 
 SYSTEM_SCHEMAS = frozenset(
     {"mysql", "information_schema", "performance_schema", "metrics_schema", "inspection_schema", "sys"}
 )
-MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
-"""Table ids above belong to TiDB's internal DDL tables."""
-
 _MOVES_KEPT = 8
 
 

@@ -45,13 +45,8 @@ def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.Reco
     """
     import pyarrow
 
-    schema = pyarrow.schema(
-        [
-            pyarrow.field("commit_ts", pyarrow.int64(), nullable=False),
-            pyarrow.field("start_ts", pyarrow.int64(), nullable=False),
-            pyarrow.field("payload", pyarrow.large_binary(), nullable=False),
-        ]
-    )
+    from upstream.window_schema import WINDOW_SCHEMA
+
     commits: list[int] = []
     starts: list[int] = []
     payloads: list[bytes] = []
@@ -66,7 +61,7 @@ def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.Reco
                 size += len(payloads[-1])
             over = entity.commit_ts >= hi
             if commits and (over or size >= _BATCH_BYTES or len(commits) >= _BATCH_ROWS):
-                yield pyarrow.record_batch([commits, starts, payloads], schema=schema)
+                yield pyarrow.record_batch([commits, starts, payloads], schema=WINDOW_SCHEMA)
                 commits, starts, payloads, size = [], [], [], 0
             if over:
                 break

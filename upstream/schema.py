@@ -20,6 +20,8 @@ FLAG_UNSIGNED = 32
 
 TP_TIMESTAMP, TP_YEAR, TP_VECTOR, TP_GEOMETRY = 7, 13, 0xE1, 0xFF
 WHOLE_COLUMN = -1
+MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
+"""Tables with greater ids are TiDB's own (its DDL queue); their changes are nobody's data."""
 
 _KIND = {
     1: "int",

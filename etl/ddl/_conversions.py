@@ -8,7 +8,6 @@ from those that the downstream holds.
 from __future__ import annotations
 
 import datetime
-import zoneinfo
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,11 @@ import pyarrow as pa
 
 from etl.ddl._generate import column_type
 from etl.formats.ddl_columns import ColumnChange, changed_columns
-from etl.formats.time_zone import find_zone
 from upstream import tso
 from upstream.codec.float import format_float
 from upstream.conversion import ConversionError, Session, convert
 from upstream.schema import Column
+from upstream.time_zone import find_zone
 
 _CHAR, _SHORT_TEXT = 0xFE, (15, 0xFD)
 _UTC = {"", "UTC", "ETC/UTC", "+00:00"}
@@ -113,7 +112,7 @@ def _zone(name: str) -> datetime.tzinfo | None:
         return datetime.UTC
     try:
         return find_zone(name)
-    except (ValueError, zoneinfo.ZoneInfoNotFoundError):
+    except ValueError:
         return None
 
 

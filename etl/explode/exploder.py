@@ -23,18 +23,7 @@ import pyarrow as pa
 
 from etl.explode._wire_scan import RUN, Bytes, Fields, Ints, WireError, scan
 from relay import PART_SCHEMA
-
-MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
-"""Tables with greater ids are TiDB's own (its DDL queue); their changes are nobody's data."""
-
-WINDOW_SCHEMA = pa.schema(
-    [
-        pa.field("commit_ts", pa.int64(), nullable=False),
-        pa.field("start_ts", pa.int64(), nullable=False),
-        pa.field("payload", pa.large_binary(), nullable=False),
-    ]
-)
-"""What pumps hand out: one row a committed transaction."""
+from upstream.schema import MAX_USER_TABLE_ID
 
 # Fields of the messages in upstream/proto/binlog.proto, as number << 3 | wire type.
 _TP, _START_TS, _PREWRITE_VALUE, _DDL_QUERY, _DDL_JOB_ID, _DDL_STATE = 0x08, 0x10, 0x2A, 0x32, 0x38, 0x40

@@ -11,5 +11,4 @@ __all__ = [
     "load_data",
     "operator_sql",
     "sql_text",
-    "time_zone",
 ]

@@ -24,8 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.prepare._partitions import PartitionError, partition_ids, partition_of
-from etl.shapes.net_effect import DELETE, INSERT, UPDATE
-from relay import PART_SCHEMA
+from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from upstream.ddl_actions import MOVES_ROWS, Action
 from upstream.job_versions import LONGEST_STATEMENT
 from upstream.rows import decode_deletes, decode_inserts, decode_updates, encode_delete, encode_insert

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from etl.formats.ddl_text import tokens
 from etl.rules.name_pattern import matches
-from upstream.history import MAX_USER_TABLE_ID, SYSTEM_SCHEMAS
+from upstream.history import SYSTEM_SCHEMAS
+from upstream.schema import MAX_USER_TABLE_ID
 
 OWN_SCHEMAS = frozenset({"tidb_binlog", "sluice_recycle"})
 

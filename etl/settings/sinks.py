@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etl.formats.time_zone import find_zone
+from upstream.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
 _OURS = {

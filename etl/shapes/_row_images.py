@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import re
-import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.raw_changes import Images
 from etl.shapes.segment import Segment
+from relay import DELETE, INSERT, UPDATE
 from upstream.codec.column_value import missing_value
 from upstream.codec.errors import CodecError
 from upstream.codec.row import read_pairs
@@ -28,7 +26,6 @@ from upstream.schema import FLAG_UNSIGNED, Column, Table
 
 _BIGINT = 8
 _UTC = datetime.UTC
-_OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +60,6 @@ def changes_of(segment: Segment, zone: datetime.tzinfo) -> Iterator[Changes]:
             else:
                 old, new = decode_updates(raw, rows)
             yield Changes(table, kind, chosen, _images(table, old, zone), _images(table, new, zone))
-
-
-def find_zone(name: str) -> datetime.tzinfo:
-    """A time zone by its IANA name or its offset as in `+08:00`. Raises ValueError."""
-    match = _OFFSET.fullmatch(name)
-    if match:
-        offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3]))
-        if offset <= datetime.timedelta(hours=14) and int(match[3]) < 60:
-            return datetime.timezone(-offset if match[1] == "-" else offset)
-    else:
-        try:
-            return zoneinfo.ZoneInfo(name)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            pass
-    raise ValueError(f"{name!r} is no time zone; give a name as in Asia/Shanghai or an offset as in +08:00")
 
 
 def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:

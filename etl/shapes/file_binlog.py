@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from etl.formats.sql_text import join, quote_name
 from etl.shapes._byte_columns import constant_field, datums, field
-from etl.shapes._row_images import Changes, changes_of, find_zone
+from etl.shapes._row_images import Changes, changes_of
 from etl.shapes._transactions import in_order, transaction_steps
-from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.segment import Segment, Timings
 from etl.steps import Step
+from relay import DELETE, INSERT, UPDATE
 from upstream import pb
 from upstream.ddl_actions import Action
 from upstream.schema import Column
+from upstream.time_zone import find_zone
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _TYPE_NAMES = {

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from etl.shapes.conflicts import Dispatch, dispatch
 from etl.shapes.identity import conflict_keys
-from etl.shapes.net_effect import DELETE, INSERT, key_codes
+from etl.shapes.net_effect import key_codes
 from etl.shapes.segment import Segment, Timings
 from etl.shapes.table_changes import TableChanges, changes_of, check_merged, comparable
 from etl.steps import Step
+from relay import DELETE, INSERT
 from upstream.schema import Column
 
 CHECKPOINT_SESSION = -1

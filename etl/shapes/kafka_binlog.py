@@ -25,16 +25,17 @@ import pyarrow.compute as pc
 
 from etl.formats.sql_text import join, year_text
 from etl.shapes._byte_columns import BINARY, binary_column, constant_field, field, numbers_of, varints
-from etl.shapes._row_images import Changes, changes_of, find_zone
+from etl.shapes._row_images import Changes, changes_of
 from etl.shapes._transactions import in_order, transaction_steps
 from etl.shapes.file_binlog import type_name
-from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.raw_changes import Images
 from etl.shapes.segment import Segment, Timings
 from etl.steps import Step
+from relay import DELETE, INSERT, UPDATE
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 from upstream.schema import FLAG_PRIMARY_KEY, STATE_PUBLIC, Column, Table
+from upstream.time_zone import find_zone
 
 _MUTATION_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _NULL = b"\x08\x01"  # is_null = true

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-INSERT, UPDATE, DELETE = 0, 1, 2
+from relay import DELETE, INSERT
 
 
 class BrokenHistoryError(ValueError):

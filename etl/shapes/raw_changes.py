@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from etl.shapes.net_effect import DELETE, INSERT, UPDATE
+from relay import DELETE, INSERT, UPDATE
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 

@@ -17,20 +17,11 @@ from etl.formats.deletes import deletes_by_key, head
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
 from etl.shapes.identity import identity, locating_columns
-from etl.shapes.net_effect import (
-    DELETE,
-    INSERT,
-    UPDATE,
-    BrokenHistoryError,
-    NetEffect,
-    key_codes,
-    multiset_effect,
-    net_effect,
-    unchanged,
-)
+from etl.shapes.net_effect import BrokenHistoryError, NetEffect, key_codes, multiset_effect, net_effect, unchanged
 from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode
 from etl.shapes.segment import Segment, Timings
 from etl.steps import ChangeError, Step
+from relay import DELETE, INSERT, UPDATE
 from upstream.codec.row import column_ids
 from upstream.schema import STATE_PUBLIC, Column, Table
 

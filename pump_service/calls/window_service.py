@@ -13,8 +13,8 @@ import pyarrow as pa
 from pump_service.cluster import TimeLimit
 from pump_service.store import Store
 from pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
-from pump_service.store.records import WINDOW_SCHEMA
 from upstream import pb
+from upstream.window_schema import WINDOW_SCHEMA
 
 _log = logging.getLogger(__name__)
 

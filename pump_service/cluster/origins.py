@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from pump_service.store import PREWRITE, Record
+from pump_service.store import Record
+from upstream.binlog_kinds import PREWRITE
 from upstream.topology import TiDBServer
 
 _log = logging.getLogger(__name__)

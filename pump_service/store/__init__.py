@@ -12,10 +12,6 @@ from pump_service.store.errors import (
 )
 from pump_service.store.options import IndexOptions, StoreOptions
 from pump_service.store.records import (
-    COMMIT,
-    PREWRITE,
-    ROLLBACK,
-    WINDOW_SCHEMA,
     Bounds,
     Entity,
     Record,
@@ -27,10 +23,6 @@ from pump_service.store.records import (
 from pump_service.store.store import Store
 
 __all__ = [
-    "COMMIT",
-    "PREWRITE",
-    "ROLLBACK",
-    "WINDOW_SCHEMA",
     "Bounds",
     "CorruptRecordError",
     "Entity",

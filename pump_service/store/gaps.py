@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pump_service.store.records import COMMIT, MAX_TS, PREWRITE
+from pump_service.store.records import MAX_TS
 from pump_service.store.scan import ScanBatch
 from pump_service.store.segment import Pointer
+from upstream.binlog_kinds import COMMIT, PREWRITE
 
 _GAP = struct.Struct("<IqqQQ")
 

@@ -6,18 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
-import pyarrow as pa
-
-PREWRITE, COMMIT, ROLLBACK = 0, 1, 2
 MAX_TS = (1 << 63) - 1
-
-WINDOW_SCHEMA = pa.schema(
-    [
-        pa.field("commit_ts", pa.int64(), nullable=False),
-        pa.field("start_ts", pa.int64(), nullable=False),
-        pa.field("payload", pa.large_binary(), nullable=False),
-    ]
-)
 
 
 class Record(NamedTuple):

@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pump_service.store.binlog_head import encode_verdict, prewrite_key
 from pump_service.store.errors import CorruptRecordError
-from pump_service.store.records import COMMIT, ROLLBACK, Record, Resolver, VerdictKind
+from pump_service.store.records import Record, Resolver, VerdictKind
 from pump_service.store.sorter import OpenPrewrite, Sorter
+from upstream.binlog_kinds import COMMIT, ROLLBACK
 
 log = logging.getLogger(__name__)
 

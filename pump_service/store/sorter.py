@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from pump_service.store.segment import Pointer
 from upstream import tso
+from upstream.binlog_kinds import PREWRITE
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Sorter:
             before = (root[_COMMIT], root[_MARK])
             late = []
             for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
-                if tp == 0:
+                if tp == PREWRITE:
                     if start not in waiting:  # a Prewrite that came twice waits at its first place
                         last = root[_PREV]
                         node = [last, root, start, 0, 0, 0, 0, now, 0.0]

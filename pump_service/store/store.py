@@ -24,7 +24,7 @@ from pump_service.store.errors import (
 from pump_service.store.index import Index, Standing
 from pump_service.store.indexer import Indexer
 from pump_service.store.options import MAX_QUEUED, StoreOptions
-from pump_service.store.records import COMMIT, MAX_TS, PREWRITE, ROLLBACK, Bounds, Entity, Record, Resolver, StoreStats
+from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver, StoreStats
 from pump_service.store.resolving import Resolving
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import LONG_TRANSACTION, Sorter
@@ -32,6 +32,7 @@ from pump_service.store.space import SpaceWatch
 from pump_service.store.value_log import ValueLog
 from pump_service.store.window_reader import WindowReader
 from pump_service.store.writer import Done, Writer
+from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 
 log = logging.getLogger(__name__)
 

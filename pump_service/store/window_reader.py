@@ -23,10 +23,12 @@ from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, 
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.gaps import Gap
 from pump_service.store.index import Index
-from pump_service.store.records import COMMIT, WINDOW_SCHEMA, Bounds
+from pump_service.store.records import Bounds
 from pump_service.store.scan import scan_segment
 from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
 from pump_service.store.value_log import ValueLog
+from upstream.binlog_kinds import COMMIT
+from upstream.window_schema import WINDOW_SCHEMA
 
 log = logging.getLogger(__name__)
 

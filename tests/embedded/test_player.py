@@ -4,8 +4,9 @@ from collections import Counter
 import pytest
 from cluster_harness import RECORDINGS, Journal, PumpServer, cluster, etcd, pumps, wait_for
 
-from embedded.recording import COMMIT, PREWRITE, ROLLBACK, Recording
+from embedded.recording import Recording
 from upstream import EtcdClient, PDClient, Registry, TiKVClient, pb
+from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 from upstream.tikv import TxnKind
 
 

@@ -7,8 +7,9 @@ from cluster_harness import RECORDINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedded.recording import COMMIT, PREWRITE, ROLLBACK, Recording, RecordingError
+from embedded.recording import Recording, RecordingError
 from upstream import pb
+from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 from upstream.codec.varint import encode_uvarint
 
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from cluster_harness import Journal, cluster, etcd, pumps, wait_for
 
-from embedded.recording import COMMIT, PREWRITE
 from embedded.workload import WorkloadError, WorkloadOptions
 from upstream import PDClient, TiKVClient, pb, read_ddl_jobs, read_schema_version
+from upstream.binlog_kinds import COMMIT, PREWRITE
 from upstream.rows import decode_inserts, decode_updates
 from upstream.schema import Table
 

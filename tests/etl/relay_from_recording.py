@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from embedded.collations import shown_new_collations
 from etl.explode import Exploder
-from etl.explode.exploder import WINDOW_SCHEMA
 from etl.landing._job import TableSpan
 from etl.landing.schema import LandingSchema
 from relay import RelayLog, Window
 from upstream import pb
 from upstream.history import SchemaHistory
+from upstream.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"

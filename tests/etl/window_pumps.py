@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pyarrow as pa
 
-from etl.explode.exploder import WINDOW_SCHEMA
 from upstream import NodeStatus, pb, pb_grpc
+from upstream.window_schema import WINDOW_SCHEMA
 
 CLUSTER_ID = 7
 

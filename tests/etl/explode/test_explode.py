@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.explode import BinlogDecodeError, Exploder
-from etl.explode.exploder import MAX_USER_TABLE_ID, WINDOW_SCHEMA
 from relay import PART_SCHEMA
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from upstream import pb
+from upstream.schema import MAX_USER_TABLE_ID
+from upstream.window_schema import WINDOW_SCHEMA
 
 INSERT, UPDATE, DELETE = 0, 1, 4
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from etl.explode import BinlogDecodeError, _wire_scan
 from etl.explode._wire_scan import FIXED32, FIXED64, LENGTH, RUN, VARINT, WireError, scan
-from etl.explode.exploder import MAX_USER_TABLE_ID
 from tests.etl.explode.test_explode import DELETE, INSERT, UPDATE, explode
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
+from upstream.schema import MAX_USER_TABLE_ID
 
 
 @pytest.fixture(params=[1, 3, 10**9], ids=["in steps", "steps, then one by one", "one by one"])

@@ -14,7 +14,6 @@ from embedded.control import ClusterControl
 from embedded.launch.pump import PLAIN_VARIABLE
 from embedded.stack import Stack
 from etl.explode import read_range
-from etl.explode.exploder import MAX_USER_TABLE_ID
 from etl.landing import run_land
 from etl.landing.planner import Planner, PumpUnavailableError
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
@@ -23,6 +22,7 @@ from relay import RelayLog
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from upstream import EtcdClient, PDClient, PumpClient, PumpReadError, Registry, pb
+from upstream.schema import MAX_USER_TABLE_ID
 
 RECORDING = RECORDINGS / "ddl"
 LIMIT = 60

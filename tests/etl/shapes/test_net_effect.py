@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.shapes.net_effect import (
-    DELETE,
-    INSERT,
-    UPDATE,
-    BrokenHistoryError,
-    key_codes,
-    multiset_effect,
-    net_effect,
-    unchanged,
-)
+from etl.shapes.net_effect import BrokenHistoryError, key_codes, multiset_effect, net_effect, unchanged
+from relay import DELETE, INSERT, UPDATE
 
 
 @st.composite

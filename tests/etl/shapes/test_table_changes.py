@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from etl.shapes import Timings
-from etl.shapes.net_effect import DELETE, INSERT, UPDATE
 from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import TableChanges
+from relay import DELETE, INSERT, UPDATE
 from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Table
 

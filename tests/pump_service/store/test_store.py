@@ -17,7 +17,6 @@ import plyvel
 import pytest
 
 from pump_service.store import (
-    WINDOW_SCHEMA,
     Bounds,
     InvalidRecordError,
     NoSpaceError,
@@ -52,6 +51,7 @@ from tests.pump_service.storekit import (
     write,
 )
 from upstream import pb
+from upstream.window_schema import WINDOW_SCHEMA
 
 
 @pytest.fixture
