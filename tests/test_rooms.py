@@ -28,7 +28,7 @@ ETL = {
     "shapes": {"formats", "steps"},
     "settings": {"rules"},
     "downstream": {"dialect", "formats", "settings"},
-    "spark": {"settings"},
+    "spark": set(),
     "explode": {"spark"},
     "prepare": {"downstream", "rules", "shapes", "steps"},
     "ddl": {"dialect", "downstream", "formats"},

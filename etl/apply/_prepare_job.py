@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from etl.prepare import STEP_SCHEMA, PrepareOptions, prepare
-from etl.settings import Settings
 from etl.spark import session as spark_session
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
@@ -36,10 +35,13 @@ class PrepareWindows:
 
 
 class SparkPreparer:
-    """Prepares windows on the settings' Spark Connect server. Connects at the first use; one job at a time."""
+    """Prepares windows of a relay log on the Spark Connect server at `remote`. Connects at the first use; one job at a
+    time.
+    """
 
-    def __init__(self, settings: Settings, options: PrepareOptions, timeout_s: float = _TIMEOUT_S) -> None:
-        self._settings = settings
+    def __init__(self, remote: str, relay_url: str, options: PrepareOptions, timeout_s: float = _TIMEOUT_S) -> None:
+        self._remote = remote
+        self._relay_url = relay_url
         self._options = options
         self._timeout_s = timeout_s
         self._spark: Any = None
@@ -58,10 +60,8 @@ class SparkPreparer:
         and Spark's errors.
         """
         if self._frame is None:
-            self._spark = spark_session.connect(self._settings, "apply")
-            self._frame = TaskFrame(
-                self._spark, PrepareWindows(self._settings.relay.url, self._options), _TASKS, STEP_SCHEMA
-            )
+            self._spark = spark_session.connect(self._remote, "apply", self._relay_url)
+            self._frame = TaskFrame(self._spark, PrepareWindows(self._relay_url, self._options), _TASKS, STEP_SCHEMA)
         frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
         for batch in stream(self._spark, frame, self._timeout_s):
             yield batch.cast(STEP_SCHEMA)

@@ -119,7 +119,7 @@ def run_apply(
         return stop.is_set() or reached or (end is not None and time.monotonic() >= end)
 
     if prepare is None:
-        prepare = SparkPreparer(settings, prepare_options(settings))
+        prepare = SparkPreparer(settings.spark.remote, settings.relay.url, prepare_options(settings))
         prepare.warm_up()
     first = _wait_for_first(relay, over)
     if first is None:

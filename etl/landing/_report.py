@@ -63,6 +63,9 @@ class Progress:
     """A line every few seconds: what was landed since the last one."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._since = time.monotonic()
         self._windows = self._transactions = self._changes = 0
         self._lag_ms = 0.0
@@ -90,4 +93,9 @@ class Progress:
             summary.transactions,
             held,
         )
-        self.__init__()  # type: ignore[misc]
+        self._begin()
+
+
+def ms_since(began: float) -> float:
+    """Since a time on the clock of time.perf_counter."""
+    return (time.perf_counter() - began) * 1000

@@ -7,41 +7,33 @@ left behind, can at most leave parts that no record names.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any
 
-from etl.downstream import Checkpoint, DownstreamError
+from etl.downstream import DownstreamError
 from etl.downstream import is_transient as is_downstream_transient
 from etl.explode import BinlogDecodeError
-from etl.landing._job import JobResult, LandingJob
-from etl.landing._report import LandedWindow, LandSummary, Progress
-from etl.landing.planner import CommitsPurgedError, Plan, Planner, PumpUnavailableError, UpstreamBehindError
+from etl.landing._ahead import JobsAhead, LandedPlan
+from etl.landing._cluster import Cluster
+from etl.landing._orders import LOOK_EVERY_S, Orders
+from etl.landing._record import record_of, report_of
+from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
+from etl.landing._run_limits import RunLimits, Stop
+from etl.landing.planner import CommitsPurgedError, PumpUnavailableError, UpstreamBehindError
 from etl.landing.schema import LandingSchema, Stopped, UnknownTableError, version_at
-from etl.landing.start import NoCheckpointError, without_checkpoint
+from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
 from etl.ownership import DrainerEntry
 from etl.settings import Settings
-from etl.sinks import read_checkpoint
 from etl.spark import session as spark_session
 from etl.spark.job import WorkerError
-from relay import SKIP, Claim, RelayLog, Window, WindowConflictError
+from relay import Claim, RelayLog, WindowConflictError
 from upstream import (
-    EtcdClient,
     EtcdError,
-    PDClient,
     PDError,
     PumpReadError,
-    Registry,
     RegistryError,
-    TiKVClient,
     TiKVError,
-    tso,
 )
 
 __all__ = [
@@ -57,14 +49,8 @@ __all__ = [
 
 log = logging.getLogger("sluice.land")
 
-_JOB_TIMEOUT_S = 300.0
-_WARM_UP_S = 60.0
-_CONTROL_INTERVAL_S = 0.5
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNKNOWN_RETRIES = 3
-_JOBS_AT_ONCE = 2
-_ABANDON_S = 20.0
-_CLEAN_BACK = tso.span(600_000)
 _TRANSIENT = (
     PumpUnavailableError,
     UpstreamBehindError,
@@ -87,8 +73,6 @@ _TRANSIENT_IN_WORKER = {
     "FileNotFoundError",
 }
 
-Stop = threading.Event | Callable[[], bool]
-
 
 def run_land(
     settings: Settings,
@@ -109,68 +93,40 @@ def run_land(
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, CommitsPurgedError,
     WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
     """
-    loop = _Loop(settings, run_seconds, stop, until_ts, start_ts, on_window)
+    loop = _Loop(settings, RunLimits(run_seconds, stop, until_ts), start_ts, on_window)
     try:
         return loop.run()
     finally:
         loop.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A landing job under way; `began` on the clock of time.perf_counter."""
-
-    plan: Plan
-    stages: dict[str, float]
-    began: float
-    result: Future[JobResult]
-
-
 class _Loop:
     def __init__(
         self,
         settings: Settings,
-        run_seconds: float | None,
-        stop: Stop | None,
-        until_ts: int | None,
+        limits: RunLimits,
         start_ts: int | None,
         on_window: Callable[[LandedWindow], None] | None,
     ) -> None:
         self._settings = settings
-        self._end = None if run_seconds is None else time.monotonic() + run_seconds
-        self._stop = stop.is_set if isinstance(stop, threading.Event) else stop or (lambda: False)
-        self._until_ts = until_ts
+        self._limits = limits
         self._start_ts = start_ts
         self._on_window = on_window
         self._relay = RelayLog.open(settings.relay.url)
-        self._tls = settings.upstream.tls()
-        self._pd = PDClient(settings.upstream.pd_urls, tls=self._tls)
-        self._tikv = TiKVClient(self._pd, tls=self._tls)
-        self._etcd = EtcdClient(settings.upstream.pd_urls, tls=self._tls)
-        self._threads = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="landing-job")
-        self._running: deque[_Running] = deque()
-        self._planner: Planner | None = None
+        self._cluster = Cluster(settings.upstream)
+        self._orders = Orders(self._relay, settings.ignored_ts)
+        self._jobs = JobsAhead(settings.spark.remote, settings.relay.url, self._cluster, settings.window, limits)
         self._claim: Claim | None = None
-        self._spark: Any = None
-        self._job: LandingJob | None = None
+        self._start: Start | None = None
         self._schema: LandingSchema | None = None
         self._entry: DrainerEntry | None = None
-        self._lo: int | None = None
-        self._start_version: int | None = None
-        self._anchored = False
-        self._jobs_run = 0
-        self._paused = False
-        self._control_read = 0.0
-        self._decisions_due = 0.0
-        self._skipped: frozenset[int] = frozenset()
-        self.summary = LandSummary()
         self._progress = Progress()
+        self.summary = LandSummary()
 
     def run(self) -> LandSummary:
         failures = 0
         unknown = 0
-        self._claim = None
-        while not self._over():
+        while not self._limits.is_over(self._landed_ts):
             try:
                 self._step()
                 failures = unknown = 0
@@ -185,280 +141,125 @@ class _Loop:
                 failures += 1
                 self.summary.retries += 1
                 log.warning(
-                    "landing waits %.1f s at hi=%s: %s: %s", delay, self._lo, type(error).__name__, _short(error)
+                    "landing waits %.1f s at hi=%s: %s: %s", delay, self._landed_ts, type(error).__name__, _short(error)
                 )
                 self._forget(error)
                 self._wait(delay)
-        self._progress.say(self.summary, self._holding(), last=True)
+        self._progress.say(self.summary, self._jobs.holding, last=True)
         return self.summary
 
     def close(self) -> None:
-        self._abandon()
+        self._jobs.abandon()
         if self._entry is not None:
             self._entry.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._planner is not None:
-            self._planner.close()
-        if self._spark is not None:
-            spark_session.close(self._spark)
-        self._etcd.close()
-        self._tikv.close()
-        self._pd.close()
+        self._jobs.close()
+        self._cluster.close()
 
-    # One step: at most one window
+    @property
+    def _landed_ts(self) -> int | None:
+        """Through where everything is landed; None while that isn't looked up."""
+        return self._start.ts if self._start is not None else None
+
+    def _wait(self, seconds: float) -> bool:
+        return self._limits.wait(seconds, self._landed_ts)
 
     def _step(self) -> None:
+        """At most one window."""
         if self._claim is None:
             self._claim = self._relay.claim("land")
             log.info("landing into %s as %s", self._relay.url, self._claim.token)
         if self._is_paused():
-            self._wait(_CONTROL_INTERVAL_S)
+            self._wait(LOOK_EVERY_S)
             return
-        if self._lo is None:
+        if self._start is None:
             self._find_start()
             return
         if self._schema is None:
-            self._load_schema()
-        if self._job is None:
-            self._connect()
-        self._fill(self._lo)
-        if not self._running:
-            self._progress.say(self.summary, self._holding())
+            self._schema = self._load_schema(self._start)
+        self._jobs.connect(self._start.ts)
+        self._jobs.fill(self._start.ts, self._claim.token, self._skips, empty_now=not self._start.has_windows)
+        landed = self._jobs.take()
+        if landed is None:
+            self._progress.say(self.summary, self._jobs.holding)
             self._wait(self._settings.window.poll_interval_ms / 1000)
             return
-        running = self._running[0]
-        result = running.result.result()
-        self._running.popleft()
-        running.stages["job"] = _ms_since(running.began)
-        self._commit(running.plan, result, running.stages)
+        self._commit(landed, self._schema, self._claim)
 
-    def _fill(self, lo: int) -> None:
-        """Have a job under way; while a backlog is worked off, the one after it too, so that none waits for Spark to
-        get going. They are committed in order."""
-        planner = self._need_planner()
-        while len(self._running) < _JOBS_AT_ONCE:
-            if self._running:
-                before = self._running[-1].plan
-                if not before.limited or (self._until_ts is not None and before.hi >= self._until_ts):
-                    return
-                lo = before.hi
-            began = time.perf_counter()
-            try:
-                plan = planner.plan(lo, empty_now=not self._anchored and not self._running)
-            except Exception:
-                if self._running:  # first commit what is under way; if it is still wrong then, it will come up again
-                    return
-                raise
-            if plan is None:
-                return
-            stages = {"plan": _ms_since(began)}
-            assert self._job is not None and self._claim is not None
-            self._jobs_run += 1
-            token = f"{self._claim.token}.{self._jobs_run}"
-            began = time.perf_counter()
-            result = self._threads.submit(self._job.run, plan, token, _JOB_TIMEOUT_S, self._skips())
-            self._running.append(_Running(plan, stages, began, result))
+    def _is_paused(self) -> bool:
+        paused = self._orders.is_paused()
+        if self._entry is not None:
+            self._entry.set_working(working=not paused)
+        return paused
 
     def _skips(self) -> frozenset[int]:
-        """Transactions that don't go downstream anyway; read now and then."""
-        now = time.monotonic()
-        if now >= self._decisions_due:
-            self._decisions_due = now + _CONTROL_INTERVAL_S
-            decided = self._relay.decisions.list(self._lo or 0)
-            self._skipped = self._settings.ignored_ts | {
-                decision.commit_ts for decision in decided if decision.action == SKIP
-            }
-        return self._skipped
+        return self._orders.skips(self._landed_ts or 0)
 
-    def _abandon(self) -> None:
-        """Stop the jobs that are under way. What they have written no record will name."""
-        if self._running and self._spark is not None:
-            with contextlib.suppress(Exception):
-                self._spark.interruptAll()
-            wait([running.result for running in self._running], timeout=_ABANDON_S)
-        self._running.clear()
-
-    def _commit(self, plan: Plan, result: JobResult, stages: dict[str, float]) -> None:
-        assert self._schema is not None and self._claim is not None
+    def _commit(self, landed: LandedPlan, schema: LandingSchema, claim: Claim) -> None:
+        result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
-        schema = self._schema.resolve(result.ddls, result.tables, self._wait_or_stop, self._skips())
-        stages["resolve"] = _ms_since(began)
+        described = schema.resolve(result.ddls, result.tables, self._wait, self._skips())
+        stages["resolve"] = ms_since(began)
         stages |= result.worker_ms
         stages["spark"] = stages["job"] - sum(result.worker_ms.values())
-        changes = sum(part.rows for part in result.parts)
-        window = Window(
-            lo=plan.lo,
-            hi=plan.hi,
-            cluster_id=self._pd.cluster_id,
-            token=self._claim.token,
-            landed_ms=time.time_ns() // 1_000_000,
-            transactions=result.transactions,
-            changes=changes,
-            schema_version=schema.schema_version,
-            parts=result.parts,
-            tables=schema.tables,
-            ddls=schema.ddls,
-            truncated_tables=schema.truncated_tables,
-            timings_ms={name: round(ms, 2) for name, ms in stages.items()},
-            skipped=result.left_out,
-            moved=schema.moved,
-            relaxed=schema.relaxed,
-        )
+        record = record_of(landed, described, self._cluster.id, claim.token)
         began = time.perf_counter()
-        self._claim.check()
-        self._relay.commit(window)
-        stages["commit"] = _ms_since(began)
+        claim.check()
+        self._relay.commit(record)
+        stages["commit"] = ms_since(began)
         for entry in result.left_out:
             log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
-        self._lo = plan.hi
-        self._register(plan.hi)
-        self._anchored = True
-        lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(stages[name] for name in ("job", "resolve", "commit"))
-        landed = LandedWindow(
-            plan.lo, plan.hi, result.transactions, changes, len(schema.ddls), sum(part.bytes for part in result.parts),
-            stages, lag_ms,
-        )  # fmt: skip
-        self.summary.add(landed)
+        self._start = Start(record.hi, has_windows=True)
+        self._register(record.hi)
+        self._say(report_of(landed, record))
+
+    def _say(self, window: LandedWindow) -> None:
+        self.summary.add(window)
         if self._on_window is not None:
-            self._on_window(landed)
-        self._progress.add(landed)
-        self._progress.say(self.summary, self._holding())
+            self._on_window(window)
+        self._progress.add(window)
+        self._progress.say(self.summary, self._jobs.holding)
 
     # Beginning, and beginning again
 
     def _find_start(self) -> None:
-        last = self._relay.last()
-        if last is not None:
-            if last.cluster_id != self._pd.cluster_id:
-                raise WrongClusterError(
-                    f"the relay log {self._relay.url} is of cluster {last.cluster_id}, PD at"
-                    f" {self._settings.upstream.pd_urls} is of cluster {self._pd.cluster_id}; give each cluster a relay"
-                    " log of its own"
-                )
-            self._lo, self._anchored = last.hi, True
-            removed = self._relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_BACK))
-            if removed:
-                log.info("removed %d parts that belong to no window", removed)
-        else:
-            self._lo = self._first_ts()
-        self.summary.hi = self._lo
-        if self._anchored:  # else once something is landed: a position in the registry says that something was
-            self._register(self._lo)
-        log.info("landing from commit_ts %d on", self._lo)
+        start = continued(self._relay, self._cluster)
+        if start is None and self._start_ts is not None:
+            start = Start(self._start_ts, has_windows=False)
+        self._start = start = start or first(self._settings, self._cluster)
+        self.summary.hi = start.ts
+        if start.has_windows:  # else once something is landed: a position in the registry says that something was
+            self._register(start.ts)
+        log.info("landing from commit_ts %d on", start.ts)
 
     def _register(self, landed_ts: int) -> None:
         if self._entry is not None:
             self._entry.landed(landed_ts)
             return
-        self._entry = DrainerEntry(self._settings, Registry(self._etcd), self._pd.tso, landed_ts)
+        self._entry = DrainerEntry(self._settings, self._cluster.registry, self._cluster.pd.tso, landed_ts)
 
-    def _first_ts(self) -> int:
-        if self._start_ts is not None:
-            return self._start_ts
-        checkpoint = self._downstream_checkpoint()
-        if checkpoint is not None:
-            self._start_version = self._version_of(checkpoint)
-            return checkpoint.commit_ts
-        return without_checkpoint(self._settings, self._pd.cluster_id, Registry(self._etcd).drainers, self._pd.tso)
-
-    def _version_of(self, checkpoint: Checkpoint) -> int:
-        """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of
-        then.
-        """
-        try:
-            return version_at(self._tikv, checkpoint.commit_ts)
-        except TiKVError as error:
-            if not checkpoint.schema_version:
-                raise
-            log.warning(
-                "TiKV doesn't tell the schema version at commit_ts %d, taking the checkpoint's, %d: %s",
-                checkpoint.commit_ts, checkpoint.schema_version, _short(error),
-            )  # fmt: skip
-            return checkpoint.schema_version
-
-    def _downstream_checkpoint(self) -> Checkpoint | None:
-        """An unreachable downstream is an error here: a relay log must not begin after what the
-        downstream still needs.
-        """
-        return read_checkpoint(self._settings, self._pd.cluster_id)
-
-    def _load_schema(self) -> None:
-        assert self._lo is not None
+    def _load_schema(self, start: Start) -> LandingSchema:
+        pd, tikv = self._cluster.pd, self._cluster.tikv
         last = self._relay.last()
         if last is not None:
-            version = last.schema_version
+            version, relaxed = last.schema_version, last.relaxed
         else:
-            version = self._start_version if self._start_version is not None else version_at(self._tikv, self._lo)
+            version = start.schema_version if start.schema_version is not None else version_at(tikv, start.ts)
+            relaxed = None
         began = time.perf_counter()
-        self._schema = LandingSchema.load(
-            self._pd,
-            self._tikv,
-            version,
-            last.relaxed if last is not None else None,
-            self._settings.upstream.new_collations,
-        )
-        log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, _ms_since(began))
-
-    def _connect(self) -> None:
-        self._spark = spark_session.connect(self._settings, "land", timeout_s=10)
-        self._job = LandingJob(self._spark, self._relay.url, self._pd.cluster_id, self._tls)
-        if self._jobs_run == 0 and self._lo is not None:
-            hosts = [pump.host for pump in Registry(self._etcd).pumps() if pump.state != "offline"]
-            self._job.warm_up(hosts, self._lo, _WARM_UP_S)
-
-    def _need_planner(self) -> Planner:
-        if self._planner is None:
-            registry = Registry(self._etcd)
-            self._planner = Planner(self._pd.cluster_id, self._settings.window, self._pd.tso, registry.pumps, self._tls)
-        return self._planner
-
-    def _holding(self) -> str:
-        return self._planner.holding if self._planner is not None else ""
+        schema = LandingSchema.load(pd, tikv, version, relaxed, self._settings.upstream.new_collations)
+        log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
+        return schema
 
     def _forget(self, error: BaseException) -> None:
         """Drop what the failure may have spoilt; the next step builds it anew."""
-        self._abandon()
+        self._jobs.abandon()
         self._schema = None  # it may have moved on over DDL that wasn't committed
         if isinstance(error, WindowConflictError):
             assert self._claim is not None
             self._claim.check()
-            self._lo = None
+            self._start = None
         if spark_session.is_transient(error) or _judge(error) == "unknown" or isinstance(error, WorkerError):
-            if self._spark is not None:
-                spark_session.close(self._spark)
-            self._spark = self._job = None
-
-    # Waiting
-
-    def _over(self) -> bool:
-        reached = self._until_ts is not None and self._lo is not None and self._lo >= self._until_ts
-        return reached or self._stop() or (self._end is not None and time.monotonic() >= self._end)
-
-    def _wait(self, seconds: float) -> None:
-        """Sleep, but no longer than until the end of the run."""
-        until = time.monotonic() + seconds
-        while not self._over() and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1))
-
-    def _wait_or_stop(self, seconds: float) -> bool:
-        self._wait(seconds)
-        return self._over()
-
-    def _is_paused(self) -> bool:
-        now = time.monotonic()
-        if now - self._control_read >= _CONTROL_INTERVAL_S:
-            self._control_read = now
-            paused = self._relay.control().land_paused
-            if paused != self._paused:
-                log.info("landing is %s", "paused, as operators want it" if paused else "resumed")
-            self._paused = paused
-            if self._entry is not None:
-                self._entry.set_working(working=not paused)
-        return self._paused
-
-
-class WrongClusterError(Exception):
-    """The relay log holds another cluster's windows."""
+            self._jobs.disconnect()
 
 
 def _judge(error: BaseException) -> str:
@@ -476,7 +277,3 @@ def _judge(error: BaseException) -> str:
 
 def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:500]
-
-
-def _ms_since(began: float) -> float:
-    return (time.perf_counter() - began) * 1000

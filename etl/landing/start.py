@@ -1,16 +1,91 @@
-"""Where landing begins when the relay log is empty and the downstream has no checkpoint."""
+"""Where landing begins: where the relay log ends, else where the downstream's checkpoint is, else where the settings
+say.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from etl.downstream import Checkpoint
+from etl.landing._cluster import Cluster
+from etl.landing.schema import version_at
 from etl.ownership import OWNER_LABEL, downstream_name
 from etl.settings import Settings
-from upstream import NodeStatus
+from etl.sinks import read_checkpoint
+from relay import RelayLog
+from upstream import NodeStatus, TiKVError, tso
+
+log = logging.getLogger("sluice.land")
+
+_CLEAN_BACK = tso.span(600_000)
 
 
 class NoCheckpointError(Exception):
     """To begin now would leave out what somebody has been replicating; names who, and the ways out."""
+
+
+class WrongClusterError(Exception):
+    """The relay log holds another cluster's windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where landing begins."""
+
+    ts: int
+    """Everything through this TSO is landed, or not wanted."""
+    has_windows: bool
+    """The relay log has windows, which end at `ts`."""
+    schema_version: int | None = None
+    """As of `ts`, where something but TiKV tells."""
+
+
+def continued(relay: RelayLog, cluster: Cluster) -> Start | None:
+    """Where the relay log ends, None if it is empty; parts behind the end that no window names are removed. Raises
+    WrongClusterError, PDError and relay errors.
+    """
+    last = relay.last()
+    if last is None:
+        return None
+    if last.cluster_id != cluster.id:
+        raise WrongClusterError(
+            f"the relay log {relay.url} is of cluster {last.cluster_id}, PD at {cluster.pd_urls} is of cluster"
+            f" {cluster.id}; give each cluster a relay log of its own"
+        )
+    removed = relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_BACK))
+    if removed:
+        log.info("removed %d parts that belong to no window", removed)
+    return Start(last.hi, has_windows=True)
+
+
+def first(settings: Settings, cluster: Cluster) -> Start:
+    """Where an empty relay log begins. A downstream that can't be reached is an error here: a relay log must not begin
+    after what the downstream still needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and
+    TiKVError.
+    """
+    checkpoint = read_checkpoint(settings, cluster.id)
+    if checkpoint is not None:
+        return Start(checkpoint.commit_ts, has_windows=False, schema_version=_version_of(checkpoint, cluster))
+    ts = without_checkpoint(settings, cluster.id, cluster.registry.drainers, cluster.pd.tso)
+    return Start(ts, has_windows=False)
+
+
+def _version_of(checkpoint: Checkpoint, cluster: Cluster) -> int:
+    """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of
+    then.
+    """
+    try:
+        return version_at(cluster.tikv, checkpoint.commit_ts)
+    except TiKVError as error:
+        if not checkpoint.schema_version:
+            raise
+        log.warning(
+            "TiKV doesn't tell the schema version at commit_ts %d, taking the checkpoint's, %d: %s",
+            checkpoint.commit_ts, checkpoint.schema_version, " ".join(str(error).split())[:500],
+        )  # fmt: skip
+        return checkpoint.schema_version
 
 
 def without_checkpoint(

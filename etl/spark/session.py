@@ -20,8 +20,6 @@ from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
-from etl.settings import Settings
-
 _NAMESPACE = uuid.UUID("5b0f8c1e-6c6e-4f53-9f0e-3d1f7a1f0c55")
 _CONFS = {
     # A window is small and each partition is a task of its own: nothing to coalesce or to re-plan.
@@ -50,9 +48,9 @@ def session_id(session_name: str, generation: int = 0) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{session_name}#{generation}"))
 
 
-def connect(settings: Settings, role: str, timeout_s: float = 60.0) -> SparkSession:
-    """Attach to the session of a role ("land", "apply") on the settings' relay log; see `attach`."""
-    return attach(settings.spark.remote, f"{role} {settings.relay.url}", timeout_s)
+def connect(remote: str, role: str, relay_url: str, timeout_s: float = 60.0) -> SparkSession:
+    """Attach to the session of a role ("land", "apply") on a relay log; see `attach`."""
+    return attach(remote, f"{role} {relay_url}", timeout_s)
 
 
 def attach(remote: str, session_name: str, timeout_s: float = 60.0) -> SparkSession:

@@ -1,0 +1,150 @@
+"""Landing jobs under way: one, and while a backlog is worked off the one after it, so that none waits for Spark to get
+going. They are taken up in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from etl.landing._cluster import Cluster
+from etl.landing._job import JobResult, LandingJob
+from etl.landing._report import ms_since
+from etl.landing._run_limits import RunLimits
+from etl.landing.planner import Plan, Planner
+from etl.settings import Window
+from etl.spark import session as spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_JOB_TIMEOUT_S = 300.0
+_WARM_UP_S = 60.0
+_JOBS_AT_ONCE = 2
+_ABANDON_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class LandedPlan:
+    """A window whose parts are written, and that no record names yet. `stages_ms`: plan, and job until its result was
+    taken up.
+    """
+
+    plan: Plan
+    result: JobResult
+    stages_ms: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """`began` on the clock of time.perf_counter."""
+
+    plan: Plan
+    stages_ms: dict[str, float]
+    began: float
+    result: Future[JobResult]
+
+
+class JobsAhead:
+    """Plans windows and has Spark write their parts."""
+
+    def __init__(self, spark_remote: str, relay_url: str, cluster: Cluster, window: Window, limits: RunLimits) -> None:
+        """`window`: how much one may hold. Nothing is connected yet."""
+        self._remote = spark_remote
+        self._relay_url = relay_url
+        self._cluster = cluster
+        self._window = window
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="landing-job")
+        self._running: deque[_Running] = deque()
+        self._planner: Planner | None = None
+        self._spark: SparkSession | None = None
+        self._job: LandingJob | None = None
+        self._begun = 0
+
+    @property
+    def holding(self) -> str:
+        """The pump that holds the next window back, if one does."""
+        return self._planner.holding if self._planner is not None else ""
+
+    def connect(self, lo: int) -> None:
+        """Have a Spark session, warmed up before the first job. Raises SparkUnavailableError and what the registry
+        does.
+        """
+        if self._job is not None:
+            return
+        self._spark = spark_session.connect(self._remote, "land", self._relay_url, timeout_s=10)
+        self._job = LandingJob(self._spark, self._relay_url, self._cluster.id, self._cluster.tls)
+        if self._begun == 0:
+            hosts = [pump.host for pump in self._cluster.pumps_that_count()]
+            self._job.warm_up(hosts, lo, _WARM_UP_S)
+
+    def fill(self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool) -> None:
+        """Have a job under way for what comes after `lo` (TSO), and one for what comes after that if more is waiting.
+
+        `token` is the claim's; `skips` tells which transactions may be left out; `empty_now`: an empty window, too.
+        Raises as Planner.plan.
+        """
+        planner, job = self._need_planner(), self._job
+        assert job is not None
+        while len(self._running) < _JOBS_AT_ONCE:
+            if self._running:
+                before = self._running[-1].plan
+                if not before.limited or self._limits.is_reached(before.hi):
+                    return
+                lo = before.hi
+            began = time.perf_counter()
+            try:
+                plan = planner.plan(lo, empty_now=empty_now and not self._running)
+            except Exception:
+                if self._running:  # first commit what is under way; if it is still wrong then, it will come up again
+                    return
+                raise
+            if plan is None:
+                return
+            stages = {"plan": ms_since(began)}
+            self._begun += 1
+            began = time.perf_counter()
+            result = self._threads.submit(job.run, plan, f"{token}.{self._begun}", _JOB_TIMEOUT_S, skips())
+            self._running.append(_Running(plan, stages, began, result))
+
+    def take(self) -> LandedPlan | None:
+        """Wait for the first job and take its result up; None if none is under way. Raises as LandingJob.run."""
+        if not self._running:
+            return None
+        running = self._running[0]
+        result = running.result.result()
+        self._running.popleft()
+        return LandedPlan(running.plan, result, running.stages_ms | {"job": ms_since(running.began)})
+
+    def abandon(self) -> None:
+        """Stop the jobs that are under way. What they have written no record will name."""
+        if self._running and self._spark is not None:
+            with contextlib.suppress(Exception):
+                self._spark.interruptAll()
+            wait([running.result for running in self._running], timeout=_ABANDON_S)
+        self._running.clear()
+
+    def disconnect(self) -> None:
+        """Let go of the Spark session; `connect` has another one."""
+        if self._spark is not None:
+            spark_session.close(self._spark)
+        self._spark = self._job = None
+
+    def close(self) -> None:
+        """Let go of everything, after `abandon`."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._planner is not None:
+            self._planner.close()
+        self.disconnect()
+
+    def _need_planner(self) -> Planner:
+        if self._planner is None:
+            cluster = self._cluster
+            self._planner = Planner(cluster.id, self._window, cluster.pd.tso, cluster.registry.pumps, cluster.tls)
+        return self._planner

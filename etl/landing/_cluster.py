@@ -1,0 +1,34 @@
+"""The connections to the upstream that landing needs: PD, TiKV, and etcd with the registry of pumps and drainers."""
+
+from __future__ import annotations
+
+from etl.settings import Upstream
+from upstream import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient
+
+
+class Cluster:
+    """One TiDB cluster. Connects where something is asked for; its clients raise PDError, TiKVError, EtcdError and
+    RegistryError."""
+
+    def __init__(self, settings: Upstream) -> None:
+        self.pd_urls = settings.pd_urls
+        self.tls = settings.tls()
+        self.pd = PDClient(settings.pd_urls, tls=self.tls)
+        self.tikv = TiKVClient(self.pd, tls=self.tls)
+        self._etcd = EtcdClient(settings.pd_urls, tls=self.tls)
+        self.registry = Registry(self._etcd)
+
+    @property
+    def id(self) -> int:
+        """The cluster's id, as PD says it."""
+        return self.pd.cluster_id
+
+    def pumps_that_count(self) -> list[NodeStatus]:
+        """The pumps in the registry that are not offline."""
+        return [pump for pump in self.registry.pumps() if pump.state != "offline"]
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._etcd.close()
+        self.tikv.close()
+        self.pd.close()

@@ -1,0 +1,44 @@
+"""The record of a window: its commit is the moment from which the window is landed."""
+
+from __future__ import annotations
+
+import time
+
+from etl.landing._ahead import LandedPlan
+from etl.landing._report import LandedWindow
+from etl.landing.schema import WindowSchema
+from relay import Window
+from upstream import tso
+
+
+def record_of(landed: LandedPlan, schema: WindowSchema, cluster_id: int, token: str) -> Window:
+    """The record to commit; `token` is the claim's."""
+    plan, result = landed.plan, landed.result
+    return Window(
+        lo=plan.lo,
+        hi=plan.hi,
+        cluster_id=cluster_id,
+        token=token,
+        landed_ms=time.time_ns() // 1_000_000,
+        transactions=result.transactions,
+        changes=sum(part.rows for part in result.parts),
+        schema_version=schema.schema_version,
+        parts=result.parts,
+        tables=schema.tables,
+        ddls=schema.ddls,
+        truncated_tables=schema.truncated_tables,
+        timings_ms={name: round(ms, 2) for name, ms in landed.stages_ms.items()},
+        skipped=result.left_out,
+        moved=schema.moved,
+        relaxed=schema.relaxed,
+    )
+
+
+def report_of(landed: LandedPlan, record: Window) -> LandedWindow:
+    """What to say of a window that is committed."""
+    plan, stages = landed.plan, landed.stages_ms
+    lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(stages[name] for name in ("job", "resolve", "commit"))
+    return LandedWindow(
+        plan.lo, plan.hi, record.transactions, record.changes, len(record.ddls),
+        sum(part.bytes for part in record.parts), stages, lag_ms,
+    )  # fmt: skip
