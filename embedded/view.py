@@ -18,10 +18,11 @@ import pymysql
 from embedded.control import ClusterControl
 from embedded.launch import Site, connect
 from embedded.state import StackError
+from etl.downstream import server_errors
 from relay import RelayLog
 
 _CHECKPOINT_QUERY = "SELECT checkPoint FROM tidb_binlog.checkpoint"
-_NOT_THERE = {1049, 1146}  # unknown database, no such table
+_NOT_THERE = {server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE}
 
 
 @dataclass(frozen=True, slots=True)

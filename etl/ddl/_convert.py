@@ -29,7 +29,7 @@ from etl.ddl._generate import column_definition, index_definition
 from etl.ddl._recycle import RECYCLE_SCHEMA
 from etl.ddl._session import ddl_session
 from etl.ddl._state import actual_columns, moving_columns
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession, is_transient, server_errors
 from etl.formats.ddl_forms import holds_bytes, plain, widened
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
@@ -38,9 +38,7 @@ from upstream.schema import STATE_PUBLIC, Column, Table
 _BLOB, _BINARY_CHAR, _LONG = 0xFB, 0xFE, (0xF9, 0xFA, 0xFB, 0xFC)
 _FLAG_NOT_NULL, _FLAG_ON_UPDATE_NOW, _FLAG_AUTO_INCREMENT = 1, 8192, 512
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
-_NO_SUCH_TABLE, _NO_SUCH_SCHEMA = 1146, 1049
-_IN_FOREIGN_KEY = {1553, 1828, 1829, 1832, 1833, 1834, 1025}
-_TOO_LONG = {1071, 1074, 1118}
+_IN_FOREIGN_KEY = server_errors.IN_FOREIGN_KEY | {server_errors.RENAME_FAILED}
 _HASH = Column(1, "k", 0, _BINARY_CHAR, _FLAG_NOT_NULL, 32, charset="binary", collate="binary")
 
 
@@ -95,7 +93,7 @@ class Converter:
         try:
             return {int(c) for (c,) in self._session.query(f"SELECT c FROM {_swapped(ddl)}")}
         except DownstreamError as error:
-            if error.code not in (_NO_SUCH_TABLE, _NO_SUCH_SCHEMA):
+            if error.code not in (server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE):
                 raise
             return None
 
@@ -229,7 +227,9 @@ class Converter:
                 " r.k IS NULL LIMIT 1"
             )
             if lost:
-                raise DownstreamError(1020, f"{conversion.title}: rows were written to the table meanwhile")
+                raise DownstreamError(
+                    server_errors.RECORD_CHANGED, f"{conversion.title}: rows were written to the table meanwhile"
+                )
             self._session.execute(f"INSERT IGNORE INTO {_swapped(ddl)} VALUES ({change.new.id})")
             self._session.commit()
             return self._swap(conversion)
@@ -264,7 +264,7 @@ class Converter:
                     )
                     return
                 except DownstreamError as error:
-                    if error.code not in _TOO_LONG:
+                    if error.code not in server_errors.TOO_LONG:
                         raise
                     refused = error
             raise refused

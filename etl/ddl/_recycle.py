@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
+from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession, server_errors
 from etl.formats.sql_text import quote_name
 from upstream import tso
 
 _NAME = re.compile(r"t(\d+)_(\d+)\Z")
-_TRIGGER_IN_WRONG_SCHEMA = 1435
 
 
 def seconds(commit_ts: int) -> int:
@@ -46,7 +45,7 @@ class RecycleBin:
                 self._session.execute(f"RENAME TABLE {name} TO {self._kept(table_id, commit_ts)}")
                 return []
             except DownstreamError as error:
-                if error.code != _TRIGGER_IN_WRONG_SCHEMA:
+                if error.code != server_errors.TRIGGER_IN_WRONG_SCHEMA:
                     raise
                 reason = error.message
         self._session.execute(f"DROP TABLE {name}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.dialect import Dialect
-from etl.downstream import DownstreamError, MySQLSession
+from etl.downstream import DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_text import collation_name
 from etl.formats.sql_text import quote_name
 from upstream.schema import Table
@@ -40,7 +40,6 @@ _FINGERPRINTS = (
 
 
 _ENDED = {"synced", "cancelled", "rollback done"}
-_LOCK_WAIT_TIMEOUT = 1205
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,8 @@ def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
         str(state) not in _ENDED and str(schema).lower() in wanted for state, schema in session.query(query)
     ):
         raise DownstreamError(
-            _LOCK_WAIT_TIMEOUT, f"{session.address}: a DDL statement of a session before is still running there"
+            server_errors.LOCK_WAIT_TIMEOUT,
+            f"{session.address}: a DDL statement of a session before is still running there",
         )
 
 

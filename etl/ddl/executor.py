@@ -21,7 +21,7 @@ from etl.ddl._recycle import RECYCLE_SCHEMA, RecycleBin
 from etl.ddl._session import ddl_session
 from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession, is_transient, server_errors
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_partitions import exchanged_partition
 from etl.formats.ddl_tables import table_pairs
@@ -36,10 +36,7 @@ __all__ = ["RECYCLE_SCHEMA", "DdlError", "DdlExecutor"]
 _SWAPS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
 # Several statements that find out by themselves what is left to do.
 _REPEATABLE = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
-_IN_FOREIGN_KEY = {1553, 1828, 1829, 1832, 1833, 1834}
-_NO_SUCH_TABLE = {1051, 1146}
-# Values that don't fit the new type: TiDB converted them (its session wasn't strict, or it judged by another rule).
-_DATA_ERRORS = {1264, 1265, 1292, 1366, 1406, 1690, 1441, 1411}
+_NO_SUCH_TABLE = {server_errors.UNKNOWN_TABLE, server_errors.NO_SUCH_TABLE}
 _WAYS_OUT = (
     "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
     " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
@@ -213,9 +210,9 @@ class DdlExecutor:
             self._session.execute(statement)
             return []
         except DownstreamError as error:
-            if error.code in _DATA_ERRORS:
+            if error.code in server_errors.UNFIT_VALUE:  # TiDB's session wasn't strict, or it judged by another rule
                 return self._lenient(statement, error)
-            if error.code not in _IN_FOREIGN_KEY:
+            if error.code not in server_errors.IN_FOREIGN_KEY:
                 raise
             dropped = [
                 warning for t in _tables(ddl, "before").values() if t for warning in drop_foreign_keys(self._session, t)
@@ -285,7 +282,7 @@ class DdlExecutor:
             except DownstreamError as error:
                 if is_transient(error):
                     raise
-                if error.code == 1050:
+                if error.code == server_errors.TABLE_EXISTS:
                     return self._found(ddl, table)
                 first = first or error
                 continue

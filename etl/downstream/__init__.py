@@ -10,12 +10,11 @@ from etl.downstream.checkpoint import (
     Refusal,
 )
 from etl.downstream.grants import RECYCLE_SCHEMA
-from etl.downstream.mysql import UNFIT, DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 
 __all__ = [
     "RECYCLE_SCHEMA",
-    "UNFIT",
     "Checkpoint",
     "CheckpointError",
     "CheckpointMovedError",

@@ -17,12 +17,12 @@ import logging
 import time
 import zlib
 
+from etl.downstream import server_errors
 from etl.downstream.mysql import DownstreamError, MySQLSession
 from etl.formats.sql_text import literal
 
 log = logging.getLogger("sluice.apply")
 
-_LOCK_WAIT_TIMEOUT = 1205
 _ENDING_S = 5
 """So long the server may take to notice that a session of this process was closed."""
 _HELPERS = 64
@@ -67,7 +67,8 @@ class WriterLock:
             trouble = self._end(session, holder) if holder is not None else "it is not known which"
             if time.monotonic() > deadline:
                 raise DownstreamError(
-                    _LOCK_WAIT_TIMEOUT, f"{session.address}: another session writes there as this pipeline: {trouble}"
+                    server_errors.LOCK_WAIT_TIMEOUT,
+                    f"{session.address}: another session writes there as this pipeline: {trouble}",
                 )
         self._end_helpers(session)
 
@@ -79,7 +80,7 @@ class WriterLock:
         """Have `session` found by who takes over. Raises DownstreamError, transient, if another one has this number."""
         if not self._take(session, f"{self.name}-{number}", _ENDING_S):
             raise DownstreamError(
-                _LOCK_WAIT_TIMEOUT, f"{session.address}: another process writes there as this pipeline"
+                server_errors.LOCK_WAIT_TIMEOUT, f"{session.address}: another process writes there as this pipeline"
             )
 
     def holder(self, session: MySQLSession) -> tuple[int, str] | None:

@@ -19,13 +19,10 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from etl.downstream import server_errors
 from etl.downstream._writer_lock import WriterLock
 from etl.downstream.mysql import MySQLSession
 from etl.formats.sql_text import quote_name
-
-_NO_SUCH_TABLE = 1146
-_UNKNOWN_DATABASE = 1049
-_DUPLICATE_KEY = 1062
 
 
 class CheckpointError(Exception):
@@ -225,7 +222,7 @@ class CheckpointTable:
             self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
             return True
         except Exception as error:
-            if getattr(error, "code", 0) not in (_NO_SUCH_TABLE, _UNKNOWN_DATABASE):
+            if getattr(error, "code", 0) not in (server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE):
                 raise
             return False
 
@@ -286,7 +283,7 @@ class CheckpointTable:
                     (checkpoint.to_text(), self.cluster_id),
                 )
         except Exception as error:
-            if first and getattr(error, "code", 0) == _DUPLICATE_KEY:
+            if first and getattr(error, "code", 0) == server_errors.DUPLICATE_ENTRY:
                 raise CheckpointMovedError(
                     f"another process wrote the first checkpoint of cluster {self.cluster_id}"
                 ) from error

@@ -20,89 +20,32 @@ from pymysql import protocol
 from pymysql.constants import SERVER_STATUS
 
 from etl.dialect import Dialect, UnknownServerError
-from etl.downstream import _session_setup
+from etl.downstream import _session_setup, server_errors
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.load_data import Layout, load_statement, replace_statements
 from etl.formats.sql_text import fill
 from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
-UNFIT = 1231
-"""A variable, or a table, is not what it has to be; trying again does not help."""
-_LACKS_RIGHTS = 1227
-_NO_GRANTS = {1141, 1290}  # a server without grant tables
-_SSL_ERROR = 2026
-_UNKNOWN_SERVER = 2007  # the client library's "version mismatch"
-# Connection lost or refused, server going away or starting, lock wait time-out, deadlock, query killed, read-only for
-# now.
-_TRANSIENT = frozenset(
-    {
-        0,
-        1020,
-        1040,
-        1042,
-        1043,
-        1047,
-        1053,
-        1077,
-        1079,
-        1080,
-        1152,
-        1158,
-        1159,
-        1160,
-        1161,
-        1184,
-        1205,
-        1213,
-        1290,
-        1317,
-        1412,
-        1836,
-        1927,
-        2002,
-        2003,
-        2006,
-        2013,
-        2014,
-        2027,
-        2055,
-        3032,
-        4031,
-        8002,
-        8005,
-        8022,
-        8027,
-        8028,
-        8229,
-        9001,
-        9002,
-        9003,
-        9005,
-        9007,
-    }
-)
-_INCORRECT_VALUE = 1366
-_TOO_LARGE = 1153
 _ENGINE = (
     "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE"
     " t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
 )
 _ADVICE = {
-    8004: (
+    server_errors.TRANSACTION_TOO_LARGE: (
         "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or"
         " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself"
     ),
-    8175: (
+    server_errors.MEMORY_EXCEEDED: (
         "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every"
         " statement by itself"
     ),
-    8025: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
-    _INCORRECT_VALUE: (
+    server_errors.ENTRY_TOO_LARGE: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
+    server_errors.INCORRECT_VALUE: (
         "the column's character set can't hold these bytes, which the upstream has not checked either: change the"
         " column here, to utf8mb4 if they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes"
     ),
-    _TOO_LARGE: "raise the server's max_allowed_packet",
+    server_errors.PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
 }
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
@@ -119,7 +62,7 @@ class DownstreamError(Exception):
 def is_transient(error: BaseException) -> bool:
     """Whether rolling back, connecting anew and starting again at the checkpoint may help."""
     if isinstance(error, DownstreamError):
-        return error.code in _TRANSIENT
+        return error.code in server_errors.TRANSIENT
     return isinstance(error, OSError)
 
 
@@ -197,7 +140,7 @@ class MySQLSession:
     def dialect(self) -> Dialect:
         """What the server that was connected to last can do. Raises DownstreamError before the first connect."""
         if self._dialect is None:
-            raise DownstreamError(2006, f"{self.address}: not connected yet")
+            raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: not connected yet")
         return self._dialect
 
     @property
@@ -230,7 +173,7 @@ class MySQLSession:
         except (pymysql.err.MySQLError, OSError) as error:
             if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
                 raise DownstreamError(
-                    _SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity"
+                    server_errors.SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity"
                 ) from error
             raise self._error(error) from error
         self._connection = connection
@@ -241,7 +184,7 @@ class MySQLSession:
             self._check_rights(self._dialect)
         except UnknownServerError as error:
             self.close()
-            raise DownstreamError(_UNKNOWN_SERVER, f"{self.address}: {error}") from error
+            raise DownstreamError(server_errors.VERSION_MISMATCH, f"{self.address}: {error}") from error
         except DownstreamError:
             self.close()
             raise
@@ -267,7 +210,9 @@ class MySQLSession:
         variables = self._variables()
         wrong = list(_session_setup.problems(variables))
         if wrong:
-            raise DownstreamError(UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}")
+            raise DownstreamError(
+                server_errors.UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}"
+            )
         return variables
 
     def _check_rights(self, dialect: Dialect) -> None:
@@ -284,12 +229,12 @@ class MySQLSession:
                 ]
                 missing = missing_rights(grants, self._settings.checkpoint_schema, process=process)
         except DownstreamError as error:
-            if error.code in _NO_GRANTS:
+            if error.code in (server_errors.NOT_GRANTED, server_errors.OPTION_PREVENTS):
                 return
             raise
         if missing:
             raise DownstreamError(
-                _LACKS_RIGHTS,
+                server_errors.LACKS_PRIVILEGE,
                 f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
                 f" {grant_statement('...', process=process)}",
             )
@@ -362,13 +307,16 @@ class MySQLSession:
         match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
         if match:
             return LoadOutcome(*(int(group) for group in match.groups()))
-        raise DownstreamError(UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did")
+        raise DownstreamError(
+            server_errors.UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did"
+        )
 
     def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
         """As statements; they don't tell rows written from rows removed, only both together."""
         if connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
             raise DownstreamError(
-                UNFIT, f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others"
+                server_errors.UNFIT,
+                f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others",
             )
         affected = warnings = 0
         for statement in replace_statements(target, layout, payload):
@@ -379,7 +327,7 @@ class MySQLSession:
 
     def _open(self) -> _Connection:
         if self._connection is None:
-            raise DownstreamError(2006, f"{self.address}: not connected")
+            raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: not connected")
         return self._connection
 
     def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
@@ -392,7 +340,7 @@ class MySQLSession:
                 len(raw) >= connection.max_allowed_packet
             ):  # the server would end the connection, as if trying again could help
                 raise pymysql.err.OperationalError(
-                    _TOO_LARGE,
+                    server_errors.PACKET_TOO_LARGE,
                     f"a statement of {len(raw)} bytes, max_allowed_packet is {connection.max_allowed_packet}",
                 )
             affected = connection.query(raw)
@@ -404,6 +352,6 @@ class MySQLSession:
     def _error(self, error: BaseException) -> DownstreamError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[1]) if len(error.args) > 1 else str(error) or "connection lost"
-        if code in _ADVICE and (code != _INCORRECT_VALUE or "string value" in text):
+        if code in _ADVICE and (code != server_errors.INCORRECT_VALUE or "string value" in text):
             text += f"; {_ADVICE[code]}"
         return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from etl.downstream import Checkpoint, CheckpointError, DownstreamError
+from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
 from etl.formats.operator_sql import split_statements
 from etl.operate.window_view import NotLandedError, describe, find_window, newest
 from etl.ownership import downstream_name, pipeline_id
@@ -27,7 +27,6 @@ from upstream import tso
 log = logging.getLogger("sluice")
 
 BOTH, LAND, APPLY = "both", "land", "apply"
-_LOCK_WAIT_TIMEOUT = 1205
 
 
 class OperateError(ValueError):
@@ -275,7 +274,7 @@ def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
     is through when the row can be read behind its lock.
     """
     checkpoint = _checkpoint(settings, relay, settled=True)
-    if isinstance(checkpoint, DownstreamError) and checkpoint.code == _LOCK_WAIT_TIMEOUT:
+    if isinstance(checkpoint, DownstreamError) and checkpoint.code == server_errors.LOCK_WAIT_TIMEOUT:
         raise OperateError(
             f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
         )

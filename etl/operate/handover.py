@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, is_transient
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, is_transient, server_errors
 from etl.operate import commands
 from etl.operate.commands import OperateError
 from etl.ownership import downstream_name, other_writers, pipeline_id, seen_text
@@ -28,7 +28,6 @@ _WATCH_S = 4.0
 """A Drainer with something to do saves its checkpoint every 3 s."""
 _POLL_S = 0.5
 _IDLE_S = 5.0
-_LOCK_WAIT_TIMEOUT = 1205
 
 
 def take_over(settings: Settings, say: Say) -> str:
@@ -311,7 +310,7 @@ def _replace(settings: Settings, cluster_id: int, found: Checkpoint, wanted: Che
         session.commit()
         return True
     except DownstreamError as error:
-        if error.code == _LOCK_WAIT_TIMEOUT:
+        if error.code == server_errors.LOCK_WAIT_TIMEOUT:
             return False
         raise
     finally:

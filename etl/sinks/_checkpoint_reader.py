@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile, server_errors
 from etl.settings import Settings
-
-_NO_SUCH_SCHEMA, _NO_SUCH_TABLE = 1049, 1146
 
 
 def read_checkpoint(settings: Settings, cluster_id: int, *, settled: bool = False) -> Checkpoint | None:
@@ -55,7 +53,7 @@ def _from_table(settings: Settings, cluster_id: int, *, settled: bool) -> Checkp
             settled=settled
         )
     except DownstreamError as error:
-        if error.code in (_NO_SUCH_SCHEMA, _NO_SUCH_TABLE):
+        if error.code in (server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE):
             return None
         raise
     finally:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, server_errors
 from etl.rules import Filter, rules_digest
 from etl.settings import Settings
 from etl.shapes.groups import CHECKPOINT_SESSION
@@ -30,7 +30,7 @@ from etl.steps import Step
 _WAITING_BYTES = 32 * 2**20
 _FRESH_S = 300.0
 """A session that did nothing for so long may have been ended by the server: another one is begun."""
-_COLLISIONS = frozenset({1020, 1205, 1213})  # record has changed, lock wait, deadlock
+_COLLISIONS = frozenset({server_errors.RECORD_CHANGED, server_errors.LOCK_WAIT_TIMEOUT, server_errors.DEADLOCK})
 _PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _AFTERWARDS = "Others of the batch are committed, perhaps"
 _FLUSH = object()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from etl.downstream import UNFIT, Checkpoint, DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession, is_transient, server_errors
 from etl.formats.deletes import counts
 from etl.formats.load_data import Layout
 from etl.formats.sql_text import quote_name
@@ -12,7 +12,6 @@ from etl.sinks.sink import ApplyError
 from etl.steps import Step
 
 _SHOWN = 3
-_NOT_PARTITIONED = 1478  # temporary tables have no partitions
 
 
 class StepWriter:
@@ -54,7 +53,7 @@ class StepWriter:
         engine = self._session.engine_without_transactions(step.schema, step.table)
         if engine:
             raise DownstreamError(
-                UNFIT,
+                server_errors.UNFIT,
                 f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no"
                 " transactions: after a crash changes would be lost or doubled. Nothing was written to it. Way out:"
                 " ALTER TABLE ... ENGINE = InnoDB there",
@@ -148,7 +147,7 @@ class StepWriter:
         try:
             self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
         except DownstreamError as error:
-            if error.code != _NOT_PARTITIONED:
+            if error.code != server_errors.NOT_PARTITIONED:
                 raise
             layout = self._layout(step)
             names = ", ".join(quote_name(name) for name in layout["columns"] if name not in layout.get("left_out", ()))

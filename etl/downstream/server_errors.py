@@ -1,0 +1,57 @@
+"""The error numbers of downstream servers and of the client library that decide what is done next.
+
+Sources: MySQL's and MariaDB's error references (the client's from 2000 on), TiDB's from 8000 on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RECORD_CHANGED: Final = 1020
+RENAME_FAILED: Final = 1025
+UNKNOWN_DATABASE: Final = 1049
+TABLE_EXISTS: Final = 1050
+UNKNOWN_TABLE: Final = 1051
+"""Of DROP TABLE; other statements say NO_SUCH_TABLE."""
+DUPLICATE_ENTRY: Final = 1062
+NOT_GRANTED: Final = 1141
+NO_SUCH_TABLE: Final = 1146
+PACKET_TOO_LARGE: Final = 1153
+LOCK_WAIT_TIMEOUT: Final = 1205
+DEADLOCK: Final = 1213
+LACKS_PRIVILEGE: Final = 1227
+UNFIT: Final = 1231
+"""A variable, or a table, is not what it has to be; trying again does not help."""
+OPTION_PREVENTS: Final = 1290
+INCORRECT_VALUE: Final = 1366
+TRIGGER_IN_WRONG_SCHEMA: Final = 1435
+NOT_PARTITIONED: Final = 1478
+"""For temporary tables, which have no partitions."""
+SERVER_GONE: Final = 2006
+VERSION_MISMATCH: Final = 2007
+SSL_ERROR: Final = 2026
+TRANSACTION_TOO_LARGE: Final = 8004
+ENTRY_TOO_LARGE: Final = 8025
+MEMORY_EXCEEDED: Final = 8175
+
+IN_FOREIGN_KEY: Final = frozenset({1553, 1828, 1829, 1832, 1833, 1834})
+"""A column or an index can't be changed or dropped, for a foreign key needs it."""
+TOO_LONG: Final = frozenset({1071, 1074, 1118})
+"""A key, a column, a row."""
+UNFIT_VALUE: Final = frozenset({1264, 1265, 1292, INCORRECT_VALUE, 1406, 1411, 1441, 1690})
+"""Values that a column's type can't hold."""
+# fmt: off
+TRANSIENT: Final = frozenset(
+    {
+        0,  # the client knows no number: the connection broke
+        1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080,  # refuses connections: too many, starting, shutting down
+        1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3032, 4031,  # connection or query ended by net or server
+        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK, 1412,  # another session was in the way
+        OPTION_PREVENTS, 1836,  # read-only for now
+        2002, 2003, SERVER_GONE, 2013, 2014, 2027, 2055,
+        8002, 8005, 8022, 8027, 8028, 8229,  # write conflict, schema changed meanwhile, locks expired
+        9001, 9002, 9003, 9005, 9007,  # PD or TiKV slow, busy or away, write conflict
+    }
+)
+# fmt: on
+"""Trying again later may help."""
