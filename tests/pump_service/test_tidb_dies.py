@@ -39,6 +39,7 @@ class Stage:
         self.pd = PDClient(site.url)
         self.tikv = TiKVClient(self.pd)
         self.reader = Client(pump.address)
+        self.worked = False
 
     def tidb(self, do: str, address: str = _HERE, **more: object) -> dict[str, int]:
         answer = self.site.post("/tidb", address=address, do=do, **more)
@@ -63,8 +64,11 @@ class Stage:
 
     def work(self) -> None:
         assert self.site.post("/workload", transactions=5, rate="max")["state"] in ("preparing", "running", "done")
+        self.worked = True
 
     def close(self) -> None:
+        if self.worked:  # without its pump the rest would be waited for at the end
+            until(lambda: self.site.get("/workload")["state"] == "done")
         self.reader.close()
         self.tikv.close()
         self.pd.close()
