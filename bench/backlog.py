@@ -16,6 +16,7 @@ from pathlib import Path
 from embedded.recording import Recording
 from pump_service.lane import LaneClient
 from upstream import pb, tso
+from upstream.binlog_kinds import PREWRITE
 from upstream.codec.varint import encode_uvarint
 from upstream.rpc import open_channel
 
@@ -60,7 +61,7 @@ def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
     }
     found = []
     for record in recording.records():
-        if record.tp == 0 and record.start_ts in commits and len(record.payload) < _MAX_PAYLOAD:
+        if record.tp == PREWRITE and record.start_ts in commits and len(record.payload) < _MAX_PAYLOAD:
             binlog = pb.binlog.Binlog.FromString(record.payload)
             if not binlog.ddl_job_id:
                 value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)

@@ -21,6 +21,7 @@ import pyarrow as pa
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "upstream"))
 
+from upstream import column_types
 from upstream.history import SchemaHistory
 from upstream.job import Job
 from upstream.rows import (
@@ -41,29 +42,29 @@ _WORDS = ("alpha", "beta", "gamma", "delta", "épsilon", "zêta", "eta", "theta"
 _KEY = Column(1, "id", 0, 8, 3)
 # name: what `Column` needs beyond id, name and offset.
 _TYPES: dict[str, dict[str, Any]] = {
-    "tinyint": {"tp": 1},
-    "smallint": {"tp": 2},
-    "mediumint": {"tp": 9},
-    "int": {"tp": 3},
-    "bigint_unsigned": {"tp": 8, "flag": 32},
-    "float": {"tp": 4},
-    "double": {"tp": 5},
-    "decimal": {"tp": 0xF6, "flen": 12, "decimal": 2},
-    "date": {"tp": 10},
-    "datetime": {"tp": 12},
-    "timestamp": {"tp": 7, "decimal": 6},
-    "time": {"tp": 11, "decimal": 3},
-    "year": {"tp": 13},
-    "bit": {"tp": 16, "flen": 17},
-    "char": {"tp": 0xFE, "flen": 20, **_TEXT},
-    "varchar": {"tp": 15, "flen": 40, **_TEXT},
-    "binary": {"tp": 0xFE, "flen": 4, **_BINARY},
-    "varbinary": {"tp": 15, "flen": 20, **_BINARY},
-    "text": {"tp": 0xFC, **_TEXT},
-    "blob": {"tp": 0xFC, **_BINARY},
-    "enum": {"tp": 0xF7, "elems": _WORDS, **_TEXT},
-    "set": {"tp": 0xF8, "elems": _WORDS, **_TEXT},
-    "json": {"tp": 0xF5},
+    "tinyint": {"tp": column_types.TINYINT},
+    "smallint": {"tp": column_types.SMALLINT},
+    "mediumint": {"tp": column_types.MEDIUMINT},
+    "int": {"tp": column_types.INT},
+    "bigint_unsigned": {"tp": column_types.BIGINT, "flag": column_types.FLAG_UNSIGNED},
+    "float": {"tp": column_types.FLOAT},
+    "double": {"tp": column_types.DOUBLE},
+    "decimal": {"tp": column_types.DECIMAL, "flen": 12, "decimal": 2},
+    "date": {"tp": column_types.DATE},
+    "datetime": {"tp": column_types.DATETIME},
+    "timestamp": {"tp": column_types.TIMESTAMP, "decimal": 6},
+    "time": {"tp": column_types.TIME, "decimal": 3},
+    "year": {"tp": column_types.YEAR},
+    "bit": {"tp": column_types.BIT, "flen": 17},
+    "char": {"tp": column_types.CHAR, "flen": 20, **_TEXT},
+    "varchar": {"tp": column_types.VARCHAR, "flen": 40, **_TEXT},
+    "binary": {"tp": column_types.CHAR, "flen": 4, **_BINARY},
+    "varbinary": {"tp": column_types.VARCHAR, "flen": 20, **_BINARY},
+    "text": {"tp": column_types.TEXT, **_TEXT},
+    "blob": {"tp": column_types.TEXT, **_BINARY},
+    "enum": {"tp": column_types.ENUM, "elems": _WORDS, **_TEXT},
+    "set": {"tp": column_types.SET, "elems": _WORDS, **_TEXT},
+    "json": {"tp": column_types.JSON},
 }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedded.cluster.ddl_writer import ColumnSpec, DDLWriter, Writer
 from embedded.oracle import Oracle
-from upstream import pb
+from upstream import column_types, pb
 from upstream.codec.memcomparable import encode_int
 from upstream.rows import encode_insert, encode_update
 from upstream.schema import Table
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _WINDOW = 256  # transactions at a time
 _UPDATABLE = 10_000  # rows kept in mind for updates
-_INT, _BIGINT, _VARCHAR = 3, 8, 15
 
 
 class WorkloadError(ValueError):
@@ -195,10 +194,12 @@ class Workload:
         ddl = DDLWriter(self._writer, self._oracle, self._store, self._history)
         name = options.database
         schema_id = await ddl.create_schema(name)
-        key = ColumnSpec("id", _BIGINT, 20, "BIGINT PRIMARY KEY", primary=True)
-        note = ColumnSpec("note", _VARCHAR, 32, "VARCHAR(32) NOT NULL", text=True)
-        counter = ColumnSpec("k", _INT, 11, "INT NOT NULL")
-        pad = ColumnSpec("pad", _VARCHAR, options.row_bytes, f"VARCHAR({options.row_bytes}) NOT NULL", text=True)
+        key = ColumnSpec("id", column_types.BIGINT, 20, "BIGINT PRIMARY KEY", primary=True)
+        note = ColumnSpec("note", column_types.VARCHAR, 32, "VARCHAR(32) NOT NULL", text=True)
+        counter = ColumnSpec("k", column_types.INT, 11, "INT NOT NULL")
+        pad = ColumnSpec(
+            "pad", column_types.VARCHAR, options.row_bytes, f"VARCHAR({options.row_bytes}) NOT NULL", text=True
+        )
         marker = await ddl.create_table(schema_id, name, "txn", [key, note])
         loads = [
             await ddl.create_table(schema_id, name, f"load_{n}", [key, counter, pad])

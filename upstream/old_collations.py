@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from upstream import column_types
 from upstream.codec.datum import skip_datum
 from upstream.codec.errors import CodecError
 from upstream.codec.memcomparable import decode_bytes
@@ -28,7 +29,6 @@ _NOPAD = "_nopad_bin"
 _WIDER = {"utf8": "utf8mb4", "utf8mb3": "utf8mb4"}  # few servers have the collation for these
 _VARIABLE = b"new_collation_enabled"
 _SIGN = 1 << 63
-_VARCHARS = (15, 253)
 
 
 def binary_charset(charset: str) -> str:
@@ -85,7 +85,9 @@ def _is_restored(table: Table, column: Column) -> bool:
     """
     if column.kind != "text" or column.collate in ("", "binary", "utf8mb4_0900_bin"):
         return False
-    return not column.collate.endswith("_bin") or (column.tp in _VARCHARS and table.common_handle_version > 0)
+    return not column.collate.endswith("_bin") or (
+        column.tp in column_types.VARYING and table.common_handle_version > 0
+    )
 
 
 def shown_by_row(table: Table, row: bytes) -> bool | None:

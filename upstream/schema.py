@@ -10,48 +10,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from upstream import column_types
+
 STATE_DELETE_ONLY = 1
 STATE_WRITE_ONLY = 2
 STATE_PUBLIC = 5
 
-FLAG_NOT_NULL = 1
-FLAG_PRIMARY_KEY = 2
-FLAG_UNSIGNED = 32
-
-TP_TIMESTAMP, TP_YEAR, TP_VECTOR, TP_GEOMETRY = 7, 13, 0xE1, 0xFF
 WHOLE_COLUMN = -1
 MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
 """Tables with greater ids are TiDB's own (its DDL queue); their changes are nobody's data."""
 
 _KIND = {
-    1: "int",
-    2: "int",
-    3: "int",
-    4: "float",
-    5: "double",
-    6: "null",
-    TP_TIMESTAMP: "timestamp",
-    8: "int",
-    9: "int",
-    10: "date",
-    11: "time",
-    12: "datetime",
-    TP_YEAR: "year",
-    14: "date",
-    15: "text",
-    16: "bit",
-    TP_VECTOR: "vector",
-    0xF5: "json",
-    0xF6: "decimal",
-    0xF7: "enum",
-    0xF8: "set",
-    0xF9: "text",
-    0xFA: "text",
-    0xFB: "text",
-    0xFC: "text",
-    0xFD: "text",
-    0xFE: "text",
-    TP_GEOMETRY: "binary",
+    column_types.TINYINT: "int",
+    column_types.SMALLINT: "int",
+    column_types.INT: "int",
+    column_types.FLOAT: "float",
+    column_types.DOUBLE: "double",
+    column_types.NULL: "null",
+    column_types.TIMESTAMP: "timestamp",
+    column_types.BIGINT: "int",
+    column_types.MEDIUMINT: "int",
+    column_types.DATE: "date",
+    column_types.TIME: "time",
+    column_types.DATETIME: "datetime",
+    column_types.YEAR: "year",
+    column_types.NEWDATE: "date",
+    column_types.VARCHAR: "text",
+    column_types.BIT: "bit",
+    column_types.VECTOR: "vector",
+    column_types.JSON: "json",
+    column_types.DECIMAL: "decimal",
+    column_types.ENUM: "enum",
+    column_types.SET: "set",
+    column_types.TINYTEXT: "text",
+    column_types.MEDIUMTEXT: "text",
+    column_types.LONGTEXT: "text",
+    column_types.TEXT: "text",
+    column_types.VAR_STRING: "text",
+    column_types.CHAR: "text",
+    column_types.GEOMETRY: "binary",
 }
 
 
@@ -167,11 +164,11 @@ class Column:
 
     @property
     def unsigned(self) -> bool:
-        return bool(self.flag & FLAG_UNSIGNED)
+        return bool(self.flag & column_types.FLAG_UNSIGNED)
 
     @property
     def not_null(self) -> bool:
-        return bool(self.flag & FLAG_NOT_NULL)
+        return bool(self.flag & column_types.FLAG_NOT_NULL)
 
     @property
     def public(self) -> bool:
@@ -342,7 +339,7 @@ class Table:
         """The column that is the integer handle; None for other kinds of handle."""
         if not self.pk_is_handle:
             return None
-        return next((c for c in self.columns if c.flag & FLAG_PRIMARY_KEY), None)
+        return next((c for c in self.columns if c.flag & column_types.FLAG_PRIMARY_KEY), None)
 
     @property
     def primary_index(self) -> Index | None:

@@ -10,6 +10,7 @@ from embedded.cluster.ddl_history import DDLHistory
 from embedded.cluster.store import Store
 from embedded.oracle import Oracle
 from upstream import pb
+from upstream.column_types import FLAG_NO_DEFAULT, FLAG_NOT_NULL, FLAG_PRIMARY_KEY
 from upstream.ddl_actions import Action
 from upstream.meta import hash_field_key
 from upstream.schema import Table
@@ -17,7 +18,6 @@ from upstream.schema import Table
 _PUBLIC = 5
 _SYNCED = 6
 _CHARSET, _COLLATE = "utf8mb4", "utf8mb4_bin"
-_NOT_NULL, _PRIMARY_KEY, _NO_DEFAULT = 1, 2, 4096
 
 
 class Writer(Protocol):
@@ -183,7 +183,7 @@ def _column_info(column: ColumnSpec, number: int) -> dict[str, Any]:
         "dependences": None,
         "type": {
             "Tp": column.tp,
-            "Flag": _NOT_NULL | _NO_DEFAULT | (_PRIMARY_KEY if column.primary else 0),
+            "Flag": FLAG_NOT_NULL | FLAG_NO_DEFAULT | (FLAG_PRIMARY_KEY if column.primary else 0),
             "Flen": column.flen,
             "Decimal": 0,
             "Charset": charset,

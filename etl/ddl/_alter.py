@@ -19,10 +19,10 @@ from etl.formats.ddl_columns import pair_columns
 from etl.formats.ddl_forms import as_bytes, bound_columns, held_as, holds_bytes, kept_long
 from etl.formats.ddl_partitions import partition_change, partition_clause, plain_name, rows_of_partitions
 from etl.formats.sql_text import quote_name, quote_table
+from upstream.column_types import LONG
 from upstream.ddl_actions import Action
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
-_LONG = {0xF9, 0xFA, 0xFB, 0xFC}
 _NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _SHORT = {"varchar", "char", "varbinary", "binary"}
 
@@ -141,7 +141,7 @@ class _Alteration:
 
     def _as_before(self, was: Column, column: Column, actual: ActualColumn) -> str:
         """The definition that the downstream's column has been given so far, under its present name."""
-        if was.tp in _LONG and actual.data_type in _SHORT:
+        if was.tp in LONG and actual.data_type in _SHORT:
             return ""  # only now it is to be made longer
         return column_definition(
             held_as(replace(was, name=column.name), actual.data_type, actual.generated), self._dialect

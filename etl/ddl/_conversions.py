@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from etl.ddl._generate import column_type
 from etl.formats.ddl_columns import ColumnChange, changed_columns
-from upstream import tso
+from upstream import column_types, tso
 from upstream.codec.float import format_float
 from upstream.conversion import ConversionError, Session, convert
 from upstream.schema import Column
 from upstream.time_zone import find_zone
 
-_CHAR, _SHORT_TEXT = 0xFE, (15, 0xFD)
+_SHORT_TEXT = (*column_types.VARYING, column_types.CHAR)
 _UTC = {"", "UTC", "ETC/UTC", "+00:00"}
 _LARGE_FLOAT, _SMALL_FLOAT = 1e15, 1e-15
 _SHOWN_DIGITS = 6
@@ -86,14 +86,12 @@ def _served(old: Column, new: Column) -> bool:
     if (
         old.kind != new.kind
         or old.kind not in ("text", "binary")
-        or (old.charset, old.tp == _CHAR) != (new.charset, new.tp == _CHAR)
+        or (old.charset, old.tp == column_types.CHAR) != (new.charset, new.tp == column_types.CHAR)
     ):
         return False
-    if old.kind == "binary" and old.tp == _CHAR:
+    if old.kind == "binary" and old.tp == column_types.CHAR:
         return old.flen == new.flen
-    return new.flen < 0 or (
-        0 <= old.flen <= new.flen and (new.tp in (*_SHORT_TEXT, _CHAR)) == (old.tp in (*_SHORT_TEXT, _CHAR))
-    )
+    return new.flen < 0 or (0 <= old.flen <= new.flen and (new.tp in _SHORT_TEXT) == (old.tp in _SHORT_TEXT))
 
 
 def session_of(ddl: Mapping[str, Any]) -> Session:

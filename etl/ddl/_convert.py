@@ -33,13 +33,12 @@ from etl.downstream import DownstreamError, MySQLSession, is_transient, server_e
 from etl.formats.ddl_forms import holds_bytes, plain, widened
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
+from upstream import column_types
 from upstream.schema import STATE_PUBLIC, Column, Table
 
-_BLOB, _BINARY_CHAR, _LONG = 0xFB, 0xFE, (0xF9, 0xFA, 0xFB, 0xFC)
-_FLAG_NOT_NULL, _FLAG_ON_UPDATE_NOW, _FLAG_AUTO_INCREMENT = 1, 8192, 512
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
 _IN_FOREIGN_KEY = server_errors.IN_FOREIGN_KEY | {server_errors.RENAME_FAILED}
-_HASH = Column(1, "k", 0, _BINARY_CHAR, _FLAG_NOT_NULL, 32, charset="binary", collate="binary")
+_HASH = Column(1, "k", 0, column_types.CHAR, column_types.FLAG_NOT_NULL, 32, charset="binary", collate="binary")
 
 
 class Converter:
@@ -170,7 +169,7 @@ class Converter:
         old, table = conversion.change.old, quote_table(conversion.change.before)
         name = quote_name(old.name)
         expression = self._expression(conversion, name)
-        if old.kind != "json" and old.tp not in _LONG:  # short ones; a small table is read at once
+        if old.kind != "json" and old.tp not in column_types.LONG:  # short ones; a small table is read at once
             rows = self._session.query(
                 f"SELECT {expression} FROM {table} WHERE {name} IS NOT NULL LIMIT {_PAGE_ROWS + 1}"
             )
@@ -321,7 +320,7 @@ class Converter:
         found = [
             *forms,
             replace(simple, name=change.old.name),
-            replace(bare, flag=bare.flag | change.new.flag & _FLAG_NOT_NULL),
+            replace(bare, flag=bare.flag | change.new.flag & column_types.FLAG_NOT_NULL),
         ]
         return [column for n, column in enumerate(found) if column not in found[:n]]
 
@@ -373,7 +372,11 @@ def _tables(conversion: Conversion) -> tuple[Table, Table]:
     value = replace(_bare(conversion.change.new, "v"), offset=1)
     return (
         Table(
-            0, 0, RECYCLE_SCHEMA, f"old_{number}", (_HASH, Column(2, "v", 1, _BLOB, charset="binary", collate="binary"))
+            0,
+            0,
+            RECYCLE_SCHEMA,
+            f"old_{number}",
+            (_HASH, Column(2, "v", 1, column_types.LONGTEXT, charset="binary", collate="binary")),
         ),
         Table(0, 0, RECYCLE_SCHEMA, f"new_{number}", (_HASH, value)),
     )
@@ -381,7 +384,9 @@ def _tables(conversion: Conversion) -> tuple[Table, Table]:
 
 def _bare(column: Column, name: str) -> Column:
     """Nothing but the type, NULL allowed."""
-    flag = column.flag & ~(_FLAG_NOT_NULL | _FLAG_ON_UPDATE_NOW | _FLAG_AUTO_INCREMENT)
+    flag = column.flag & ~(
+        column_types.FLAG_NOT_NULL | column_types.FLAG_ON_UPDATE_NOW | column_types.FLAG_AUTO_INCREMENT
+    )
     return replace(column, name=name, flag=flag, default=None, default_is_expr=False, comment="", hidden=False)
 
 

@@ -14,15 +14,26 @@ from etl.dialect import Dialect
 from etl.formats.ddl_partitions import partition_clause, plain_name
 from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import quote_name, quote_table
+from upstream import column_types
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
-_FLAG_ZEROFILL, _FLAG_AUTO_INCREMENT, _FLAG_ON_UPDATE_NOW = 64, 512, 8192
-_INTEGER = {1: "TINYINT", 2: "SMALLINT", 3: "INT", 8: "BIGINT", 9: "MEDIUMINT"}
+_INTEGER = {
+    column_types.TINYINT: "TINYINT",
+    column_types.SMALLINT: "SMALLINT",
+    column_types.INT: "INT",
+    column_types.BIGINT: "BIGINT",
+    column_types.MEDIUMINT: "MEDIUMINT",
+}
+_TIMES = {
+    column_types.TIMESTAMP: "TIMESTAMP",
+    column_types.TIME: "TIME",
+    column_types.DATETIME: "DATETIME",
+}
 _LONG = {
-    0xF9: ("TINYTEXT", "TINYBLOB"),
-    0xFA: ("MEDIUMTEXT", "MEDIUMBLOB"),
-    0xFB: ("LONGTEXT", "LONGBLOB"),
-    0xFC: ("TEXT", "BLOB"),
+    column_types.TINYTEXT: ("TINYTEXT", "TINYBLOB"),
+    column_types.MEDIUMTEXT: ("MEDIUMTEXT", "MEDIUMBLOB"),
+    column_types.LONGTEXT: ("LONGTEXT", "LONGBLOB"),
+    column_types.TEXT: ("TEXT", "BLOB"),
 }
 _LONGEST_KEY = 768  # characters of utf8mb4 in 3072 bytes
 _ACTION = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
@@ -37,30 +48,31 @@ def quote_text(text: str) -> str:
 def column_type(column: Column) -> str:
     """The SQL type, without character set."""
     tp, flen, decimal = column.tp, column.flen, column.decimal
-    sign = (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & _FLAG_ZEROFILL else "")
+    sign = (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & column_types.FLAG_ZEROFILL else "")
     if tp in _INTEGER:
         return f"{_INTEGER[tp]}{f'({flen})' if flen > 0 else ''}{sign}"
-    if tp in (4, 5):
-        return f"{'FLOAT' if tp == 4 else 'DOUBLE'}{f'({flen},{decimal})' if flen > 0 and decimal >= 0 else ''}{sign}"
-    if tp == 0xF6:
+    if tp in (column_types.FLOAT, column_types.DOUBLE):
+        digits = f"({flen},{decimal})" if flen > 0 and decimal >= 0 else ""
+        return f"{'FLOAT' if tp == column_types.FLOAT else 'DOUBLE'}{digits}{sign}"
+    if tp == column_types.DECIMAL:
         return f"DECIMAL({flen if flen > 0 else 10},{max(decimal, 0)}){sign}"
-    if tp in (7, 11, 12):
-        return f"{ {7: 'TIMESTAMP', 11: 'TIME', 12: 'DATETIME'}[tp] }{f'({column.fsp})' if column.fsp else ''}"
-    if tp in (10, 14):
+    if tp in _TIMES:
+        return f"{_TIMES[tp]}{f'({column.fsp})' if column.fsp else ''}"
+    if tp in (column_types.DATE, column_types.NEWDATE):
         return "DATE"
-    if tp == 13:
+    if tp == column_types.YEAR:
         return "YEAR"
-    if tp == 16:
+    if tp == column_types.BIT:
         return f"BIT({max(flen, 1)})"
-    if tp == 0xF5:
+    if tp == column_types.JSON:
         return "JSON"
-    if tp in (0xF7, 0xF8):
-        return f"{'ENUM' if tp == 0xF7 else 'SET'}({','.join(quote_text(e) for e in column.elems)})"
+    if tp in (column_types.ENUM, column_types.SET):
+        return f"{'ENUM' if tp == column_types.ENUM else 'SET'}({','.join(quote_text(e) for e in column.elems)})"
     if tp in _LONG:
         return _LONG[tp][column.kind == "binary"]
-    if tp in (15, 0xFD):
+    if tp in column_types.VARYING:
         return f"{'VARBINARY' if column.kind == 'binary' else 'VARCHAR'}({max(flen, 0)})"
-    if tp == 0xFE:
+    if tp == column_types.CHAR:
         return f"{'BINARY' if column.kind == 'binary' else 'CHAR'}({max(flen, 0)})"
     return f"/* unknown type {tp} */ LONGBLOB"
 
@@ -77,9 +89,9 @@ def column_definition(column: Column, dialect: Dialect) -> str:
         default = _default(column)
         if default:
             parts.append(f"DEFAULT {default}")
-        if column.flag & _FLAG_ON_UPDATE_NOW:
+        if column.flag & column_types.FLAG_ON_UPDATE_NOW:
             parts.append(f"ON UPDATE CURRENT_TIMESTAMP{f'({column.fsp})' if column.fsp else ''}")
-        if column.flag & _FLAG_AUTO_INCREMENT:
+        if column.flag & column_types.FLAG_AUTO_INCREMENT:
             parts.append("AUTO_INCREMENT")
     if column.comment:
         parts.append(f"COMMENT {quote_text(column.comment)}")
@@ -89,7 +101,12 @@ def column_definition(column: Column, dialect: Dialect) -> str:
 def _default(column: Column) -> str:
     value = column.default
     if value is None:
-        plain = column.not_null or column.flag & _FLAG_AUTO_INCREMENT or column.tp in _LONG or column.kind == "json"
+        plain = (
+            column.not_null
+            or column.flag & column_types.FLAG_AUTO_INCREMENT
+            or column.tp in _LONG
+            or column.kind == "json"
+        )
         return "" if plain else "NULL"
     if column.default_is_expr:
         return f"({value if isinstance(value, str) else value.decode()})"
@@ -122,7 +139,7 @@ def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str,
     long = {
         c.name
         for c in columns
-        if c and c.tp in (15, 0xFD) and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY
+        if c and c.tp in column_types.VARYING and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY
     }
     if index.unique and any(name in long and length < 0 for name, _, length in index.columns):
         return "", f"index {index.name} of {table.full_name} is longer than the downstream allows: left out"

@@ -7,10 +7,11 @@ from typing import Any
 
 from etl.ddl._state import actual_columns
 from etl.downstream import MySQLSession
+from upstream.column_types import FLAG_MULTIPLE_KEY, FLAG_PRIMARY_KEY, FLAG_UNIQUE_KEY
 from upstream.ddl_actions import Action
 from upstream.schema import STATE_PUBLIC, Table
 
-_KEY_FLAGS = 2 | 4 | 8  # primary, unique, in an index
+_KEY_FLAGS = FLAG_PRIMARY_KEY | FLAG_UNIQUE_KEY | FLAG_MULTIPLE_KEY
 _INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _PARTITIONS = (

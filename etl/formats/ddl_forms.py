@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from etl.formats.ddl_partitions import plain_name
+from upstream import column_types
 from upstream.schema import Column, Table
 
-_FLAG_AUTO_INCREMENT = 512
-_VARYING, _LONG = (15, 0xFD), (0xF9, 0xFC, 0xFA, 0xFB)  # the long ones ascending
 _BYTES = {"varbinary", "binary", "tinyblob", "blob", "mediumblob", "longblob"}
 _LONG_TYPES = {
-    f"{size}{kind}": tp for size, tp in zip(("tiny", "", "medium", "long"), _LONG) for kind in ("text", "blob")
+    f"{size}{kind}": tp
+    for size, tp in zip(("tiny", "", "medium", "long"), column_types.LONG)
+    for kind in ("text", "blob")
 }
-_STRINGS = (*_VARYING, 0xFE)
+_STRINGS = (*column_types.VARYING, column_types.CHAR)
 _WIDE_BYTES = 256  # servers limit the sum of all columns to 65,535 bytes
 _LOCAL_BYTES = 40  # what InnoDB keeps of a long value in the row itself, which has 8126 bytes
 
@@ -97,12 +98,12 @@ def plain(table: Table) -> Table:
     """
 
     def bare(column: Column) -> Column:
-        keeps = not column.default_is_expr and column.tp not in _LONG
+        keeps = not column.default_is_expr and column.tp not in column_types.LONG
         return replace(
             column,
             default=column.default if keeps else None,
             default_is_expr=False,
-            flag=column.flag & ~_FLAG_AUTO_INCREMENT,
+            flag=column.flag & ~column_types.FLAG_AUTO_INCREMENT,
         )
 
     return replace(_each(table, bare), auto_increment=0)
@@ -122,7 +123,7 @@ def widened(table: Table) -> Table:
     """The longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of all
     columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
     """
-    return _longer(table, _VARYING, _WIDE_BYTES)
+    return _longer(table, column_types.VARYING, _WIDE_BYTES)
 
 
 def off_page(table: Table) -> Table:
@@ -205,7 +206,13 @@ def held_as(column: Column, data_type: str, generated: bool) -> Column:
 def as_bytes(column: Column) -> Column:
     """A column of text as one of bytes that holds the same."""
     flen = column.flen * 4 if column.tp in _STRINGS else column.flen
-    return replace(column, charset="binary", collate="binary", flen=flen, tp=15 if column.tp == 0xFE else column.tp)
+    return replace(
+        column,
+        charset="binary",
+        collate="binary",
+        flen=flen,
+        tp=column_types.VARCHAR if column.tp == column_types.CHAR else column.tp,
+    )
 
 
 def holds_bytes(column: Column, data_type: str) -> bool:
@@ -247,7 +254,7 @@ def _is_same(column: Column, by_name: dict[str, Column]) -> bool:
 def bound_columns(table: Table) -> set[str]:
     """Lower-case names of the columns that an index or the partitions need as they are."""
     bound = {name.lower() for index in table.indexes for name, _, _ in index.columns}
-    bound |= {c.name.lower() for c in table.columns if c.flag & 2}
+    bound |= {c.name.lower() for c in table.columns if c.flag & column_types.FLAG_PRIMARY_KEY}
     bound |= {plain_name(c).lower() for key in table.foreign_keys for c in key.get("cols") or ()}
     partition = table.partition or {}
     bound |= {plain_name(c).lower() for c in partition.get("columns") or ()}
@@ -268,11 +275,12 @@ def _longer(table: Table, types: tuple[int, ...], over_bytes: int) -> Table:
 
 
 def _fitting(column: Column) -> int:
-    return 0xFC if column.flen * (1 if column.kind == "binary" else 4) <= 65_535 else 0xFA
+    size = column.flen * (1 if column.kind == "binary" else 4)
+    return column_types.TEXT if size <= 65_535 else column_types.MEDIUMTEXT
 
 
 def kept_long(column: Column, was: Column, data_type: str) -> Column:
     """`column`, which the downstream has held as TEXT or BLOB so far, long enough for what it is to hold now."""
     if not is_longer(column, data_type) or was.tp not in _STRINGS or column.kind != was.kind:
         return column
-    return replace(column, tp=max(_LONG_TYPES[data_type], _fitting(column), key=_LONG.index), flen=-1)
+    return replace(column, tp=max(_LONG_TYPES[data_type], _fitting(column), key=column_types.LONG.index), flen=-1)

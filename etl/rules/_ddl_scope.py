@@ -18,11 +18,11 @@ from etl.rules.decided import REPLACED_BY
 from etl.rules.filters import Filter
 from etl.rules.routes import RouteError, Routes, Target
 from etl.steps import ChangeError
+from upstream.column_types import FLAG_NOT_NULL
 from upstream.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from upstream.schema import Schema, Table
 
 _HAS_NO_SCHEMA = {Action.FLASHBACK_CLUSTER}
-_NOT_NULL = 1
 
 
 class ScopeError(ChangeError):
@@ -224,7 +224,7 @@ class _Scope:
             " them are without, drop the columns downstream by hand"
         )
         stay = tuple(
-            replace(c, offset=len(table.columns) + n, flag=c.flag & ~_NOT_NULL, default=None, default_is_expr=False)
+            replace(c, offset=len(table.columns) + n, flag=c.flag & ~FLAG_NOT_NULL, default=None, default_is_expr=False)
             for n, c in enumerate(dropped)
         )
         return replace(table, columns=(*table.columns, *stay))

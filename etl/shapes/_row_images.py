@@ -21,10 +21,10 @@ from relay import DELETE, INSERT, UPDATE
 from upstream.codec.column_value import missing_value
 from upstream.codec.errors import CodecError
 from upstream.codec.row import read_pairs
+from upstream.column_types import BIGINT, FLAG_UNSIGNED
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
-from upstream.schema import FLAG_UNSIGNED, Column, Table
+from upstream.schema import Column, Table
 
-_BIGINT = 8
 _UTC = datetime.UTC
 
 
@@ -106,7 +106,7 @@ def _raw_column(column: Column, *, with_virtual: bool) -> Column:
     if column.kind in ("enum", "set"):
         number = _number(column, missing_value(column))
         default = None if number is None else str(number)
-        column = replace(column, tp=_BIGINT, flag=column.flag | FLAG_UNSIGNED, origin_default=default, default=None)
+        column = replace(column, tp=BIGINT, flag=column.flag | FLAG_UNSIGNED, origin_default=default, default=None)
     return replace(column, generated_stored=True) if with_virtual and column.virtual else column
 
 

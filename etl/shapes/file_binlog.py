@@ -22,7 +22,7 @@ from etl.shapes._transactions import in_order, transaction_steps
 from etl.shapes.segment import Segment, Timings
 from etl.steps import Step
 from relay import DELETE, INSERT, UPDATE
-from upstream import pb
+from upstream import column_types, pb
 from upstream.ddl_actions import Action
 from upstream.schema import Column
 from upstream.time_zone import find_zone
@@ -30,33 +30,33 @@ from upstream.time_zone import find_zone
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _TYPE_NAMES = {
     0: "unspecified",
-    1: "tinyint",
-    2: "smallint",
-    3: "int",
-    4: "float",
-    5: "double",
-    6: "null",
-    7: "timestamp",
-    8: "bigint",
-    9: "mediumint",
-    10: "date",
-    11: "time",
-    12: "datetime",
-    13: "year",
-    14: "date",
-    15: "varchar",
-    16: "bit",
-    0xF5: "json",
-    0xF6: "decimal",
-    0xF7: "enum",
-    0xF8: "set",
-    0xF9: "tinytext",
-    0xFA: "mediumtext",
-    0xFB: "longtext",
-    0xFC: "text",
-    0xFD: "var_string",
-    0xFE: "char",
-    0xFF: "geometry",
+    column_types.TINYINT: "tinyint",
+    column_types.SMALLINT: "smallint",
+    column_types.INT: "int",
+    column_types.FLOAT: "float",
+    column_types.DOUBLE: "double",
+    column_types.NULL: "null",
+    column_types.TIMESTAMP: "timestamp",
+    column_types.BIGINT: "bigint",
+    column_types.MEDIUMINT: "mediumint",
+    column_types.DATE: "date",
+    column_types.TIME: "time",
+    column_types.DATETIME: "datetime",
+    column_types.YEAR: "year",
+    column_types.NEWDATE: "date",
+    column_types.VARCHAR: "varchar",
+    column_types.BIT: "bit",
+    column_types.JSON: "json",
+    column_types.DECIMAL: "decimal",
+    column_types.ENUM: "enum",
+    column_types.SET: "set",
+    column_types.TINYTEXT: "tinytext",
+    column_types.MEDIUMTEXT: "mediumtext",
+    column_types.LONGTEXT: "longtext",
+    column_types.TEXT: "text",
+    column_types.VAR_STRING: "var_string",
+    column_types.CHAR: "char",
+    column_types.GEOMETRY: "geometry",
 }
 
 
@@ -86,7 +86,7 @@ def type_name(column: Column) -> str:
             name.replace("text", "blob")
             if "text" in name
             else name.replace("char", "binary")
-            if column.tp in (15, 0xFE)
+            if column.tp in (column_types.VARCHAR, column_types.CHAR)
             else name
         )
     return name

@@ -34,7 +34,8 @@ from etl.steps import Step
 from relay import DELETE, INSERT, UPDATE
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
-from upstream.schema import FLAG_PRIMARY_KEY, STATE_PUBLIC, Column, Table
+from upstream.column_types import FLAG_PRIMARY_KEY
+from upstream.schema import STATE_PUBLIC, Column, Table
 from upstream.time_zone import find_zone
 
 _MUTATION_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}

@@ -17,6 +17,7 @@ import struct
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from upstream import column_types
 from upstream.codec import spelled
 from upstream.codec.binary_json import decode_json, encode_json
 from upstream.codec.datum import (
@@ -39,7 +40,6 @@ from upstream.codec.packed_time import ZERO_DATE, format_time, pack_time
 from upstream.schema import Column
 
 _MASK = (1 << 64) - 1
-_TP_CHAR = 0xFE
 
 FLAGS: dict[str, tuple[int, ...]] = {
     "int": (VARINT, UVARINT),
@@ -184,7 +184,7 @@ def _parse_default(column: Column, default: bytes | str) -> Any:
 
 
 def _padded(column: Column, raw: bytes) -> bytes:
-    return raw.ljust(column.flen, b"\0") if column.tp == _TP_CHAR and column.kind == "binary" else raw
+    return raw.ljust(column.flen, b"\0") if column.tp == column_types.CHAR and column.kind == "binary" else raw
 
 
 def _zero(column: Column) -> Any:

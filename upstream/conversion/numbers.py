@@ -7,9 +7,16 @@ import re
 import struct
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 
+from upstream import column_types
 from upstream.conversion.context import MisfitError, RefusedError
 
-_BITS = {1: 8, 2: 16, 9: 24, 3: 32, 8: 64}
+_BITS = {
+    column_types.TINYINT: 8,
+    column_types.SMALLINT: 16,
+    column_types.MEDIUMINT: 24,
+    column_types.INT: 32,
+    column_types.BIGINT: 64,
+}
 _WORD, _WORDS = 9, 9  # digits of a decimal's word, words of a decimal
 _FLOAT = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _DECIMAL = re.compile(rb"[+-]?(\d*)(?:\.(\d*))?")

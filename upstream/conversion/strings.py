@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from upstream import column_types
 from upstream.conversion.context import MisfitError, RefusedError
 from upstream.schema import Column
 
-_VARCHAR, _STRING = (15, 0xFD), 0xFE
-_BLOBS = (0xF9, 0xFA, 0xFB, 0xFC)
 _CODECS = {"utf8": "utf-8", "utf8mb3": "utf-8", "utf8mb4": "utf-8", "ascii": "ascii", "gbk": "gbk"}
 
 
@@ -29,7 +28,7 @@ def recode(text: bytes, source: Column, target: Column) -> bytes:
         if target.charset in ("latin1", ""):
             return text  # unchecked in TiDB
         raise RefusedError(f"the character set {target.charset}")
-    if source.kind == "binary" or source.tp in _BLOBS:
+    if source.kind == "binary" or source.tp in column_types.LONG:
         return _decoded(text, target, codec)
     return _checked(text, target, codec)
 
@@ -80,7 +79,7 @@ def fit(text: bytes, target: Column) -> bytes:
     if target.flen >= 0:
         if binary:
             kept = text[: target.flen]
-        elif target.tp in _BLOBS:
+        elif target.tp in column_types.LONG:
             kept = text if len(text) <= target.flen else _whole(text[: target.flen])
         elif len(text) > target.flen:
             decoded = text.decode("utf-8", "surrogateescape")
@@ -88,7 +87,7 @@ def fit(text: bytes, target: Column) -> bytes:
                 kept = decoded[: target.flen].encode("utf-8", "surrogateescape")
     lost = text[len(kept) :]
     stored = _finished(kept, target)
-    if lost and (binary or target.tp in _BLOBS or lost.strip(b" \t\n\r")):
+    if lost and (binary or target.tp in column_types.LONG or lost.strip(b" \t\n\r")):
         raise MisfitError(stored, f"longer than {target.flen}")
     return stored
 
@@ -117,6 +116,6 @@ def _is_character(text: bytes) -> bool:
 
 
 def _finished(text: bytes, target: Column) -> bytes:
-    if target.tp == _STRING:
+    if target.tp == column_types.CHAR:
         return text.ljust(max(target.flen, 0), b"\0") if target.kind == "binary" else text.rstrip(b" ")
     return text
