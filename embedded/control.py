@@ -23,6 +23,9 @@ REGISTRY_PREFIX = "/tidb-binlog/"
 class Unreachable(StackError):
     """A part didn't answer; it may be down for a moment."""
 
+    transient = True
+    way_out = "`sluice up` starts what doesn't run"
+
 
 def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s: float = 10) -> Any:
     request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode())  # noqa: S310 - our own http address

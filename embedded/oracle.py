@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from errors import SluiceError
 from upstream.tso import LOGICAL_BITS, compose, physical_ms
 
 _LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
@@ -27,8 +28,10 @@ _RESERVE = 1 << (LOGICAL_BITS - 1)
 _IDLE_MARGIN_MS = 24 * 3600 * 1000
 
 
-class OracleError(RuntimeError):
+class OracleError(SluiceError, RuntimeError):
     """No timestamp can be given now, or one was asked for that no PD would give."""
+
+    way_out = "start the stand-in cluster again with the recording that it served"
 
 
 class Oracle:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from embedded.oracle import Oracle
 from embedded.recording import Record, Recording, Transaction
+from errors import SluiceError
 from upstream import pb
 from upstream.binlog_kinds import COMMIT, PREWRITE
 from upstream.tso import compose, physical_ms
@@ -32,8 +33,10 @@ _GIVE_UP_S = 600.0
 _STOP_S = 5.0
 
 
-class ReplayError(RuntimeError):
+class ReplayError(SluiceError, RuntimeError):
     """A replay that can't go on."""
+
+    way_out = "replay into an empty stack: `sluice replay` says how"
 
 
 class PumpWriter(Protocol):

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from errors import RequestError
 from upstream import pb
 from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 
@@ -34,8 +35,10 @@ _MAX_PAYLOAD = 1 << 30
 _AGAIN = "copy the recording again"
 
 
-class RecordingError(ValueError):
+class RecordingError(RequestError, ValueError):
     """A recording that can't be used; the text names file, place and what to do."""
+
+    way_out = "use an undamaged recording"
 
 
 class Label(NamedTuple):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded.processes import ProcessId
+from errors import RequestError
 
 _FORMAT = 1
 _PORT_RANGE = range(
@@ -31,8 +32,10 @@ _PORT_RANGE = range(
 )  # below the kernel's range for outgoing connections, which could take a port while its part is down
 
 
-class StackError(RuntimeError):
+class StackError(RequestError, RuntimeError):
     """Something about the stack failed; the text says which part, why, and what can be done."""
+
+    way_out = "`sluice status` shows what runs; `sluice up` starts what doesn't"
 
 
 @dataclass(frozen=True, slots=True)

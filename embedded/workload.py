@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedded.cluster.ddl_writer import ColumnSpec, DDLWriter, Writer
 from embedded.oracle import Oracle
+from errors import RequestError
 from upstream import column_types, pb
 from upstream.codec.memcomparable import encode_int
 from upstream.rows import encode_insert, encode_update
@@ -33,7 +34,7 @@ _WINDOW = 256  # transactions at a time
 _UPDATABLE = 10_000  # rows kept in mind for updates
 
 
-class WorkloadError(ValueError):
+class WorkloadError(RequestError, ValueError):
     """Options that make no workload."""
 
 

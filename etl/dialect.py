@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from errors import SluiceError
+
 _MARIADB_COLLATION = {
     "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
     "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
@@ -20,8 +22,10 @@ _TIDB_VERSION = re.compile(r"tidb-v?(\d+)\.(\d+)(?:\.(\d+))?", re.IGNORECASE)
 MYSQL_PRODUCT, MARIADB_PRODUCT, TIDB_PRODUCT = "MySQL", "MariaDB", "TiDB"
 
 
-class UnknownServerError(ValueError):
+class UnknownServerError(SluiceError, ValueError):
     """The version string names no server that is known; it is in the text."""
+
+    way_out = "use MariaDB, MySQL or TiDB, or a proxy that says which of them it stands for"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from errors import SluiceError
 from upstream.schema import Table
 
 STEP_SCHEMA = pa.schema(
@@ -43,8 +44,10 @@ checkpoint goes. `detail` is JSON:
 _BATCH_BYTES = 4 * 2**20
 
 
-class ChangeError(ValueError):
+class ChangeError(SluiceError, ValueError):
     """Changes that can't be applied; names table, key and commit_ts."""
+
+    way_out = "leave the transaction out: `sluice txn skip`"
 
 
 @dataclass(frozen=True, slots=True)

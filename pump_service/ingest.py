@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
+from errors import Signal
 from pump_service.cluster import Origin, Origins, TimeLimit
 from pump_service.metrics import Metrics
 from pump_service.store import NoSpaceError, Record, Store
@@ -27,7 +28,7 @@ _SLOW_S = 1.0  # a slower call is logged
 _REPORT_S = 1.0  # but not more often
 
 
-class Refused(Exception):
+class Refused(Signal):
     """A call that isn't written: gRPC `status` and the `text` that TiDB sees."""
 
     def __init__(self, text: str, status: int = _UNKNOWN) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from errors import SluiceError
 from pump_service.calls import Bridge, Pulls, PumpRPC
 from pump_service.chores import Chores
 from pump_service.cluster import (
@@ -55,8 +56,10 @@ _DRAIN_S = 3.0
 _UNIX_PATH_MAX = 100
 
 
-class StartError(Exception):
+class StartError(SluiceError):
     """The pump can't start; the message is for the operator."""
+
+    way_out = "correct what it names, and start the pump again"
 
 
 class Pump:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from errors import RequestError
 from relay.errors import RelayCorruptError, RelayError
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ _NAME = re.compile(r"(\d{20})\.json\Z")
 _USED = re.compile(r"(\d{20})\.used\.json\Z")
 
 
-class DecisionExistsError(RelayError):
+class DecisionExistsError(RequestError, RelayError):
     """There is a decision about this commit timestamp already."""
+
+    way_out = "take the decision back first: `sluice decisions remove`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from errors import SluiceError
 
-class RelayError(Exception):
+
+class RelayError(SluiceError):
     """The relay log can't do what was asked; the text names the file and what can be done."""
+
+    way_out = "bring back what it names from a copy, or land anew into an empty relay log"
 
 
 class RelayCorruptError(RelayError):
@@ -14,10 +18,17 @@ class RelayCorruptError(RelayError):
 class WindowConflictError(RelayError):
     """A window record that begins at the same timestamp exists already: another process landed it."""
 
+    transient = True
+    way_out = "end the other process that lands into the same relay log"
+
 
 class RelayGapError(RelayError):
     """The chain of windows is broken: no window begins where the one before it ends, but later ones exist."""
 
+    way_out = "land the gap again, or copy the downstream anew as of a later time and set its checkpoint"
+
 
 class ClaimLostError(RelayError):
     """Another process has taken the role over; this one must stop without writing anything more."""
+
+    way_out = "end one of the two processes"

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ANYTHING = {"dags", "pump_service", "etl", "relay", "upstream", "embedded", "cli", "bench"}
+ANYTHING = {"dags", "pump_service", "etl", "relay", "upstream", "errors", "embedded", "cli", "bench"}
 ROOMS = {
     "dags": {"etl", "relay"},
-    "pump_service": {"upstream"},
-    "etl": {"relay", "upstream"},
-    "relay": {"upstream"},
-    "upstream": set(),
+    "pump_service": {"errors", "upstream"},
+    "etl": {"errors", "relay", "upstream"},
+    "relay": {"errors", "upstream"},
+    "upstream": {"errors"},
+    "errors": set(),
     "embedded": ANYTHING - {"cli"},
     "cli": ANYTHING,
     "bench": ANYTHING,
@@ -23,6 +24,7 @@ ROOMS = {
 ETL = {
     "dialect": set(),
     "steps": set(),
+    "waiting": set(),
     "formats": {"dialect"},
     "rules": {"formats", "steps"},
     "shapes": {"formats", "steps"},
@@ -34,10 +36,11 @@ ETL = {
     "ddl": {"dialect", "downstream", "formats"},
     "sinks": {"ddl", "downstream", "formats", "rules", "settings", "shapes", "steps"},
     "ownership": {"downstream", "settings"},
-    "landing": {"downstream", "explode", "ownership", "settings", "sinks", "spark"},
+    "landing": {"downstream", "explode", "ownership", "settings", "sinks", "spark", "waiting"},
     "operate": {"ddl", "downstream", "formats", "landing", "ownership", "settings", "shapes", "sinks"},
     "apply": {
         "downstream", "formats", "operate", "ownership", "prepare", "rules", "settings", "sinks", "spark", "steps",
+        "waiting",
     },
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip

@@ -12,10 +12,11 @@ from typing import Any, cast
 
 import pytest
 
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession
 from etl.operate import status
 from etl.settings import Downstream, Relay, Settings, Upstream
 from etl.spark import session as spark_session
+from etl.spark.errors import SparkUnavailableError
 from relay import RelayLog
 from relay.storage import open_storage
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -135,7 +136,7 @@ def test_pump(hole: BlackHole) -> None:
 def test_spark(hole: BlackHole) -> None:
     assert str(hole.port) in ends(
         lambda: spark_session.attach(f"sc://127.0.0.1:{hole.port}", "test", timeout_s=1),
-        spark_session.SparkUnavailableError,
+        SparkUnavailableError,
     )
     assert hole.accepted
 
@@ -153,7 +154,7 @@ def test_downstream_that_stops_answering(mariadb: MariaDBServer) -> None:
     session.connect()
     with pytest.raises(DownstreamError) as caught:
         session.query("SELECT SLEEP(20)")
-    assert is_transient(caught.value)
+    assert caught.value.transient
     session.close()
 
 

@@ -9,13 +9,17 @@ from typing import Any
 
 import grpc
 
+from errors import SluiceError
 from upstream import pb
 from upstream.backoff import Backoff, Deadline
 from upstream.rpc import TLS, Channels, ClosedError, describe, split_urls, status
 
 
-class EtcdError(Exception):
+class EtcdError(SluiceError):
     """etcd could not answer. The message names the call, the key and the last failure."""
+
+    transient = True
+    way_out = "see whether PD (its etcd) runs at pd-urls and can be reached from here"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from errors import SluiceError
 from upstream.ddl_actions import DROPS_COLUMNS
 from upstream.schema import STATE_DELETE_ONLY
 
 _DONE, _SYNCED = 4, 6
 
 
-class HistoryError(ValueError):
+class HistoryError(SluiceError, ValueError):
     """A DDL job that can't be applied; names the job and what is missing."""
+
+    way_out = "report the DDL job with its statement: Sluice doesn't know what it does"
 
 
 @dataclass(frozen=True, slots=True)

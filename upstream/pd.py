@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from errors import SluiceError
 from upstream import pb
 from upstream.backoff import Backoff, Deadline
 from upstream.codec.errors import CodecError
@@ -16,8 +17,11 @@ from upstream.codec.memcomparable import decode_bytes, encode_bytes
 from upstream.rpc import TLS, Channels, ClosedError, describe, split_urls, status, target
 
 
-class PDError(Exception):
+class PDError(SluiceError):
     """PD could not answer. The message names the call, the addresses tried and the last failure."""
+
+    transient = True
+    way_out = "see whether PD runs at pd-urls and can be reached from here"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,9 @@ _COMMIT_HEAD, _PREWRITE_HEAD = b"\x08\x01", b"\x08\x00"  # field 1, tp
 class CommitsGoneError(PumpReadError):
     """The pump no longer has commits that were asked for. The original leaves them out of its stream without a word."""
 
+    transient = False
+    way_out = "copy the data anew: the pump doesn't have them any more"
+
 
 def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
     """The transactions with lo < commit_ts <= hi (TSO), as PumpReader.read gives them, by PullBinlogs.

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from errors import SluiceError
 from upstream import pb
 from upstream.etcd import EtcdClient
 from upstream.pd import PDClient
@@ -29,12 +30,15 @@ _MAX_RETRY_S = 1.0
 _REFUSED = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
 
 
-class PumpWriteError(Exception):
+class PumpWriteError(SluiceError):
     """A binlog was not accepted. The message names the transaction, the pump and the last failure.
 
     A Prewrite may still have arrived at a pump whose answer was lost. It then counts as never finished, and the pump
     asks TiKV what became of it.
     """
+
+    transient = True
+    way_out = "start a pump, or look into the log of the one it names"
 
 
 class _Write:

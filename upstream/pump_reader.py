@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from errors import SluiceError
 from upstream import pb
 from upstream.rpc import TLS, describe, open_channel, status
 
@@ -23,11 +24,14 @@ _STREAM_BUFFER = 1 << 20
 _END_OF_STREAM = bytes.fromhex("ffffffff00000000")
 
 
-class PumpReadError(Exception):
+class PumpReadError(SluiceError):
     """A pump could not be read. The message names the pump, the range and the failure.
 
     `unimplemented`: the pump doesn't know the call; it is an original pump, read it with `pull`.
     """
+
+    transient = True
+    way_out = "start the pump again, or look into its log"
 
     def __init__(self, message: str, *, unimplemented: bool = False) -> None:
         super().__init__(message)

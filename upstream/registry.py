@@ -13,14 +13,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from errors import SluiceError
 from upstream.etcd import EtcdClient, KeyValue, Watch
 
 PREFIX = "/tidb-binlog/v1"
 STATES = ("online", "pausing", "paused", "closing", "offline")
 
 
-class RegistryError(Exception):
+class RegistryError(SluiceError):
     """A registry entry that can't be read or written. The message names its key."""
+
+    transient = True
+    way_out = "correct or remove the entry that it names"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from errors import Signal, SluiceError
 from upstream.codec import row as scalar
 from upstream.codec.column_value import FLAGS
 from upstream.codec.columnar import KERNEL_KINDS, arrow_type, constant, from_values, to_arrow
@@ -49,10 +50,12 @@ _ANY = (VARINT, UVARINT, COMPACT, FLOAT, DECIMAL, JSON)
 _Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]  # column ids in order, with the flags their datums may have
 
 
-class RowDecodeError(ValueError):
+class RowDecodeError(SluiceError, ValueError):
     """A row that isn't what its table says. `row` counts from 0 in the batch, `offset` in the row's bytes (None when
     the fault has no place).
     """
+
+    way_out = "leave the transaction out: `sluice txn skip`"
 
     def __init__(self, table: Table, row: int, offset: int | None, found: str) -> None:
         where = "" if offset is None else f", byte {offset}"
@@ -109,7 +112,7 @@ def decode_updates(
     return old, new
 
 
-class _Refused(Exception):
+class _Refused(Signal):
     """The kernels can't do this table."""
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import grpc
 
+from errors import Signal
+
 # Binlogs have no size limit; pings find a peer that vanished without closing; a proxy named in the environment is
 # meant for the web, never for a database's own nodes.
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -97,7 +99,7 @@ def open_channel(url: str, tls: TLS | None = None, keepalive_ms: int = 10_000) -
     return grpc.insecure_channel(target(url), options)
 
 
-class ClosedError(Exception):
+class ClosedError(Signal):
     """The client was closed before."""
 
 

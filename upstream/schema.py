@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from errors import SluiceError
 from upstream import column_types
 
 STATE_DELETE_ONLY = 1
@@ -52,8 +53,10 @@ _KIND = {
 }
 
 
-class SchemaError(ValueError):
+class SchemaError(SluiceError, ValueError):
     """A schema document that can't be understood; names the table or column and the part that is wrong."""
+
+    way_out = "report the DDL job: Sluice doesn't understand what it says of the table"
 
 
 def _name(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from errors import SluiceError
 from upstream import pb, tso
 from upstream.backoff import Backoff, Deadline
 from upstream.pd import PDClient, PDError, Peer, Region
@@ -20,8 +21,11 @@ from upstream.regions import RegionCache
 from upstream.rpc import TLS, Channels, ClosedError, describe
 
 
-class TiKVError(Exception):
+class TiKVError(SluiceError):
     """TiKV could not answer. The message names the call, the key (hex), the region and the last failure."""
+
+    transient = True
+    way_out = "see whether TiKV runs and can be reached from here"
 
 
 class TxnKind(StrEnum):

@@ -22,11 +22,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from errors import Signal
+
 _TIMEOUT_S = 60.0
 _MAX_BODY = 1 << 20
 
 
-class Refused(Exception):
+class Refused(Signal):
     """A request that can't be served: `status` 400 or 409 and why."""
 
     def __init__(self, status: int, why: str) -> None:

@@ -10,6 +10,7 @@ import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from errors import Signal
 from upstream.tso import physical_ms
 
 # TiDB keeps the lock of a transaction it is still working on alive by heartbeats; this is how long one lasts, in ms.
@@ -47,7 +48,7 @@ class TxnStatus:
     action: int = 0
 
 
-class Locked(Exception):
+class Locked(Signal):
     """The key is locked by a transaction older than the read."""
 
     def __init__(self, lock: Lock) -> None:
@@ -55,7 +56,7 @@ class Locked(Exception):
         self.lock = lock
 
 
-class TxnNotFound(Exception):
+class TxnNotFound(Signal):
     """Neither lock nor record of a transaction, and nothing was to be written about it."""
 
 

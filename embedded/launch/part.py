@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from embedded.repository import REPOSITORY
+from errors import RequestError, Signal
 
 LOOPBACK = "127.0.0.1"
 LIVE = "-"
 """In the place of a recording: none, the stand-in cluster is there for live traffic."""
 
 
-class NotReady(Exception):
+class NotReady(Signal):
     """The part answers, but not yet as it should; the text says what is missing."""
 
 
-class MissingProgram(Exception):
+class MissingProgram(RequestError):
     """A program that the part needs is not installed; the text says which, and how to get it."""
+
+    way_out = "install the program that it names, or put it on PATH"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from errors import Signal
 from etl.downstream import Flight
 from etl.prepare import began_before, counting_from, describe_window
 from etl.rules import put_into
@@ -32,15 +33,15 @@ _END = object()
 _NO_END = 2**63 - 1
 
 
-class StoppedError(Exception):
+class StoppedError(Signal):
     """What was being waited for is wanted no longer."""
 
 
-class DecidedAnewError(Exception):
+class DecidedAnewError(Signal):
     """Operators decided about a commit of a batch after it was prepared: it has to be prepared again."""
 
 
-class HeldError(Exception):
+class HeldError(Signal):
     """Operators want applying to wait, or to end before what was to come next."""
 
 

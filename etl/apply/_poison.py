@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from errors import Signal
 from etl.apply._ahead import Batch
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, is_transient
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
 from etl.operate import RowChange, TablesAt, decode
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
 from etl.rules import put_into
 from etl.settings import Settings
 from etl.sinks import ApplyError
 from etl.sinks.step_writer import StepWriter
-from etl.spark.job import WorkerError
+from etl.spark.errors import WorkerError
 from relay import PART_SCHEMA, RelayError, RelayLog, Window
 from upstream.tso import to_datetime
 
@@ -41,7 +42,7 @@ class _Place:
     rows: int
 
 
-class _GivenUp(Exception):
+class _GivenUp(Signal):
     """The search takes too long, or the downstream is away."""
 
 
@@ -211,7 +212,7 @@ class _Search:
                     pass
             return None
         except DownstreamError as error:
-            if is_transient(error):
+            if error.transient:
                 raise
             return error
         except (ApplyError, ValueError) as error:

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from etl.prepare import STEP_SCHEMA, PrepareOptions, prepare
 from etl.spark import session as spark_session
+from etl.spark.errors import told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
+from etl.spark.judge import Judge
 from etl.spark.worker import settle
 
 _TIMEOUT_S = 600.0
@@ -28,9 +30,10 @@ class PrepareWindows:
     options: PrepareOptions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                yield from prepare(self.relay_url, json.loads(text), self.options)
+        with told_to_client():
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    yield from prepare(self.relay_url, json.loads(text), self.options)
         settle()
 
 
@@ -46,6 +49,7 @@ class SparkPreparer:
         self._timeout_s = timeout_s
         self._spark: Any = None
         self._frame: TaskFrame | None = None
+        self._judge = Judge()
 
     def warm_up(self) -> None:
         """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for
@@ -56,15 +60,16 @@ class SparkPreparer:
                 pass
 
     def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises WorkerError
-        and Spark's errors.
+        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises SparkError,
+        which a WorkerError is too.
         """
         if self._frame is None:
             self._spark = spark_session.connect(self._remote, "apply", self._relay_url)
             self._frame = TaskFrame(self._spark, PrepareWindows(self._relay_url, self._options), _TASKS, STEP_SCHEMA)
-        frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
-        for batch in stream(self._spark, frame, self._timeout_s):
-            yield batch.cast(STEP_SCHEMA)
+        with self._judge.telling():
+            frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
+            for batch in stream(self._spark, frame, self._timeout_s):
+                yield batch.cast(STEP_SCHEMA)
 
     def reset(self) -> None:
         """Drop the connection; the next use connects anew."""

@@ -14,29 +14,31 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from errors import ours
 from etl.apply._ahead import Ahead, Batch, DecidedAnewError, HeldError, Prepare, StoppedError, decided_about
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
 from etl.apply._relay_upkeep import RelayUpkeep
 from etl.apply._takeover import look_ahead
-from etl.downstream import Checkpoint, DownstreamError, is_transient
+from etl.downstream import Checkpoint
 from etl.ownership import NotSoleWriterError, SoleWriter
 from etl.prepare import PrepareOptions
 from etl.prepare import prepare as prepare_here
 from etl.rules import note_late, note_used
 from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
+from etl.spark.errors import SparkError
 from etl.steps import Step
+from etl.waiting import Waiting
 from relay import RelayLog, Window
-from upstream import PDError, tso
+from upstream import tso
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "local_preparer", "run_apply"]
 
 log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_WARNINGS = 100
 
 
@@ -112,7 +114,7 @@ def run_apply(
     end = None if run_seconds is None else time.monotonic() + run_seconds
     relay = RelayLog.open(settings.relay.url)
     summary = ApplySummary()
-    failures = 0
+    waiting = Waiting(log, "applying")
 
     def over() -> bool:
         reached = until_ts is not None and summary.checkpoint >= until_ts
@@ -147,8 +149,8 @@ def run_apply(
                     )
                 summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
                 _say_where(checkpoint, first, sink)
-                ours = checkpoint is not None and checkpoint.owner == sole.pipeline
-                sole.at(summary.checkpoint, wrote=ours)
+                mine = checkpoint is not None and checkpoint.owner == sole.pipeline
+                sole.at(summary.checkpoint, wrote=mine)
                 check_refusal(checkpoint, relay)
                 flight = checkpoint.flight if checkpoint else None
                 safe_until = checkpoint.safe_until if checkpoint else 0
@@ -159,7 +161,7 @@ def run_apply(
                     upkeep.at(summary.checkpoint)
                     summary.warn(note_used(relay, batch.decisions))
                     summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
-                    failures = 0
+                    waiting.over()
             except StoppedError:
                 break
             except HeldError as error:
@@ -167,7 +169,8 @@ def run_apply(
             except DecidedAnewError:
                 log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
-                if not is_transient(error) and not _is_spark_transient(error) and not isinstance(error, PDError):
+                told = ours(error)
+                if not told.transient:
                     if (
                         isinstance(error, ApplyError)
                         and error.found
@@ -178,13 +181,10 @@ def run_apply(
                     sink.close()
                     name_poison(error, settings, relay, prepare_options(settings), batch)
                     raise
-                if not isinstance(error, DownstreamError | PDError) and hasattr(prepare, "reset"):
+                if isinstance(told, SparkError) and hasattr(prepare, "reset"):
                     prepare.reset()
-                delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
-                failures += 1
                 summary.retries += 1
-                log.warning("%.500s; trying again in %.1f s from the checkpoint", error, delay)
-                stop.wait(delay)
+                stop.wait(waiting.after(told, f"at checkpoint {summary.checkpoint}"))
             finally:
                 if ahead is not None:
                     ahead.stop()
@@ -213,14 +213,6 @@ def local_preparer(settings: Settings) -> Prepare:
     """Prepares in this process, without Spark: for tests and repairs."""
     options = prepare_options(settings)
     return lambda windows: prepare_here(settings.relay.url, windows, options)
-
-
-def _is_spark_transient(error: BaseException) -> bool:
-    if not type(error).__module__.startswith(("pyspark", "grpc", "etl.spark.session", "builtins")):
-        return False
-    from etl.spark.session import is_transient as transient
-
-    return transient(error)
 
 
 def _guarded(steps: Iterable[Step], sole: SoleWriter) -> Iterator[Step]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from errors import SluiceError
 from etl.ddl._generate import column_type
 from etl.formats.ddl_columns import ColumnChange, changed_columns
 from upstream import column_types, tso
@@ -29,10 +30,12 @@ _LARGE_FLOAT, _SMALL_FLOAT = 1e15, 1e-15
 _SHOWN_DIGITS = 6
 
 
-class UnconvertibleError(Exception):
+class UnconvertibleError(SluiceError):
     """Values that can't be made what the upstream made of them; names column, both types, one value and the reason.
     `raw`: the value as `value_expression` gave it.
     """
+
+    way_out = "convert the column downstream by hand, then `sluice ddl skip`"
 
     def __init__(self, message: str, raw: bytes | None = None) -> None:
         super().__init__(message)

@@ -29,7 +29,7 @@ from etl.ddl._generate import column_definition, index_definition
 from etl.ddl._recycle import RECYCLE_SCHEMA
 from etl.ddl._session import ddl_session
 from etl.ddl._state import actual_columns, moving_columns
-from etl.downstream import DownstreamError, MySQLSession, is_transient, server_errors
+from etl.downstream import DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_forms import holds_bytes, plain, widened
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
@@ -134,7 +134,7 @@ class Converter:
                         )
                 self._session.commit()
             except DownstreamError as error:
-                if is_transient(error):
+                if error.transient:
                     raise
                 raise UnconvertibleError(
                     f"{conversion.title}: a value that TiDB has now is refused by the downstream: {error}"
@@ -233,7 +233,7 @@ class Converter:
             self._session.commit()
             return self._swap(conversion)
         except DownstreamError as error:
-            if not is_transient(error):
+            if not error.transient:
                 self._take_back(conversion, ddl)
             raise
 
@@ -299,7 +299,7 @@ class Converter:
                     self._session.execute(statement)
                     return warnings
                 except DownstreamError as error:
-                    if is_transient(error):
+                    if error.transient:
                         raise
                     if error.code in _IN_FOREIGN_KEY and not warnings:
                         warnings = drop_foreign_keys(self._session, change.before)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from errors import SluiceError
 from etl.ddl._generate import column_definition, table_options
 from etl.ddl._state import actual_columns, moving_columns, wrong_collations
 from etl.downstream import MySQLSession
@@ -25,8 +26,10 @@ from upstream.schema import Column, Table
 _CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "json"}
 
 
-class UnsettledError(Exception):
+class UnsettledError(SluiceError):
     """The downstream table can't be brought to what the upstream has; names table and columns."""
+
+    way_out = "bring the downstream's table to what the upstream has, then let the task go on"
 
 
 def settle(session: MySQLSession, ddl: Mapping[str, Any], values: bool = True) -> list[str]:

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from errors import SluiceError
 from etl.ddl._alter import alterations, drop_foreign_keys
 from etl.ddl._conversions import UnconvertibleError
 from etl.ddl._convert import Converter
@@ -21,7 +22,7 @@ from etl.ddl._recycle import RECYCLE_SCHEMA, RecycleBin
 from etl.ddl._session import ddl_session
 from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
-from etl.downstream import DownstreamError, MySQLSession, is_transient, server_errors
+from etl.downstream import DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_partitions import exchanged_partition
 from etl.formats.ddl_tables import table_pairs
@@ -43,10 +44,12 @@ _WAYS_OUT = (
 )
 
 
-class DdlError(Exception):
+class DdlError(SluiceError):
     """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the server's error, ways
     out.
     """
+
+    way_out = "repair the downstream and let the task go on, or decide: `sluice ddl skip` or `sluice ddl replace`"
 
 
 class DdlExecutor:
@@ -139,7 +142,7 @@ class DdlExecutor:
         try:
             yield
         except DownstreamError as error:
-            if is_transient(error):
+            if error.transient:
                 raise
             raise self._failure(ddl, str(error)) from error
         except (UnsettledError, UnconvertibleError, ValueError) as error:
@@ -171,7 +174,7 @@ class DdlExecutor:
                     for statement in statements:
                         warnings += self._execute(statement, ddl)
             except DownstreamError as error:
-                if is_transient(error):
+                if error.transient:
                     raise
                 first = first or error
                 continue
@@ -280,7 +283,7 @@ class DdlExecutor:
                 with contextlib.nullcontext() if within else self._rows_of_any_size():
                     self._session.execute(statement)
             except DownstreamError as error:
-                if is_transient(error):
+                if error.transient:
                     raise
                 if error.code == server_errors.TABLE_EXISTS:
                     return self._found(ddl, table)
@@ -432,7 +435,7 @@ class DdlExecutor:
             try:
                 self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
             except DownstreamError as error:
-                if is_transient(error):
+                if error.transient:
                     raise
                 warnings.append(f"left out: {made.full_name}: {error.message}")
         return warnings
@@ -449,7 +452,7 @@ class DdlExecutor:
             self._session.execute(f"DROP {kind} IF EXISTS {name}")
             return []
         except DownstreamError as error:
-            if is_transient(error):
+            if error.transient:
                 raise
             return [f"{kind} {name} was not dropped: {error.message}"]
 

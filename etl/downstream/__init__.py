@@ -10,7 +10,7 @@ from etl.downstream.checkpoint import (
     Refusal,
 )
 from etl.downstream.grants import RECYCLE_SCHEMA
-from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession, is_transient
+from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 
 __all__ = [
@@ -27,6 +27,5 @@ __all__ = [
     "Refusal",
     "Savepoint",
     "SavepointFile",
-    "is_transient",
     "sync_folder",
 ]

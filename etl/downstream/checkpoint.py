@@ -19,18 +19,23 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from errors import SluiceError
 from etl.downstream import server_errors
 from etl.downstream._writer_lock import WriterLock
 from etl.downstream.mysql import MySQLSession
 from etl.formats.sql_text import quote_name
 
 
-class CheckpointError(Exception):
+class CheckpointError(SluiceError):
     """The checkpoint row can't be read; names cluster and content."""
 
+    way_out = "repair the checkpoint row by hand, or remove it to begin where the relay log does"
 
-class CheckpointMovedError(Exception):
+
+class CheckpointMovedError(SluiceError):
     """The checkpoint isn't where this process left it: somebody else writes to the same downstream."""
+
+    way_out = "find who else writes to this downstream, and end it; then let the task go on"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import pymysql.connections
 from pymysql import protocol
 from pymysql.constants import SERVER_STATUS
 
+from errors import SluiceError
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup, server_errors
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
@@ -50,20 +51,19 @@ _ADVICE = {
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
 
-class DownstreamError(Exception):
-    """The downstream refused a statement. `code` is the server's error number, 0 if the connection failed."""
+class DownstreamError(SluiceError):
+    """The downstream refused a statement. `code` is the server's error number, 0 if the connection failed. It is
+    transient if rolling back, connecting anew and starting again at the checkpoint may help.
+    """
+
+    way_out = "do what the server's message asks for, then let the task go on"
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} (error {code})" if code else message)
+        super().__init__(f"{message} (error {code})" if code else message, transient=code in server_errors.TRANSIENT)
         self.code = code
         self.message = message
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether rolling back, connecting anew and starting again at the checkpoint may help."""
-    if isinstance(error, DownstreamError):
-        return error.code in server_errors.TRANSIENT
-    return isinstance(error, OSError)
+        if self.transient:
+            self.way_out = "start the downstream, or see why it doesn't answer or finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class MySQLSession:
             try:
                 self.query(statement)
             except DownstreamError as error:  # what is refused is looked at below
-                if is_transient(error):
+                if error.transient:
                     raise
         variables = self._variables()
         wrong = list(_session_setup.problems(variables))

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from errors import SluiceError
+
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
@@ -48,8 +50,10 @@ class Fields(NamedTuple):
         return found
 
 
-class WireError(ValueError):
+class WireError(SluiceError, ValueError):
     """A message that can't be one; `owner` is its index, the smallest if there are several."""
+
+    way_out = "leave the transaction out: `sluice txn skip`"
 
     def __init__(self, owner: int) -> None:
         super().__init__(f"message {owner} breaks off or has a field of an unknown wire type")

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from errors import SluiceError
 from etl.explode._wire_scan import RUN, Bytes, Fields, Ints, WireError, scan
 from relay import PART_SCHEMA
 from upstream.schema import MAX_USER_TABLE_ID
@@ -41,8 +42,10 @@ _FAKE_DDL = b"select setval"
 _EMIT_BYTES = 8 * 2**20
 
 
-class BinlogDecodeError(ValueError):
+class BinlogDecodeError(SluiceError, ValueError):
     """A payload that is not a Prewrite binlog as TiDB writes it; names pump, commit_ts, start_ts and what is wrong."""
+
+    way_out = "leave the transaction out: `sluice txn skip`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from etl.explode._left_out import without_unreadable
-from etl.explode.exploder import Exploder
+from etl.explode.exploder import BinlogDecodeError, Exploder
 from etl.explode.source import read_range
+from etl.spark.errors import told_to_client
 from etl.spark.worker import settle
 from relay import RelayLog
 from upstream import TLS
@@ -51,13 +52,22 @@ class LandRanges:
 
         context = TaskContext.get()
         assert context is not None
-        relay = RelayLog.open(self.relay_url)
-        for batch in batches:
-            for task in batch.to_pylist():
-                # With the attempt's number: a repeated task never meets the file of the one before.
-                stats = _land(relay, self, task, f"{task['token']}.{context.taskAttemptId()}")
-                yield pa.record_batch([pa.array([json.dumps(stats)])], schema=STATS_SCHEMA)
+        with told_to_client():
+            relay = RelayLog.open(self.relay_url)
+            for batch in batches:
+                for task in batch.to_pylist():
+                    # With the attempt's number: a repeated task never meets the file of the one before.
+                    stats = _answer(relay, self, task, f"{task['token']}.{context.taskAttemptId()}")
+                    yield pa.record_batch([pa.array([json.dumps(stats)])], schema=STATS_SCHEMA)
         settle()
+
+
+def _answer(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str) -> dict[str, Any]:
+    """The statistics of a range, or what in it can't be read."""
+    try:
+        return _land(relay, job, task, token)
+    except BinlogDecodeError as error:
+        return {"n": task["n"], "unreadable": str(error), "way_out": error.way_out}
 
 
 def _land(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str) -> dict[str, Any]:

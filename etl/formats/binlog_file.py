@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from errors import SluiceError
 from upstream.codec.errors import CodecError
 from upstream.codec.varint import decode_uvarint
 
@@ -39,8 +40,10 @@ _NAME = re.compile(r"binlog-(\d{16})(?:-(\d{14}))?(\.gz)?")
 _CHUNK = 1 << 20
 
 
-class BinlogFileError(Exception):
+class BinlogFileError(SluiceError):
     """A binlog file isn't what it should be; names file, offset and the way out."""
+
+    way_out = "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
 
 
 @dataclass(frozen=True, slots=True)

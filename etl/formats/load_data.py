@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from errors import SluiceError
 from etl.formats.ddl_forms import unsure_columns
 from etl.formats.sql_text import (
     broken_text,
@@ -46,8 +47,10 @@ CHUNK_BYTES = 4 * 2**20
 STATEMENT_BYTES = 1 << 20
 
 
-class UnsupportedColumnError(ValueError):
+class UnsupportedColumnError(SluiceError, ValueError):
     """A column of a kind, or with values, that can't be written; names table and column."""
+
+    way_out = "leave the table out with a [filter], or the transaction: `sluice txn skip`"
 
 
 class Layout(TypedDict):

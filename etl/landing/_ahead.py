@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from etl.explode import LandRanges
 from etl.landing._cluster import Cluster
 from etl.landing._job import JobResult, LandingJob
 from etl.landing._report import ms_since
@@ -19,6 +20,7 @@ from etl.landing._run_limits import RunLimits
 from etl.landing.planner import Plan, Planner
 from etl.settings import Window
 from etl.spark import session as spark_session
+from etl.spark.judge import Judge
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -65,6 +67,7 @@ class JobsAhead:
         self._planner: Planner | None = None
         self._spark: SparkSession | None = None
         self._job: LandingJob | None = None
+        self._judge = Judge()
         self._begun = 0
 
     @property
@@ -79,7 +82,8 @@ class JobsAhead:
         if self._job is not None:
             return
         self._spark = spark_session.connect(self._remote, "land", self._relay_url, timeout_s=10)
-        self._job = LandingJob(self._spark, self._relay_url, self._cluster.id, self._cluster.tls)
+        work = LandRanges(self._relay_url, self._cluster.id, self._cluster.tls)
+        self._job = LandingJob(self._spark, work, self._judge)
         if self._begun == 0:
             hosts = [pump.host for pump in self._cluster.pumps_that_count()]
             self._job.warm_up(hosts, lo, _WARM_UP_S)

@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from etl.explode import STATS_SCHEMA, TASK_SCHEMA, BinlogDecodeError, DdlRecord, LandRanges, PumpRange
 from etl.landing.planner import Plan
+from etl.spark.errors import SparkError
 from etl.spark.frame import TaskFrame
-from etl.spark.job import WorkerError, collect
+from etl.spark.job import collect
+from etl.spark.judge import Judge
 from relay import Part
-from upstream import TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,11 @@ class JobResult:
 class LandingJob:
     """Runs landing jobs in a Spark Connect session. Threads may run jobs at once."""
 
-    def __init__(self, spark: Any, relay_url: str, cluster_id: int, tls: TLS | None = None) -> None:
+    def __init__(self, spark: Any, work: LandRanges, judge: Judge) -> None:
+        """`work` is what each worker does with a range; `judge` outlives the session."""
         self._spark = spark
-        self._frame = TaskFrame(spark, LandRanges(relay_url, cluster_id, tls), TASK_SCHEMA, STATS_SCHEMA)
+        self._judge = judge
+        self._frame = TaskFrame(spark, work, TASK_SCHEMA, STATS_SCHEMA)
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
         """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is
@@ -68,8 +71,8 @@ class LandingJob:
         """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions
         at `skips` are left out if they can't be read.
 
-        Raises BinlogDecodeError, WorkerError, and Spark's errors; a job that takes longer than `timeout_s` is
-        interrupted.
+        Raises BinlogDecodeError, and SparkError, which a WorkerError is too; a job that takes longer than `timeout_s`
+        is interrupted.
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
@@ -86,18 +89,18 @@ class LandingJob:
             }
             for n, wanted in enumerate(plan.ranges)
         ]
-        frame = self._frame.of(pa.Table.from_pylist(tasks, TASK_SCHEMA))
-        try:
+        with self._judge.telling():
+            frame = self._frame.of(pa.Table.from_pylist(tasks, TASK_SCHEMA))
             rows = collect(self._spark, frame, timeout_s)["stats"].to_pylist()
-        except WorkerError as error:
-            if error.kind == BinlogDecodeError.__name__:
-                raise BinlogDecodeError(error.said) from error
-            raise
         answers = [json.loads(row) for row in rows]
+        for answer in answers:
+            if "unreadable" in answer:
+                raise BinlogDecodeError(answer["unreadable"], way_out=answer["way_out"])
         found = sorted(answer["n"] for answer in answers)
         if found != list(range(len(tasks))):
-            raise WorkerError(
-                "EOFError", f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]"
+            raise SparkError(
+                f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]",
+                transient=True,
             )
         return combine(answers)
 

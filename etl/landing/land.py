@@ -11,8 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from etl.downstream import DownstreamError
-from etl.downstream import is_transient as is_downstream_transient
+from errors import SluiceError, ours
 from etl.explode import BinlogDecodeError
 from etl.landing._ahead import JobsAhead, LandedPlan
 from etl.landing._cluster import Cluster
@@ -20,21 +19,14 @@ from etl.landing._orders import LOOK_EVERY_S, Orders
 from etl.landing._record import record_of, report_of
 from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
 from etl.landing._run_limits import RunLimits, Stop
-from etl.landing.planner import CommitsPurgedError, PumpUnavailableError, UpstreamBehindError
+from etl.landing.planner import CommitsPurgedError
 from etl.landing.schema import LandingSchema, Stopped, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
 from etl.ownership import DrainerEntry
 from etl.settings import Settings
-from etl.spark import session as spark_session
-from etl.spark.job import WorkerError
+from etl.spark.errors import SparkError
+from etl.waiting import Waiting
 from relay import Claim, RelayLog, WindowConflictError
-from upstream import (
-    EtcdError,
-    PDError,
-    PumpReadError,
-    RegistryError,
-    TiKVError,
-)
 
 __all__ = [
     "BinlogDecodeError",
@@ -48,30 +40,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("sluice.land")
-
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_UNKNOWN_RETRIES = 3
-_TRANSIENT = (
-    PumpUnavailableError,
-    UpstreamBehindError,
-    PumpReadError,
-    PDError,
-    TiKVError,
-    EtcdError,
-    RegistryError,
-    OSError,
-)
-_TRANSIENT_IN_WORKER = {
-    "PumpReadError",
-    "OSError",
-    "ConnectionError",
-    "ConnectionResetError",
-    "BrokenPipeError",
-    "TimeoutError",
-    "EOFError",
-    "FileExistsError",
-    "FileNotFoundError",
-}
 
 
 def run_land(
@@ -120,30 +88,24 @@ class _Loop:
         self._start: Start | None = None
         self._schema: LandingSchema | None = None
         self._entry: DrainerEntry | None = None
+        self._waiting = Waiting(log, "landing")
         self._progress = Progress()
         self.summary = LandSummary()
 
     def run(self) -> LandSummary:
-        failures = 0
-        unknown = 0
         while not self._limits.is_over(self._landed_ts):
             try:
                 self._step()
-                failures = unknown = 0
+                self._waiting.over()
             except Stopped:
                 break
             except Exception as error:
-                kind = _judge(error)
-                unknown = unknown + 1 if kind == "unknown" else 0
-                if kind == "terminal" or unknown > _UNKNOWN_RETRIES:
+                told = ours(error)
+                if not told.transient:
                     raise
-                delay = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
-                failures += 1
                 self.summary.retries += 1
-                log.warning(
-                    "landing waits %.1f s at hi=%s: %s: %s", delay, self._landed_ts, type(error).__name__, _short(error)
-                )
-                self._forget(error)
+                delay = self._waiting.after(told, f"at hi={self._landed_ts}")
+                self._forget(told)
                 self._wait(delay)
         self._progress.say(self.summary, self._jobs.holding, last=True)
         return self.summary
@@ -250,7 +212,7 @@ class _Loop:
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema
 
-    def _forget(self, error: BaseException) -> None:
+    def _forget(self, error: SluiceError) -> None:
         """Drop what the failure may have spoilt; the next step builds it anew."""
         self._jobs.abandon()
         self._schema = None  # it may have moved on over DDL that wasn't committed
@@ -258,22 +220,5 @@ class _Loop:
             assert self._claim is not None
             self._claim.check()
             self._start = None
-        if spark_session.is_transient(error) or _judge(error) == "unknown" or isinstance(error, WorkerError):
+        if isinstance(error, SparkError):
             self._jobs.disconnect()
-
-
-def _judge(error: BaseException) -> str:
-    """transient: try again for ever; unknown: try again a few times; terminal: somebody has to act."""
-    if isinstance(error, WorkerError):
-        return "transient" if error.kind in _TRANSIENT_IN_WORKER else "unknown"
-    if isinstance(error, WindowConflictError) or spark_session.is_transient(error) or isinstance(error, _TRANSIENT):
-        return "transient"
-    if isinstance(error, DownstreamError):
-        return "transient" if is_downstream_transient(error) else "terminal"
-    if type(error).__module__.startswith(("pyspark", "grpc", "py4j")):
-        return "unknown"
-    return "terminal"
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500]

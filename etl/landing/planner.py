@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from errors import SluiceError
 from etl.explode import PumpRange
 from upstream import tso
 
@@ -36,19 +37,30 @@ _MAX_SPLITS = 4
 _FAKES_EVERY = tso.span(5_000)  # an idle original pump moves on every 3 s
 
 
-class PumpUnavailableError(Exception):
+class PumpUnavailableError(SluiceError):
     """A pump that counts can't be reached, or none is registered: no window can be planned. Waiting is safe, going on
     without it is not."""
 
+    transient = True
+    way_out = "start the pump again, or, once all it holds has been landed, set it offline"
 
-class UpstreamBehindError(Exception):
+
+class UpstreamBehindError(SluiceError):
     """PD's timestamps are older than what was landed."""
 
+    transient = True
+    way_out = "point pd-urls at the PD of the cluster that was landed"
 
-class CommitsPurgedError(Exception):
+
+class CommitsPurgedError(SluiceError):
     """A pump has already removed commits that were not landed; names the pump and the timestamps.
     Waiting won't help.
     """
+
+    way_out = (
+        "copy the upstream's data to the downstream anew, then begin with an empty relay log and a checkpoint at the"
+        " copy's timestamp"
+    )
 
 
 @dataclass(frozen=True, slots=True)

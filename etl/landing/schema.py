@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from errors import Signal, SluiceError
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
 from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
@@ -34,11 +35,13 @@ _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _DIFFS_KEPT = 4096
 
 
-class UnknownTableError(Exception):
+class UnknownTableError(SluiceError):
     """Rows belong to a table that no DDL job up to their commit has made; names table id and commit_ts."""
 
+    way_out = "leave the transaction out: `sluice txn skip`"
 
-class Stopped(Exception):
+
+class Stopped(Signal):
     """The run was told to stop while it waited; nothing of the window has been committed."""
 
 

@@ -8,12 +8,14 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from errors import SluiceError
 from etl.downstream import Checkpoint
 from etl.landing._cluster import Cluster
 from etl.landing.schema import version_at
 from etl.ownership import OWNER_LABEL, downstream_name
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
+from etl.waiting import short
 from relay import RelayLog
 from upstream import NodeStatus, TiKVError, tso
 
@@ -22,12 +24,16 @@ log = logging.getLogger("sluice.land")
 _CLEAN_BACK = tso.span(600_000)
 
 
-class NoCheckpointError(Exception):
+class NoCheckpointError(SluiceError):
     """To begin now would leave out what somebody has been replicating; names who, and the ways out."""
 
+    way_out = "say where to begin: a checkpoint row downstream, or initial-commit-ts"
 
-class WrongClusterError(Exception):
+
+class WrongClusterError(SluiceError):
     """The relay log holds another cluster's windows."""
+
+    way_out = "give each cluster a relay log of its own, or correct pd-urls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ def _version_of(checkpoint: Checkpoint, cluster: Cluster) -> int:
             raise
         log.warning(
             "TiKV doesn't tell the schema version at commit_ts %d, taking the checkpoint's, %d: %s",
-            checkpoint.commit_ts, checkpoint.schema_version, " ".join(str(error).split())[:500],
+            checkpoint.commit_ts, checkpoint.schema_version, short(error),
         )  # fmt: skip
         return checkpoint.schema_version
 

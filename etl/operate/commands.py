@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from errors import RequestError
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
 from etl.formats.operator_sql import split_statements
 from etl.operate.window_view import NotLandedError, describe, find_window, newest
@@ -29,7 +30,7 @@ log = logging.getLogger("sluice")
 BOTH, LAND, APPLY = "both", "land", "apply"
 
 
-class OperateError(ValueError):
+class OperateError(RequestError, ValueError):
     """What was asked for can't be done; says why, and what can."""
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, is_transient, server_errors
+from errors import ours
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, server_errors
 from etl.operate import commands
 from etl.operate.commands import OperateError
 from etl.ownership import downstream_name, other_writers, pipeline_id, seen_text
@@ -329,11 +330,7 @@ def _shut_out(settings: Settings, cluster_id: int, until: float) -> Checkpoint:
                 raise OperateError(f"{downstream_name(settings)}: nothing was written there yet")
             return found
         except Exception as error:
-            if (
-                isinstance(error, OperateError)
-                or time.monotonic() >= until
-                or not (is_transient(error) or isinstance(error, RuntimeError))
-            ):
+            if isinstance(error, OperateError) or time.monotonic() >= until or not ours(error).transient:
                 raise
             time.sleep(_POLL_S)
         finally:

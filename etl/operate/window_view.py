@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from errors import RequestError
 from etl.formats.sql_text import shown
 from relay import DELETE, INSERT, UPDATE, RelayLog, Window
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
@@ -19,7 +20,7 @@ _KINDS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 _SHOWN_BYTES = 64
 
 
-class NotLandedError(ValueError):
+class NotLandedError(RequestError, ValueError):
     """No landed window holds what was asked for; says what is landed."""
 
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+from errors import SluiceError
 from etl.downstream import Checkpoint
 from etl.ownership.registration import OWNER_LABEL, downstream_name, pipeline_id
 from etl.settings import Settings
@@ -36,12 +37,17 @@ _REPORT_S = 30.0
 _WRITING = ("online", "pausing", "closing")
 
 
-class NotSoleWriterError(Exception):
+class NotSoleWriterError(SluiceError):
     """Somebody else writes to the downstream, or has; names who, and the ways out."""
 
+    way_out = "stop the other one, then `sluice takeover`"
 
-class RegistryUnknownError(OSError):
+
+class RegistryUnknownError(SluiceError, OSError):
     """The registry can't be asked, and going on without it isn't safe. Waiting may help."""
+
+    transient = True
+    way_out = "bring the registry (etcd in PD) back"
 
 
 def other_writers(settings: Settings, drainers: Iterable[NodeStatus]) -> list[NodeStatus]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from errors import SluiceError
 from upstream.schema import Column
 
 _TOKEN = re.compile(
@@ -21,8 +22,10 @@ _TOKEN = re.compile(
 _TO_DAYS_OF_YEAR_1 = 365  # TO_DAYS('0001-01-01') is 366, Python's ordinal of that day 1
 
 
-class PartitionError(ValueError):
+class PartitionError(SluiceError, ValueError):
     """A partition that can't be told; says why."""
+
+    way_out = "leave the transaction out: `sluice txn skip`, or the statement: `sluice ddl skip`"
 
 
 Value = int | Decimal | str | None

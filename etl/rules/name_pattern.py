@@ -17,6 +17,8 @@ import functools
 import re
 import warnings
 
+from errors import RequestError
+
 _POSIX = {
     "alpha": "a-zA-Z",
     "digit": "0-9",
@@ -33,7 +35,7 @@ _PLAIN = re.compile(r"[\w$\- ]+\Z")
 _LIKE_WILDCARD = re.compile(r"(?<![.(\])}\\*?+])[*?]")
 
 
-class PatternError(ValueError):
+class PatternError(RequestError, ValueError):
     """A pattern that can't be understood; the text says what is wrong at which position of it."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from errors import SluiceError
 from etl.rules.name_pattern import matches, plain_name
 
 
@@ -59,10 +60,12 @@ class Target:
         return bool(self.sources)
 
 
-class RouteError(ValueError):
+class RouteError(SluiceError, ValueError):
     """A table whose rows would be mixed with those of another one without a rule that says so; names both and the ways
     out.
     """
+
+    way_out = "give one of the tables another target, or write a [[route]] rule that merges them"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from errors import RequestError
 from etl.rules import reads_otherwise
 from etl.settings.rules import is_event
 
@@ -88,7 +89,7 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _MAX_MESSAGE_BYTES = 1_000_000_000
 
 
-class DrainerSettingsError(ValueError):
+class DrainerSettingsError(RequestError, ValueError):
     """A key of drainer.toml that isn't known, or can't be taken over; the text names the file and the key."""
 
 

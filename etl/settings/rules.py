@@ -29,6 +29,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from errors import RequestError
 from etl.rules import (
     DDL_EVENTS,
     GROUP_EVENTS,
@@ -60,7 +61,7 @@ _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table
 _LONGEST_NAME = 64
 
 
-class RuleError(ValueError):
+class RuleError(RequestError, ValueError):
     """A rule that can't be understood; names section, key, the rule's number and its text."""
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from errors import RequestError
 from etl.rules import Filter, Routes
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password, read_drainer
 from etl.settings.rules import RuleError, parse_filter, parse_routes
@@ -37,7 +38,7 @@ MODES = ("atomic", "parallel")
 _SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret)$", re.IGNORECASE)
 
 
-class SettingsError(ValueError):
+class SettingsError(RequestError, ValueError):
     """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""
 
 

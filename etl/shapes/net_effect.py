@@ -18,13 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from errors import SluiceError
 from relay import DELETE, INSERT
 
 
-class BrokenHistoryError(ValueError):
+class BrokenHistoryError(SluiceError, ValueError):
     """Changes of one key that can't follow one another, such as two inserts with no delete between them. `change` is
     the index of the second one.
     """
+
+    way_out = "land the window again into an empty relay log, or leave the transaction out: `sluice txn skip`"
 
     def __init__(self, change: int, kind: str) -> None:
         super().__init__(kind)

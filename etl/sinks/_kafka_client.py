@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from errors import SluiceError
 from etl.downstream import CheckpointMovedError
 from etl.settings import Kafka, SettingsError
 from etl.sinks.sink import ApplyError
@@ -40,8 +41,11 @@ _REFUSED = {
 }
 
 
-class KafkaUnavailableError(OSError):
+class KafkaUnavailableError(SluiceError, OSError):
     """Brokers can't be reached, or don't answer in time: connecting anew may help."""
+
+    transient = True
+    way_out = "start the brokers, or correct [kafka] brokers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from etl.downstream import (
     MySQLSession,
     PendingDdl,
     Refusal,
-    is_transient,
 )
 from etl.formats.operator_sql import changes_rows_only
 from etl.formats.sql_text import quote_name
@@ -404,7 +403,7 @@ class MySQLSink:
             try:
                 self._session.execute(statements[number])
             except DownstreamError as error:
-                if is_transient(error):
+                if error.transient:
                     raise
                 raise DdlError(
                     f"DDL job {job} at commit_ts {commit_ts}: statement {number + 1} of the {len(statements)} that"

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from errors import SluiceError
 from etl.downstream import Checkpoint
 from etl.steps import Step
 
 log = logging.getLogger("sluice.apply")
 
 
-class ApplyError(Exception):
+class ApplyError(SluiceError):
     """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out. `found`: what it said,
     alone.
     """
+
+    way_out = "bring the downstream to what the changes expect, then let the task go on"
 
     def __init__(self, message: str, found: str = "") -> None:
         super().__init__(message)

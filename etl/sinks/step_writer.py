@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession, is_transient, server_errors
+from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession, server_errors
 from etl.formats.deletes import counts
 from etl.formats.load_data import Layout
 from etl.formats.sql_text import quote_name
@@ -191,7 +191,7 @@ class StepWriter:
         return [quote_name(str(name)) for (name,) in found]
 
     def _refused(self, step: Step, error: DownstreamError) -> Exception:
-        if is_transient(error):
+        if error.transient:
             return error
         return self._mismatch(step, str(error), "")
 

@@ -1,3 +1,5 @@
-"""Running one Spark job: the session, the job, its input, and the manners of its workers. Its modules are its doors."""
+"""Running one Spark job: the session, the job, its input, its errors, and the manners of its workers. Its modules are
+its doors.
+"""
 
-__all__ = ["frame", "job", "session", "worker"]
+__all__ = ["errors", "frame", "job", "judge", "session", "worker"]

@@ -20,6 +20,9 @@ from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
+from etl.spark.errors import SparkUnavailableError
+from etl.spark.judge import first_line, is_closed_session
+
 _NAMESPACE = uuid.UUID("5b0f8c1e-6c6e-4f53-9f0e-3d1f7a1f0c55")
 _CONFS = {
     # A window is small and each partition is a task of its own: nothing to coalesce or to re-plan.
@@ -37,10 +40,6 @@ _CHANNEL = [
 ]
 _GENERATIONS = 1_000
 _MARK = "spark.sluice.attached"
-
-
-class SparkUnavailableError(Exception):
-    """The Spark Connect server doesn't answer; names its address and how long it was tried."""
 
 
 def session_id(session_name: str, generation: int = 0) -> str:
@@ -66,12 +65,12 @@ def attach(remote: str, session_name: str, timeout_s: float = 60.0) -> SparkSess
         try:
             return _attach(remote, session_id(session_name, generation))
         except (PySparkException, grpc.RpcError, AssertionError) as error:
-            if _is_closed_session(error) and generation < _GENERATIONS:
+            if is_closed_session(error) and generation < _GENERATIONS:
                 generation += 1
                 continue
             if time.monotonic() + wait_s > deadline:
                 raise SparkUnavailableError(
-                    f"Spark Connect at {remote} doesn't answer after {timeout_s:.0f} s ({_first_line(error)}); is it"
+                    f"Spark Connect at {remote} doesn't answer after {timeout_s:.0f} s ({first_line(error)}); is it"
                     " running?"
                 ) from error
         time.sleep(wait_s)
@@ -82,39 +81,6 @@ def close(spark: SparkSession) -> None:
     """Close the connection; the session stays on the server."""
     with contextlib.suppress(Exception):
         spark.client.close()
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether a new session may succeed where this error came up: the server or the session is gone, or was
-    interrupted.
-    """
-    if isinstance(error, SparkUnavailableError | grpc.RpcError):
-        return True
-    if isinstance(error, AssertionError):  # pyspark: "Received incorrect server side session identifier"
-        return "session identifier" in str(error)
-    if not isinstance(error, PySparkException):
-        return False
-    return _is_closed_session(error) or any(text in str(error) for text in _TRANSIENT)
-
-
-_TRANSIENT = (
-    "NO_ACTIVE_SESSION",
-    "OPERATION_CANCELED",
-    "INVALID_HANDLE",
-    "INVALID_CURSOR",
-    "RETRIES_EXCEEDED",
-    "DEADLINE_EXCEEDED",
-    "UNAVAILABLE",
-    "StatusCode.CANCELLED",
-    "cancelled",
-    "SparkContext was shut down",
-    "stopped SparkContext",
-    "ExecutorLostFailure",
-    "Python worker exited unexpectedly",
-    "PYTHON_WORKER",
-    "Connection reset",
-    "Broken pipe",
-)
 
 
 def _attach(remote: str, identifier: str) -> SparkSession:
@@ -137,14 +103,3 @@ def _attach(remote: str, identifier: str) -> SparkSession:
     except BaseException:
         close(spark)
         raise
-
-
-def _is_closed_session(error: BaseException) -> bool:
-    return (
-        "SESSION_CLOSED" in str(error)
-        or getattr(error, "getCondition", lambda: "")() == "INVALID_HANDLE.SESSION_CLOSED"
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from errors import SluiceError
 from pump_service.cluster.clock import Clock
 from pump_service.cluster.heartbeat import Heartbeat
 from pump_service.cluster.notify import notify_drainers
@@ -29,8 +30,10 @@ _TRIES = 3
 _RETRY_S = 1.0
 
 
-class NodeError(Exception):
+class NodeError(SluiceError):
     """The pump can't join the cluster; the message says why and what to do."""
+
+    way_out = "correct what it names, and start the pump again"
 
 
 def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from errors import SluiceError
 from pump_service.store import Verdict, VerdictKind
 from upstream import tso
 from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
@@ -24,8 +25,10 @@ from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
 _PENDING = Verdict(VerdictKind.PENDING)
 
 
-class UndecidableError(Exception):
+class UndecidableError(SluiceError):
     """TiKV doesn't know any more what became of a transaction."""
+
+    way_out = "say what became of it: `PUT /verdict/<start_ts>/<commit_ts or rollback>`"
 
 
 class TiKV(Protocol):

@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from errors import RequestError
 from pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
 
 DEFAULT_PORT = 8250
 _DAY_S = 86400.0
 
 
-class ConfigError(Exception):
+class ConfigError(RequestError):
     """A setting that can't be used; the message names it."""
 
 

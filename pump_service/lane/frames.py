@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from errors import Signal
 from pump_service.lane.hpack import Headers, encode_headers
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -57,7 +58,7 @@ GRPC_INTERNAL: Final = 13
 GRPC_UNAVAILABLE: Final = 14
 
 
-class ConnectionFault(Exception):
+class ConnectionFault(Signal):
     """The peer broke HTTP/2 so that the connection can't go on: `code` goes into the GOAWAY."""
 
     def __init__(self, code: int, text: str) -> None:

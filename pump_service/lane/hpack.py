@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from errors import Signal
+
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
 
@@ -49,7 +51,7 @@ _CODE_LENGTHS = bytes.fromhex(
 )
 
 
-class HpackError(ValueError):
+class HpackError(Signal, ValueError):
     """The header block can't be decoded; the connection's compression state is lost."""
 
 

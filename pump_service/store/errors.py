@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from errors import SluiceError
 
-class StoreError(Exception):
+
+class StoreError(SluiceError):
     """Base of everything the store raises or hands to `done`."""
+
+    way_out = "look at the disk and the pump's log, then start the pump again"
 
 
 class StoreLockedError(StoreError):
     """Another process holds the data directory."""
 
+    way_out = "end the other process, or give this pump a data-dir of its own"
+
 
 class StoreClosedError(StoreError):
     """The store is closed or closing: nothing is accepted any more."""
+
+    transient = True
 
 
 class StoreFailedError(StoreError):
@@ -22,6 +30,9 @@ class StoreFailedError(StoreError):
 
 class NoSpaceError(StoreError):
     """Less disk space left than `stop_write_at_available_space`; only fake binlogs are accepted."""
+
+    transient = True
+    way_out = "make room on the pump's disk: it takes writes again by itself"
 
     def __init__(self, available: int, threshold: int) -> None:
         # TiDB and its operators know this text.
@@ -33,6 +44,8 @@ class NoSpaceError(StoreError):
 class NoDescriptorsError(StoreError):
     """The process may open no more files. Nothing of the record was written; the next one may succeed."""
 
+    transient = True
+
     def __init__(self) -> None:
         super().__init__(
             "the pump has no file descriptor left for its value log; it writes again once connections are closed "
@@ -43,9 +56,13 @@ class NoDescriptorsError(StoreError):
 class InvalidRecordError(StoreError):
     """A record's timestamps can't be stored (negative, or not below 2**63)."""
 
+    way_out = "find who sends such records: TiDB doesn't"
+
 
 class CorruptRecordError(StoreError):
     """A pointer leads to bytes that are no valid record."""
+
+    way_out = "restore the file from a copy; reading goes on by itself"
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(f"{path}: offset {offset}: {what}")
@@ -58,6 +75,8 @@ class IndexDamagedError(StoreError):
     read meanwhile.
     """
 
+    transient = True
+
     def __init__(self, path: object, what: str) -> None:
         super().__init__(
             f"the index {path} was damaged ({what}) and is being made again from the value log; reading goes on by"
@@ -67,6 +86,8 @@ class IndexDamagedError(StoreError):
 
 class WindowPurgedError(StoreError):
     """The range asked for begins before what garbage collection has removed."""
+
+    way_out = "copy the data anew; a reader that is this far behind can't catch up"
 
     def __init__(self, after_ts: int, gc_ts: int) -> None:
         super().__init__(

@@ -16,14 +16,17 @@ from typing import Any
 
 import plyvel
 
+from errors import SluiceError
 from pump_service.store.options import IndexOptions
 
 END_KEY = b"~sluice!end"
 _LOST_FILE = ("No such file", "Input/output error")
 
 
-class DamagedError(Exception):
+class DamagedError(SluiceError):
     """What is in the database's files isn't what was written to them."""
+
+    way_out = "remove the index: it is made again from the value log"
 
 
 class Batch:

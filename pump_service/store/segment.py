@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
+from errors import Signal
 from pump_service.store import failpoints
 from pump_service.store.errors import CorruptRecordError
 
@@ -63,7 +64,7 @@ def encode_record(payload: bytes) -> bytes:
     return HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload)) + payload
 
 
-class DiskFullError(OSError):
+class DiskFullError(Signal, OSError):
     """There was no room for what was to be appended, or no file descriptor to do it with. Nothing of it is left, so it
     may be tried again later.
     """

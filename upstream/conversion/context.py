@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from errors import Signal, SluiceError
+
 STRICT_MODES = 1 << 21 | 1 << 22
 """STRICT_TRANS_TABLES and STRICT_ALL_TABLES in TiDB's SQLMode."""
 ALLOW_INVALID_DATES = 1 << 25
 
 
-class ConversionError(ValueError):
+class ConversionError(SluiceError, ValueError):
     """A value that can't be converted exactly; says why. `value` is what it was, as text."""
+
+    way_out = "convert the column downstream by hand, then `sluice ddl skip`"
 
     def __init__(self, value: object, reason: str) -> None:
         super().__init__(f"{_shown(value)}: {reason}")
@@ -19,7 +23,7 @@ class ConversionError(ValueError):
         self.reason = reason
 
 
-class MisfitError(Exception):
+class MisfitError(Signal):
     """A value that doesn't fit its new type: an error in strict mode; else `instead` is stored, with a warning."""
 
     def __init__(self, instead: object, reason: str) -> None:
@@ -27,7 +31,7 @@ class MisfitError(Exception):
         self.instead = instead
 
 
-class RefusedError(Exception):
+class RefusedError(Signal):
     """A value whose conversion fails in every mode, so that the upstream can't have held it; or one whose result isn't
     known.
     """

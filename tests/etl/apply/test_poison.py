@@ -15,7 +15,7 @@ import pytest
 from etl.apply import local_preparer, run_apply
 from etl.apply.run import ApplyError
 from etl.settings import Relay, Settings, Upstream
-from etl.spark.job import WorkerError
+from etl.spark.errors import WorkerError
 from relay import INSERT, SKIP, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
@@ -193,7 +193,7 @@ def test_a_row_that_a_spark_worker_could_not_decode_is_named_too(story: Story) -
         try:
             yield from here(windows)
         except ValueError as error:
-            raise WorkerError(type(error).__name__, str(error)) from None
+            raise WorkerError(str(error)) from None
 
     with pytest.raises(ApplyError, match=f"table d.item.*at commit_ts {at} .*`sluice txn skip {at}`"):
         run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=there)

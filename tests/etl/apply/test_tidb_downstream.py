@@ -15,7 +15,7 @@ from etl.apply.run import ApplyError
 from etl.ddl._alter import alterations
 from etl.ddl._state import fingerprint
 from etl.dialect import Dialect
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession
 from etl.settings import Apply
 from tests.etl.apply.test_apply_recordings import replay
 from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
@@ -169,7 +169,7 @@ def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServ
             time.sleep(0.01)
         with pytest.raises(DownstreamError, match="still running") as caught:
             fingerprint(tidb_session, ddl, swaps=False)
-        assert is_transient(caught.value)
+        assert caught.value.transient
         fingerprint(tidb_session, ddl | {"schema_name": "other"}, swaps=False)
         tidb_session.rollback()
         running.join()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from etl.downstream import CheckpointTable, DownstreamError, MySQLSession, is_transient
+from etl.downstream import CheckpointTable, DownstreamError, MySQLSession
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
 from etl.settings import Relay, Settings, Upstream
 from etl.sinks import mysql as sink_module
@@ -76,7 +76,7 @@ def test_a_statement_that_is_still_running_is_waited_for(
             time.sleep(0.02)
         with pytest.raises(DownstreamError, match=r"still running.*CHANGE COLUMN") as caught:
             second.recover()
-        assert is_transient(caught.value)
+        assert caught.value.transient
     assert ended.wait(60)
     second.recover()
     begun: list[Any] = []

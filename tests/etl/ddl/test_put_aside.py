@@ -8,7 +8,7 @@ import pytest
 
 from etl.ddl._recycle import RecycleBin
 from etl.ddl._state import fingerprint
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession
 from tests.etl.ddl.test_ddl import ddl_step, described
 from tests.etl.mariadb_fixture import MariaDBServer
 
@@ -27,7 +27,7 @@ def test_a_table_that_cannot_be_put_aside_at_once_is_not_dropped(mariadb: MariaD
         cursor.execute("SELECT * FROM d.t")
         with pytest.raises(DownstreamError) as caught:
             RecycleBin(session, 3600).drop("d", "t", 9, 100)
-        assert is_transient(caught.value)
+        assert caught.value.transient
     assert session.query("SELECT * FROM d.t") == [(1,)]
 
 

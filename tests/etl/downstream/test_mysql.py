@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import key_conditions, literal, literal_column, quote_name
 from etl.settings import Downstream
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -28,7 +28,7 @@ def test_the_session_is_strict_in_utc_and_takes_zero_ids_and_dates(session: MySQ
     with pytest.raises(DownstreamError) as caught:
         session.execute("INSERT INTO d.t VALUES (2, NULL, NULL, 'too long')")
     assert caught.value.code == 1406
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
 
 
 def test_names_and_values_that_look_like_statements_stay_names_and_values(session: MySQLSession) -> None:
@@ -76,12 +76,12 @@ def test_lost_connections_deadlocks_and_lock_waits_may_be_tried_again(
     with pytest.raises(DownstreamError) as caught:
         session.execute("UPDATE d.t SET id = 2")
     assert caught.value.code == 1205
-    assert is_transient(caught.value)
+    assert caught.value.transient
     (connection_id,) = session.query("SELECT CONNECTION_ID()")[0]
     other.query(f"KILL {connection_id}")
     with pytest.raises(DownstreamError) as caught:
         session.query("SELECT 1")
-    assert is_transient(caught.value)
+    assert caught.value.transient
     session.connect()
     assert session.query("SELECT 1") == [(1,)]
     other.close()
@@ -92,11 +92,11 @@ def test_a_server_that_is_not_there_or_refuses_the_password_is_told_apart(
 ) -> None:
     with pytest.raises(DownstreamError) as caught:
         MySQLSession(Downstream("127.0.0.1", 1, connect_timeout_s=2)).connect()
-    assert is_transient(caught.value)
+    assert caught.value.transient
     monkeypatch.setenv("SECRET_OF_TEST", "not the password")
     with pytest.raises(DownstreamError, match="Access denied") as caught:
         MySQLSession(Downstream("127.0.0.1", mariadb.port, password_env="SECRET_OF_TEST")).connect()
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
     assert "not the password" not in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_a_statement_larger_than_the_server_takes_is_refused_for_good_and_the_se
     size = int(session.query("SELECT @@max_allowed_packet")[0][0])
     with pytest.raises(DownstreamError, match="raise the server's max_allowed_packet") as caught:
         session.query("SELECT LENGTH(%s)", ("x" * size,))
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
     assert session.query("SELECT LENGTH(%s)", ("x" * (size - 100),)) == [(size - 100,)]
 
 

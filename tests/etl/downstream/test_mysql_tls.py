@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.downstream import DownstreamError, MySQLSession, is_transient
+from etl.downstream import DownstreamError, MySQLSession
 from etl.settings import Downstream, SettingsError
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.pump_service.authority import Authority
@@ -60,7 +60,7 @@ def test_a_client_certificate_lets_in_who_needs_one(server: MariaDBServer, autho
 def test_a_server_of_another_authority_is_refused_for_good(server: MariaDBServer, tmp_path: Path) -> None:
     with pytest.raises(DownstreamError, match="ssl-ca") as caught:
         session(replace(server.downstream, ssl_ca=str(Authority(tmp_path).path)))
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
 
 
 def test_a_certificate_for_another_host_is_refused_unless_that_is_not_checked(
@@ -77,7 +77,7 @@ def test_a_certificate_for_another_host_is_refused_unless_that_is_not_checked(
 def test_a_server_without_tls_is_refused_when_tls_is_asked_for(mariadb: MariaDBServer, authority: Authority) -> None:
     with pytest.raises(DownstreamError, match=r"(?i)ssl") as caught:
         session(replace(mariadb.downstream, ssl_ca=str(authority.path)))
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
 
 
 def test_files_that_are_missing_or_half_given_are_named(server: MariaDBServer, authority: Authority) -> None:

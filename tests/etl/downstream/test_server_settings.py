@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl.apply import local_preparer, run_apply
-from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession, is_transient
+from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream.grants import ON_TABLES, missing_rights
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -112,7 +112,7 @@ def test_a_small_max_allowed_packet_is_refused_by_name(mariadb: MariaDBServer, w
     set_global(mariadb, with_globals, max_allowed_packet="1048576")
     with pytest.raises(DownstreamError, match="max_allowed_packet is 1048576") as caught:
         opened(mariadb)
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
 
 
 def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: MariaDBServer) -> None:
@@ -123,7 +123,7 @@ def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: M
         opened(mariadb, user="narrow")
     for right in ("INSERT on tidb_binlog", "CREATE on sluice_recycle", "PROCESS on *.*", "GRANT SELECT, INSERT"):
         assert right in str(caught.value)
-    assert not is_transient(caught.value)
+    assert not caught.value.transient
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"GRANT {', '.join(ON_TABLES)} ON sluice_recycle.* TO narrow@'127.0.0.1'")
         cursor.execute("GRANT SELECT, INSERT, UPDATE ON tidb_binlog.* TO narrow@'127.0.0.1'")

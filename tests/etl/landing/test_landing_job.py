@@ -11,9 +11,9 @@ import pytest
 from etl.explode import PumpRange
 from etl.landing import _job as _landing_job
 from etl.landing._job import LandingJob
-from etl.landing.land import _judge
 from etl.landing.planner import Plan
-from etl.spark.job import WorkerError
+from etl.spark.errors import SparkError
+from etl.spark.judge import Judge
 
 
 def stats(n: int, transactions: int) -> str:
@@ -25,6 +25,7 @@ def stats(n: int, transactions: int) -> str:
 @pytest.mark.parametrize("answers", [[], [0], [1], [0, 0], [0, 1, 1]])
 def test_a_range_without_an_answer_is_no_empty_range(monkeypatch: pytest.MonkeyPatch, answers: list[int]) -> None:
     job = LandingJob.__new__(LandingJob)
+    job._judge = Judge()
     job._spark, job._frame = None, type("Frame", (), {"of": lambda self, tasks: tasks})()
     plan = Plan(10, 30, 30, (PumpRange("a", 10, 20), PumpRange("a", 20, 30)), 2, 2, False)
 
@@ -34,6 +35,6 @@ def test_a_range_without_an_answer_is_no_empty_range(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_landing_job, "collect", collected([1, 0]))
     assert job.run(plan, "t", 1).transactions == 2
     monkeypatch.setattr(_landing_job, "collect", collected(answers))
-    with pytest.raises(WorkerError, match="2 ranges") as caught:
+    with pytest.raises(SparkError, match="2 ranges") as caught:
         job.run(plan, "t", 1)
-    assert _judge(caught.value) == "transient"
+    assert caught.value.transient

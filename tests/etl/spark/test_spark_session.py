@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from etl.spark.session import SparkUnavailableError, attach, close, session_id
+from etl.spark.errors import SparkUnavailableError
+from etl.spark.session import attach, close, session_id
 
 ENDLESS = """
 import sys

@@ -1,0 +1,57 @@
+"""What goes wrong on Spark, as our errors: the server is away, a job failed, or a worker says what it met.
+
+A worker tells its error itself, as JSON in the text that Spark hands on: only there the error is still an object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from errors import SluiceError, ours
+
+_MARK = "sluice worker said "
+_SAID_CHARS = 20_000
+
+
+class SparkError(SluiceError):
+    """Spark failed; a new session, or the same job once more, may work."""
+
+    way_out = "look into the log of the Spark Connect server, then let the task go on"
+
+
+class SparkUnavailableError(SparkError):
+    """The Spark Connect server doesn't answer; names its address and how long it was tried."""
+
+    transient = True
+    way_out = "start the Spark Connect server, or correct [spark] remote"
+
+
+class WorkerError(SparkError):
+    """Something failed in a Spark worker, which says itself whether it passes and what the way out is."""
+
+
+@contextmanager
+def told_to_client() -> Iterator[None]:
+    """In a worker: what goes wrong inside arrives at the client as a WorkerError."""
+    try:
+        yield
+    except Exception as error:
+        told = ours(error)
+        text = json.dumps({"said": str(told)[:_SAID_CHARS], "transient": told.transient, "way_out": told.way_out})
+        raise WorkerError(_MARK + text) from error
+
+
+def from_worker(text: str) -> WorkerError | None:
+    """What a worker said, in the text of Spark's error; None if none said anything."""
+    at = text.rfind(_MARK)
+    if at < 0:
+        return None
+    try:
+        said, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
+        told = WorkerError(f"{said['said']} (in a Spark worker)", transient=said["transient"])
+        told.way_out = str(said["way_out"])
+    except (ValueError, KeyError):  # Spark has cut it off
+        return None
+    return told

@@ -1,0 +1,91 @@
+"""The edge to pyspark and grpc: their errors become ours, and it is decided here whether they pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+from pyspark.errors import PySparkException
+
+from etl.spark.errors import SparkError, from_worker
+
+_TRIES = 3
+# What Spark says when the server, the session, an executor or a worker has gone, or the job was interrupted.
+_PASSES = (
+    "NO_ACTIVE_SESSION",
+    "OPERATION_CANCELED",
+    "INVALID_HANDLE",
+    "INVALID_CURSOR",
+    "RETRIES_EXCEEDED",
+    "DEADLINE_EXCEEDED",
+    "UNAVAILABLE",
+    "StatusCode.CANCELLED",
+    "cancelled",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "ExecutorLostFailure",
+    "Python worker exited unexpectedly",
+    "PYTHON_WORKER",
+    "Connection reset",
+    "Broken pipe",
+)
+
+
+class Judge:
+    """Tells Spark's errors as ours. Of some nobody knows whether they pass: those are tried again a few times in a row,
+    and terminal then.
+    """
+
+    def __init__(self) -> None:
+        self._doubtful = 0
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What Spark raises inside becomes a SparkError."""
+        try:
+            yield
+        except (PySparkException, grpc.RpcError) as error:
+            raise self.told(error) from error
+        except AssertionError as error:
+            if not _is_lost_session(error):
+                raise
+            raise SparkError(first_line(error), transient=True) from error
+        self._doubtful = 0
+
+    def told(self, error: Exception) -> SparkError:
+        """What an error of Spark is."""
+        said = from_worker(str(error))
+        if said is not None:
+            return said
+        if passes(error):
+            return SparkError(first_line(error), transient=True)
+        self._doubtful += 1
+        return SparkError(first_line(error), transient=self._doubtful <= _TRIES)
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a new session may succeed where this error came up: the server or the session is gone, or was
+    interrupted.
+    """
+    if isinstance(error, grpc.RpcError) or _is_lost_session(error):
+        return True
+    return is_closed_session(error) or any(text in str(error) for text in _PASSES)
+
+
+def is_closed_session(error: BaseException) -> bool:
+    """Whether the server has closed the session."""
+    return (
+        "SESSION_CLOSED" in str(error)
+        or getattr(error, "getCondition", lambda: "")() == "INVALID_HANDLE.SESSION_CLOSED"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The error in short."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _is_lost_session(error: BaseException) -> bool:
+    """pyspark asserts: "Received incorrect server side session identifier"."""
+    return isinstance(error, AssertionError) and "session identifier" in str(error)

@@ -1,0 +1,57 @@
+"""Trying again: how long to wait for what may pass, and what to say of it.
+
+What is waited for is one line at WARNING, now and then, with since when: an expected wait is no stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+
+from errors import SluiceError
+
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_SAY_EVERY_S = 30.0
+_SHOWN_CHARS = 500
+
+
+class Waiting:
+    """Counts failures in a row. `who` waits, in the words of the log line: "landing", "applying"."""
+
+    def __init__(self, log: logging.Logger, who: str) -> None:
+        self._log = log
+        self._who = who
+        self._failures = 0
+        self._since = 0.0
+        self._said = 0.0
+        self._last: type[SluiceError] | None = None
+
+    def after(self, error: SluiceError, where: str = "") -> float:
+        """How many seconds to wait after one more failure; says so the first time, when it is another kind of error,
+        and every 30 s. `where`: how far it is.
+        """
+        now = time.time()
+        if not self._failures:
+            self._since, self._last = now, None
+        delay = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
+        self._failures += 1
+        if type(error) is not self._last or now - self._said >= _SAY_EVERY_S:
+            self._last, self._said = type(error), now
+            self._log.warning(
+                "%s waits%s, since %s (%.0f s, %d attempts), and tries again: %s: %s", self._who,
+                where and f" {where}", f"{datetime.fromtimestamp(self._since, UTC):%H:%M:%S} UTC", now - self._since,
+                self._failures, type(error).__name__, short(error),
+            )  # fmt: skip
+        return delay
+
+    def over(self) -> None:
+        """It goes on."""
+        if self._failures:
+            self._log.info("%s goes on, after %.0f s", self._who, time.time() - self._since)
+        self._failures = 0
+
+
+def short(error: BaseException) -> str:
+    """An error on one line."""
+    return " ".join(str(error).split())[:_SHOWN_CHARS]

@@ -1,0 +1,115 @@
+"""Every error has one root, says whether trying again may help, and what else does."""
+
+import ast
+import errno
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+from test_rooms import ROOMS, ROOT, modules
+
+import errors
+from errors import DefectError, MachineError, RequestError, Signal, SluiceError, ours
+
+PRODUCT = sorted(set(ROOMS) - {"dags", "bench"})
+
+
+def raised_by(room: str) -> set[type[BaseException]]:
+    """The exception classes that the modules of a room define."""
+    names = [room, *(each.name for each in pkgutil.walk_packages([str(ROOT / room)], f"{room}."))]
+    found = set()
+    for name in names:
+        if "_pb" in name or name.endswith("__main__"):
+            continue
+        for _, each in inspect.getmembers(importlib.import_module(name), inspect.isclass):
+            if issubclass(each, BaseException) and each.__module__ == name:
+                found.add(each)
+    return found
+
+
+@pytest.mark.parametrize("room", PRODUCT)
+def test_every_error_of_a_room_says_whether_it_passes_and_what_the_way_out_is(room):
+    for each in raised_by(room) - {SluiceError, Signal}:
+        if issubclass(each, Signal):
+            assert not issubclass(each, SluiceError)
+            continue
+        assert issubclass(each, SluiceError), f"{each} has another root"
+        assert each.way_out or each.transient is True, f"{each} leaves people alone"
+
+
+@pytest.mark.parametrize("room", PRODUCT)
+def test_no_signal_is_offered_at_a_door(room):
+    doors = [
+        room,
+        *(f"etl.{each.name}" for each in pkgutil.iter_modules([str(ROOT / "etl")]) if room == "etl" and each.ispkg),
+    ]
+    for door in map(importlib.import_module, doors):
+        for name in getattr(door, "__all__", ()):
+            offered = getattr(door, name)
+            assert not (inspect.isclass(offered) and issubclass(offered, Signal) and offered is not Signal), (
+                f"{door}.{name}"
+            )
+
+
+def test_an_errors_own_way_out_is_shown_once_and_that_of_its_class_is_not_repeated():
+    class Broken(SluiceError):
+        way_out = "mend it"
+
+    assert (str(Broken("it broke")), Broken("it broke").way_out) == ("it broke", "mend it")
+    own = Broken("it broke", way_out="glue it")
+    assert (str(own), own.way_out) == ("it broke; glue it", "glue it")
+    said = Broken("it broke: glue it, then go on", way_out="glue it")
+    assert (str(said), said.way_out) == ("it broke: glue it, then go on", "glue it")
+    assert not own.transient
+    assert Broken("it broke", transient=True).transient
+
+
+def test_what_the_operating_system_says_is_tried_again_and_names_what_helps():
+    full = ours(OSError(errno.ENOSPC, "No space left on device", "/data/part"))
+    assert isinstance(full, MachineError)
+    assert full.transient
+    assert "room" in full.way_out
+    assert "/data/part" in str(full)
+    assert ours(ConnectionResetError()).transient
+
+
+def test_a_programming_error_is_terminal_and_keeps_its_cause():
+    cause = KeyError("commit_ts")
+    defect = ours(cause)
+    assert isinstance(defect, DefectError)
+    assert not defect.transient
+    assert defect.__cause__ is cause
+    assert "KeyError" in str(defect)
+
+
+def test_one_of_ours_stays_what_it_is():
+    error = RequestError("no")
+    assert ours(error) is error
+
+
+def test_nothing_is_decided_by_the_name_of_a_class_or_module():
+    """`type(error).__name__` may be shown to people; it isn't compared, and no set of names is asked."""
+    wrong = set()
+    for room in PRODUCT:
+        for path in modules(ROOT / room):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Compare) and any(
+                    isinstance(each, ast.Attribute) and each.attr in ("__name__", "__module__")
+                    for side in (node.left, *node.comparators)
+                    for each in ast.walk(side)
+                ):
+                    wrong.add(f"{path.relative_to(ROOT)}:{node.lineno}")
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr in ("startswith", "endswith")
+                    and isinstance(node.func.value, ast.Attribute)
+                    and node.func.value.attr in ("__name__", "__module__")
+                ):
+                    wrong.add(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not wrong
+
+
+def test_the_room_lists_what_it_offers():
+    assert set(errors.__all__) == {"DefectError", "MachineError", "RequestError", "Signal", "SluiceError", "ours"}
