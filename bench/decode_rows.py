@@ -19,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "upstream"))
 
 from upstream import column_types
 from upstream.history import SchemaHistory
@@ -140,7 +139,7 @@ def of_every_type(count: int, *, apart: bool) -> Iterator[tuple[Table, str, list
 
 def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]]]:
     """The same of a recording."""
-    import recorded
+    from tests.upstream import recorded
 
     history = SchemaHistory.from_jobs(Job.from_json(j) for j in recorded.meta(folder.name, folder.parent)[0].values())
     found: dict[tuple[int, str], list[bytes]] = {}

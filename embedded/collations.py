@@ -14,9 +14,9 @@ from embedded.recording import Recording, RecordingError
 from upstream import pb
 from upstream.binlog_kinds import PREWRITE
 from upstream.codec.errors import CodecError
-from upstream.meta import hash_prefix
 from upstream.old_collations import restored_columns, shown_by_row
 from upstream.schema import Table
+from upstream.tikv.meta import hash_prefix
 
 _JOBS = hash_prefix("DDLJobHistory")
 _COMMON_HANDLE = re.compile(rb'"is_common_handle":\s*true')

@@ -83,7 +83,7 @@ class ClusterControl:
         return found
 
     def workload(self, options: dict[str, Any]) -> None:
-        """Begin live traffic; the options are those of `embedded.workload.WorkloadOptions`."""
+        """Begin live traffic; the options are those of `embedded.cluster.workload.WorkloadOptions`."""
         _request("POST", f"{self._url}/workload", options, timeout_s=60)
 
     def stop(self) -> None:

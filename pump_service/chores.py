@@ -14,7 +14,7 @@ from pump_service.ingest import Ingest
 from pump_service.metrics import Metrics, push
 from pump_service.store import Record, Store
 from upstream import pb, tso
-from upstream.registry import NodeStatus, Registry
+from upstream.etcd import NodeStatus, Registry
 
 _log = logging.getLogger(__name__)
 

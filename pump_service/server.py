@@ -41,11 +41,9 @@ from pump_service.metrics import Metrics
 from pump_service.store import Store
 from pump_service.store.errors import StoreError
 from upstream import pb
-from upstream.etcd import EtcdClient
+from upstream.etcd import EtcdClient, Registry, tidb_servers
 from upstream.pd import PDClient, PDError
-from upstream.registry import Registry
 from upstream.tikv import TiKVClient, TiKVError
-from upstream.topology import tidb_servers
 
 _log = logging.getLogger(__name__)
 

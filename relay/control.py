@@ -16,12 +16,9 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from relay.errors import RelayCorruptError, RelayError
-
-if TYPE_CHECKING:
-    from relay.storage import Storage
+from relay.storage import Storage
 
 __all__ = ["Control", "ControlFile"]
 

@@ -14,13 +14,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from errors import RequestError
 from relay.errors import RelayCorruptError, RelayError
-
-if TYPE_CHECKING:
-    from relay.storage import Storage
+from relay.storage import Storage
 
 SKIP, REPLACE = "skip", "replace"
 _FOLDER = "decisions"

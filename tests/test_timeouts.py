@@ -22,7 +22,7 @@ from relay.storage import open_storage
 from tests.etl.mariadb_fixture import MariaDBServer
 from upstream import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpReadError, TiKVClient, TiKVError
 from upstream.pd import Peer, Region, Store
-from upstream.pulled_window import check_not_purged
+from upstream.pumps import check_not_purged
 
 PATIENCE_S = 100.0  # of a test; what the clients are told is far below
 
@@ -168,7 +168,7 @@ def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(maria
 def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setattr("relay._object_storage.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("relay.storage._object_store.TIMEOUT_S", 0.5)
     url = f"s3://bucket/relay?region=r&endpoint_override=127.0.0.1:{hole.port}&scheme=http"
     storage = open_storage(url)
     calls: list[Callable[[], Any]] = [

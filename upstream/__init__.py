@@ -9,14 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upstream.etcd import EtcdClient, EtcdError, KeyValue, WatchBatch, WatchEvent
-    from upstream.meta import read_ddl_job, read_ddl_jobs, read_schema_version
+    from upstream.etcd import (
+        EtcdClient,
+        EtcdError,
+        KeyValue,
+        NodeStatus,
+        Registry,
+        RegistryError,
+        WatchBatch,
+        WatchEvent,
+    )
     from upstream.pd import PDClient, PDError, Region, Store
-    from upstream.pump_client import PumpClient, PumpWriteError
-    from upstream.pump_reader import Entity, PumpReader, PumpReadError, WindowBounds
-    from upstream.registry import NodeStatus, Registry, RegistryError
+    from upstream.pumps import Entity, PumpClient, PumpReader, PumpReadError, PumpWriteError, WindowBounds
     from upstream.rpc import TLS
     from upstream.tikv import TiKVClient, TiKVError, TxnStatus
+    from upstream.tikv.meta import read_ddl_job, read_ddl_jobs, read_schema_version
 
 _HOME = {
     "EtcdClient": "etcd",
@@ -24,22 +31,22 @@ _HOME = {
     "KeyValue": "etcd",
     "WatchBatch": "etcd",
     "WatchEvent": "etcd",
-    "read_ddl_job": "meta",
-    "read_ddl_jobs": "meta",
-    "read_schema_version": "meta",
+    "read_ddl_job": "tikv.meta",
+    "read_ddl_jobs": "tikv.meta",
+    "read_schema_version": "tikv.meta",
     "PDClient": "pd",
     "PDError": "pd",
     "Region": "pd",
     "Store": "pd",
-    "PumpClient": "pump_client",
-    "PumpWriteError": "pump_client",
-    "Entity": "pump_reader",
-    "PumpReader": "pump_reader",
-    "PumpReadError": "pump_reader",
-    "WindowBounds": "pump_reader",
-    "NodeStatus": "registry",
-    "Registry": "registry",
-    "RegistryError": "registry",
+    "PumpClient": "pumps",
+    "PumpWriteError": "pumps",
+    "Entity": "pumps",
+    "PumpReader": "pumps",
+    "PumpReadError": "pumps",
+    "WindowBounds": "pumps",
+    "NodeStatus": "etcd",
+    "Registry": "etcd",
+    "RegistryError": "etcd",
     "TLS": "rpc",
     "TiKVClient": "tikv",
     "TiKVError": "tikv",

@@ -13,22 +13,14 @@ column.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from upstream import column_types
 from upstream.codec.datum import skip_datum
-from upstream.codec.errors import CodecError
-from upstream.codec.memcomparable import decode_bytes
 from upstream.codec.row import column_ids, handle_columns
 from upstream.schema import Column, Schema, Table
 
-if TYPE_CHECKING:
-    from upstream.tikv import TiKVClient
-
 _NOPAD = "_nopad_bin"
 _WIDER = {"utf8": "utf8mb4", "utf8mb3": "utf8mb4"}  # few servers have the collation for these
-_VARIABLE = b"new_collation_enabled"
-_SIGN = 1 << 63
 
 
 def binary_charset(charset: str) -> str:
@@ -102,26 +94,3 @@ def shown_by_row(table: Table, row: bytes) -> bool | None:
         at = skip_datum(row, at)
     held = {column_id in column_ids(row[at:]) for column_id in wanted}
     return held.pop() if len(held) == 1 else None
-
-
-def read_new_collations(tikv: TiKVClient, table_id: int, ts: int) -> bool | None:
-    """Whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO; None if the table is empty, as
-    no cluster's is. Raises TiKVError. Rows lie at ``t<table id>_r<handle>``; their values hold texts as they are.
-    """
-    prefix = b"t" + ((table_id + _SIGN) % 2**64).to_bytes(8, "big") + b"_r"
-    known = None
-    for key, value in tikv.scan(prefix, prefix + b"\xff", ts):
-        known = False if known is None else known
-        if _VARIABLE in value or _handle_text(key[len(prefix) :]) == _VARIABLE:
-            return b"True" in value
-    return known
-
-
-def _handle_text(handle: bytes) -> bytes:
-    """The text of a clustered key; b"" for a number."""
-    if handle[:1] != b"\x01":
-        return b""
-    try:
-        return decode_bytes(handle, 1)[0]
-    except CodecError:
-        return b""

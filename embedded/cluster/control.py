@@ -4,7 +4,7 @@
     POST /replay                    {"until": label or ts or null, "speed": number or "max", "strategy": "range" | …}
     POST /stop                      stops a replay or a workload
     GET  /commits?after=ts&limit=n  [[commit_ts, wall ms, transaction number or null], …] ascending, at most n
-    POST /workload                  see embedded.workload.WorkloadOptions
+    POST /workload                  see embedded.cluster.workload.WorkloadOptions
     GET  /workload                  its state
     POST /tidb                      {"address": host:port, "do": …}, one of start, begin, prewrite, commit, reconnect,
                                     isolate, kill

@@ -16,7 +16,7 @@ from typing import Any
 
 from embedded.cluster.store import Store
 from embedded.recording import Recording, RecordingError, Transaction
-from upstream.meta import hash_prefix, history_job_key, string_key
+from upstream.tikv.meta import hash_prefix, history_job_key, string_key
 
 # Version of keys that were there before the recording begins.
 _BEGINNING = 1

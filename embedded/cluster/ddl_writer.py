@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from embedded.cluster.ddl_history import DDLHistory
+from embedded.cluster.oracle import Oracle
 from embedded.cluster.store import Store
-from embedded.oracle import Oracle
 from upstream import pb
 from upstream.column_types import FLAG_NO_DEFAULT, FLAG_NOT_NULL, FLAG_PRIMARY_KEY
 from upstream.ddl_actions import Action
-from upstream.meta import hash_field_key
 from upstream.schema import Table
+from upstream.tikv.meta import hash_field_key
 
 _PUBLIC = 5
 _SYNCED = 6
@@ -21,7 +21,7 @@ _CHARSET, _COLLATE = "utf8mb4", "utf8mb4_bin"
 
 
 class Writer(Protocol):
-    """A pump client, see embedded.player.PumpWriter."""
+    """A pump client, see embedded.cluster.player.PumpWriter."""
 
     async def prewrite(self, start_ts: int, payload: bytes) -> None: ...
 

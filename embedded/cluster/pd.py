@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
+from embedded.cluster.oracle import Oracle, OracleError
 from embedded.cluster.regions import Region, RegionMap
-from embedded.oracle import Oracle, OracleError
 from upstream import pb, pb_grpc
 from upstream.tso import logical, physical_ms
 

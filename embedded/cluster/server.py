@@ -17,18 +17,18 @@ from embedded.cluster.commit_log import CommitLog
 from embedded.cluster.control import ControlServer, Refused
 from embedded.cluster.ddl_history import DDLHistory
 from embedded.cluster.etcd_proxy import EtcdProxy
+from embedded.cluster.oracle import Oracle
 from embedded.cluster.pd import PDService
+from embedded.cluster.player import Player, ReplayError
 from embedded.cluster.pump_writer import STRATEGIES, PumpWriter
 from embedded.cluster.regions import RegionMap
 from embedded.cluster.store import Store
 from embedded.cluster.tidb_server import TiDBServer
 from embedded.cluster.tikv import TiKVService
 from embedded.cluster.variables import put_variables
+from embedded.cluster.workload import Workload, WorkloadError, WorkloadOptions
 from embedded.collations import recorded_new_collations
-from embedded.oracle import Oracle
-from embedded.player import Player, ReplayError
 from embedded.recording import Recording, RecordingError
-from embedded.workload import Workload, WorkloadError, WorkloadOptions
 from upstream import pb_grpc
 
 _STORE_ID = 1

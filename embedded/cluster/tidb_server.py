@@ -1,6 +1,6 @@
 """A TiDB server whose transactions go on step by step, and that can die between two of them.
 
-It writes itself into etcd as TiDB does (upstream/topology.py), has connections to the pumps of its own, and leaves
+It writes itself into etcd as TiDB does (upstream/etcd/topology.py), has connections to the pumps of its own, and leaves
 behind what a killed TiDB does: keys in etcd until their lease is over, a Prewrite without an end, a lock in TiKV nobody
 keeps alive.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from embedded.cluster.commit_log import CommitLog
 from embedded.cluster.lease import Lease
+from embedded.cluster.oracle import Oracle
 from embedded.cluster.pump_writer import PumpWriter
 from embedded.cluster.store import Store
-from embedded.oracle import Oracle
 from upstream import PumpWriteError, pb
 
 _SERVER_INFO_TTL_S = 600

@@ -12,8 +12,8 @@ from typing import Any
 
 from embedded.cluster.store import Store
 from upstream.codec.memcomparable import encode_bytes, encode_int
-from upstream.meta import find_table_info
 from upstream.schema import Table
+from upstream.tikv.meta import find_table_info
 
 _BEGINNING, _NEWEST = 1, 1 << 63
 _BYTES_FLAG = b"\x01"

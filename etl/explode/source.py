@@ -65,7 +65,7 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = N
 
 def _read(reader: PumpReader, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
     from upstream import PumpReadError
-    from upstream.pulled_window import pulled_window
+    from upstream.pumps import pulled_window
 
     try:
         yield from reader.read(lo, hi)

@@ -4,7 +4,7 @@
 its bounds. 4. hi = the smallest of the timestamp and every pump's hi.
 
 A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
-has arrived (upstream.pulled_window).
+has arrived (upstream.pumps.pulled_window).
 
 The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
 the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed,
@@ -28,7 +28,7 @@ from upstream import tso
 if TYPE_CHECKING:
     from etl.settings import Window as WindowSettings
     from upstream import TLS, NodeStatus, PumpReader, WindowBounds
-    from upstream.pulled_window import Follower
+    from upstream.pumps import Follower
 
 _BARRIER_WAIT_MS = 100
 _BOUNDS_TIMEOUT_S = 10.0
@@ -173,7 +173,7 @@ class Planner:
         import grpc
 
         from upstream import PumpReadError
-        from upstream.pulled_window import CommitsGoneError
+        from upstream.pumps import CommitsGoneError
         from upstream.rpc import status
 
         try:
@@ -237,7 +237,7 @@ class Planner:
     def _follow(self, pump: NodeStatus, lo: int) -> WindowBounds:
         """Begin to follow an original pump."""
         from upstream import PumpReader, PumpReadError
-        from upstream.pulled_window import Follower
+        from upstream.pumps import Follower
 
         reader = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
         try:

@@ -22,9 +22,9 @@ from upstream.job_versions import (
     relaxed_indexes,
     versions_of,
 )
-from upstream.meta import find_table_info, read_schema_diff, read_table_info, string_key
-from upstream.old_collations import read_new_collations
 from upstream.schema import Table
+from upstream.tikv.collations import read_new_collations
+from upstream.tikv.meta import find_table_info, read_schema_diff, read_table_info, string_key
 
 if TYPE_CHECKING:
     from upstream import PDClient, TiKVClient

@@ -31,10 +31,10 @@ from upstream import (
     read_ddl_jobs,
     tso,
 )
+from upstream.etcd.topology import PREFIX
 from upstream.history import SchemaHistory
 from upstream.job import HistoryError, Job
 from upstream.schema import Table
-from upstream.topology import PREFIX
 
 OK, DIFFERS, STOPS = "ok", "differs", "stops"
 _SHOWN = 10

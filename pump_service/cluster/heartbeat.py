@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from upstream.backoff import Backoff, Deadline
-from upstream.registry import NodeStatus, Registry
+from upstream.etcd import NodeStatus, Registry
 
 _log = logging.getLogger(__name__)
 

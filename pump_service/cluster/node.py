@@ -14,7 +14,7 @@ from errors import SluiceError
 from pump_service.cluster.clock import Clock
 from pump_service.cluster.heartbeat import Heartbeat
 from pump_service.cluster.notify import notify_drainers
-from upstream.registry import NodeStatus, Registry
+from upstream.etcd import NodeStatus, Registry
 from upstream.rpc import TLS
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from upstream import pb
-from upstream.registry import NodeStatus
+from upstream.etcd import NodeStatus
 from upstream.rpc import TLS, describe, open_channel
 
 _log = logging.getLogger(__name__)

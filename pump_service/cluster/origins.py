@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pump_service.store import Record
 from upstream.binlog_kinds import PREWRITE
-from upstream.topology import TiDBServer
+from upstream.etcd import TiDBServer
 
 _log = logging.getLogger(__name__)
 

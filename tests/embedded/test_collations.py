@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_harness import RECORDINGS, Journal, cluster, etcd, pumps
 
 from embedded.collations import recorded_new_collations
 from embedded.recording import Recording, RecordingError
 from etl.landing import version_at
 from etl.landing.schema import LandingSchema, has_new_collations
+from tests.embedded.cluster_harness import RECORDINGS, Journal, cluster, etcd, pumps
 from upstream import PDClient, TiKVClient, read_ddl_jobs
 from upstream.job import Job
 from upstream.old_collations import is_binary

@@ -6,10 +6,10 @@ import subprocess
 
 import pymysql
 import pytest
-from cluster_harness import end, free_port, wait_for
 
 from embedded.compare import compare
 from embedded.recording import RecordingError
+from tests.embedded.cluster_harness import end, free_port, wait_for
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@ import json
 import shutil
 
 import pytest
-from cluster_harness import RECORDINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedded.recording import Recording, RecordingError
+from tests.embedded.cluster_harness import RECORDINGS
 from upstream import pb
 from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 from upstream.codec.varint import encode_uvarint

@@ -21,8 +21,7 @@ import httpx
 
 from pump_service.cluster import Clock, Origins, TimeLimit
 from upstream import pb
-from upstream.etcd import EtcdClient, EtcdError
-from upstream.registry import NodeStatus, Registry
+from upstream.etcd import EtcdClient, EtcdError, NodeStatus, Registry
 
 CLUSTER = 7096212345678901234
 ROOT = Path(__file__).parents[2]

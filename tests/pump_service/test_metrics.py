@@ -17,7 +17,7 @@ from pump_service.store import Store
 from tests.pump_service.pumpkit import Client, Site, binlog, free_port
 from tests.pump_service.storekit import BASE, OPTIONS, eventually, stalled_index, write
 from tests.pump_service.storekit import prewrite as prewrite_record
-from upstream.registry import NodeStatus
+from upstream.etcd import NodeStatus
 
 _HOUR = 3_600_000 << 18
 

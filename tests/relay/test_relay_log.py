@@ -21,8 +21,8 @@ from relay import (
     WindowConflictError,
     hour_of,
 )
-from relay._object_storage import ObjectStorage
 from relay.storage import LocalStorage, open_storage
+from relay.storage._object_store import ObjectStorage
 
 
 @pytest.fixture(params=["local", "objects"])

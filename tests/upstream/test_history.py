@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-import recorded
 
+from tests.upstream import recorded
 from upstream.ddl_actions import IGNORED_ACTIONS, Action, action_name
 from upstream.ddl_job import Effect
 from upstream.history import SchemaHistory

@@ -11,9 +11,10 @@ import pytest
 from upstream.codec.memcomparable import encode_bytes
 from upstream.history import SchemaHistory
 from upstream.job import Job
-from upstream.old_collations import binary_collation, is_binary, read_new_collations, shown_by_row
+from upstream.old_collations import binary_collation, is_binary, shown_by_row
 from upstream.rows import RowDecodeError, decode_inserts
 from upstream.schema import Column, Index, Table
+from upstream.tikv.collations import read_new_collations
 
 
 class Rows:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import recorded
 
+from tests.upstream import recorded
 from upstream.codec import row as reference
 from upstream.codec.float import format_float
 from upstream.history import SchemaHistory

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-import recorded
 
+from tests.upstream import recorded
 from upstream.schema import Column, Schema, SchemaError, Table
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from upstream import pb, pb_grpc
-from upstream.registry import NodeStatus
+from upstream.etcd import NodeStatus
 from upstream.rpc import SERVER_OPTIONS
 
 CLUSTER_ID = 4242

@@ -42,8 +42,8 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def test_recorded_conversions_are_exact_on_the_server_or_stop_by_name(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    """A sixth of the tables, those that stop among them; `tests/upstream/test_conversion_recorded.py` has the values of
-    all.
+    """A sixth of the tables, those that stop among them; `tests/upstream/conversion/test_conversion_recorded.py` has
+    the values of all.
     """
     recording, label, url = RECORDINGS / "conversions", "b_after", f"file://{tmp_path}/relay"
     pairs = json.loads((recording / "pairs.json").read_text())

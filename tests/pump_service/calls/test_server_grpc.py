@@ -14,7 +14,7 @@ from pump_service.lane.hpack import encode_headers
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
 from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 from upstream import pb
-from upstream.pump_reader import PumpReader, PumpReadError
+from upstream.pumps import PumpReader, PumpReadError
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ import pytest
 from pump_service.cluster import Heartbeat, NodeError, check_cluster, node_id
 from tests.pump_service.pumpkit import CLUSTER, PD, Client, PumpProcess, Site, binlog, free_port
 from upstream import pb
-from upstream.etcd import EtcdError
-from upstream.registry import NodeStatus
+from upstream.etcd import EtcdError, NodeStatus
 
 
 @pytest.fixture(scope="module")

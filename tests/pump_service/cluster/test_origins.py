@@ -12,8 +12,7 @@ from pump_service.cluster import Origin, Origins
 from pump_service.cluster import origins as module
 from tests.pump_service.pumpkit import Etcd
 from tests.pump_service.storekit import BASE, commit, prewrite
-from upstream.etcd import EtcdClient
-from upstream.topology import TiDBServer, tidb_servers
+from upstream.etcd import EtcdClient, TiDBServer, tidb_servers
 
 ONE, TWO = TiDBServer("10.0.0.1:4000", 100), TiDBServer("10.0.0.1:4001", 100)
 AWAY = TiDBServer("10.0.0.2:4000", 100)

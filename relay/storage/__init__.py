@@ -1,0 +1,7 @@
+"""Where the relay log's files are: a local directory, or an object store."""
+
+from relay.storage._local import LocalStorage
+from relay.storage._open import open_storage
+from relay.storage.protocol import Sink, Storage
+
+__all__ = ["LocalStorage", "Sink", "Storage", "open_storage"]

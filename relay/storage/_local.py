@@ -1,0 +1,149 @@
+"""The relay log's files in a local directory. See `relay.storage.protocol` for what is promised."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow
+
+from relay.storage.protocol import Sink
+
+
+class LocalStorage:
+    """A directory of this machine, or one that all machines mount."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.url = url
+        self._root = root
+
+    def new_file(self, path: str) -> Sink:
+        target = self._root / path
+        self._make_directory(target.parent)
+        try:
+            return _LocalSink(target)
+        except FileNotFoundError:  # the directory went with the last file in it
+            self._make_directory(target.parent)
+            return _LocalSink(target)
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        with self._synced(target, data) as temporary:
+            os.link(temporary, target)
+
+    def replace(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        with self._synced(target, data) as temporary:
+            temporary.replace(target)
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        return pyarrow.OSFile(str(self._root / path))
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(file.name for file in (self._root / path).iterdir() if not file.name.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def remove_empty_directory(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._root / path).rmdir()
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        removed = 0
+        with contextlib.suppress(FileNotFoundError):
+            for file in (self._root / path).iterdir():
+                if file.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        if file.stat().st_mtime < time.time() - older_than_s:
+                            file.unlink()
+                            removed += 1
+        return removed
+
+    @contextlib.contextmanager
+    def _synced(self, target: Path, data: bytes) -> Iterator[Path]:
+        """A synced file beside the target, to be linked or renamed to it; gone afterwards."""
+        for last in (False, True):
+            self._make_directory(target.parent)
+            temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                break
+            except FileNotFoundError:  # the directory went with the last file in it
+                if last:
+                    raise
+        try:
+            try:
+                _write_all(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            yield temporary
+            _sync_directory(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _make_directory(self, directory: Path) -> None:
+        """Create a directory and its parents, each durably."""
+        missing = []
+        current = directory
+        while not current.exists():
+            missing.append(current)
+            current = current.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            _sync_directory(path.parent)
+
+
+class _LocalSink:
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes | memoryview) -> int:
+        return _write_all(self._descriptor, data)
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        durable = False
+        try:
+            if error is None:
+                os.fsync(self._descriptor)
+                durable = True
+        finally:
+            os.close(self._descriptor)
+            if not durable:
+                self._target.unlink(missing_ok=True)
+        if durable:
+            _sync_directory(self._target.parent)
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> int:
+    view = memoryview(data).cast("B")
+    total = len(view)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return total
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

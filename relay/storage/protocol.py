@@ -1,0 +1,68 @@
+"""What the relay log asks of the place where its files are.
+
+What each place promises:
+
+===================  =======================================  ====================================================
+                     local (``file:///dir``)                  object store (s3, gs, az)
+===================  =======================================  ====================================================
+written is durable   fsync of the file and of its directory   when the store has acknowledged the upload
+seen whole or not    yes (link or rename of a synced file)    yes (object stores publish an upload when it ends)
+``create`` is first  exclusive, by ``link(2)``                exclusive, by the store's condition (If-None-Match),
+come, first served                                            also for an upload that was given up and arrives late
+===================  =======================================  ====================================================
+
+Paths are relative to the store's root and use ``/``. Names that begin with a dot are unfinished files; listings leave
+them out.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow
+
+
+class Sink(Protocol):
+    """A file being written. It becomes durable and visible when the ``with`` block ends without an error."""
+
+    def write(self, data: bytes | memoryview) -> int: ...
+
+    def __enter__(self) -> Sink: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Storage(Protocol):
+    """The few operations the relay log is made of."""
+
+    url: str
+
+    def new_file(self, path: str) -> Sink:
+        """Write a file whose name nobody else uses. Raises FileExistsError if it is there already."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Durably create a small file. Raises FileExistsError if it exists."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Durably write a small file, in the place of the old one if there is one."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        """A file for reading in pieces; it can seek. Raises FileNotFoundError."""
+
+    def names(self, path: str) -> list[str]:
+        """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file; no error if it isn't there."""
+
+    def remove_empty_directory(self, path: str) -> None:
+        """Delete a directory if it is empty."""
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        """Delete unfinished files of dead writers in a directory; returns how many."""

@@ -1,0 +1,19 @@
+"""Pumps, as seen by who writes to them (the stand-in TiDB) and by who reads from them."""
+
+from upstream.pumps.client import PumpClient, PumpWriteError
+from upstream.pumps.pulled_window import CommitsGoneError, Follower, as_prewrite, check_not_purged, pulled_window
+from upstream.pumps.reader import Entity, PumpReader, PumpReadError, WindowBounds
+
+__all__ = [
+    "CommitsGoneError",
+    "Entity",
+    "Follower",
+    "PumpClient",
+    "PumpReadError",
+    "PumpReader",
+    "PumpWriteError",
+    "WindowBounds",
+    "as_prewrite",
+    "check_not_purged",
+    "pulled_window",
+]

@@ -1,0 +1,405 @@
+"""A client of TiKV's transactional reads, and of what became of a transaction.
+
+Keys are raw user keys. A call is retried through region errors, silent stores and locks until its deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import grpc
+
+from errors import SluiceError
+from upstream import pb, tso
+from upstream.backoff import Backoff, Deadline
+from upstream.pd import PDClient, PDError, Peer, Region
+from upstream.rpc import TLS, Channels, ClosedError, describe
+from upstream.tikv.region_cache import RegionCache
+
+
+class TiKVError(SluiceError):
+    """TiKV could not answer. The message names the call, the key (hex), the region and the last failure."""
+
+    transient = True
+    way_out = "see whether TiKV runs and can be reached from here"
+
+
+class TxnKind(StrEnum):
+    """What became of a transaction."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    LOCKED = "locked"  # still open: its lock lives
+    UNDECIDED = "undecided"  # ask again
+    NOT_FOUND = "not_found"  # no lock, no record
+
+
+@dataclass(frozen=True, slots=True)
+class TxnStatus:
+    """kind, the commit TSO (0 unless committed) and how long the lock lives (ms, 0 unless locked)."""
+
+    kind: TxnKind
+    commit_ts: int = 0
+    ttl_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A finished transaction's record on a key. kind: 0 put, 1 delete, 2 lock, 3 rollback."""
+
+    kind: int
+    start_ts: int
+    commit_ts: int
+    overlapped_rollback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """An open transaction's lock on a key; ttl in ms."""
+
+    start_ts: int
+    primary: bytes
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mvcc:
+    """All that TiKV has of a key: its lock and the records of finished transactions."""
+
+    lock: Lock | None
+    writes: tuple[Write, ...]
+
+    def status(self, start_ts: int) -> TxnStatus:
+        """What became of the transaction that began at start_ts, if this key was its primary. Changes nothing in TiKV.
+
+        NOT_FOUND says that nothing is known here: not yet prewritten, or long collected.
+        """
+        for write in self.writes:
+            if write.start_ts == start_ts:
+                if write.kind == pb.tikv.Rollback:
+                    return TxnStatus(TxnKind.ROLLED_BACK)
+                if write.commit_ts > start_ts:
+                    return TxnStatus(TxnKind.COMMITTED, commit_ts=write.commit_ts)
+            # TiKV keeps a rollback whose place is taken by another's commit as a mark on that record.
+            elif write.commit_ts == start_ts and write.overlapped_rollback:
+                return TxnStatus(TxnKind.ROLLED_BACK)
+        if self.lock is not None and self.lock.start_ts == start_ts:
+            return TxnStatus(TxnKind.LOCKED, ttl_ms=self.lock.ttl_ms)
+        return TxnStatus(TxnKind.NOT_FOUND)
+
+
+# Region errors: (kind of wait, base ms, cap ms); what else is done about them is in _handle.
+_WAITS: dict[str, tuple[int, int]] = {
+    "stale_command": (2, 1000),
+    "max_timestamp_not_synced": (2, 500),
+    "read_index_not_ready": (2, 500),
+    "proposal_in_merging_mode": (2, 500),
+    "data_is_not_ready": (2, 2000),
+    "region_not_initialized": (2, 1000),
+    "disk_full": (500, 5000),
+    "recovery_in_progress": (100, 10_000),
+    "is_witness": (1000, 10_000),
+}
+_FATAL = {"raft_entry_too_large", "flashback_in_progress", "flashback_not_prepared"}
+
+
+class TiKVClient:
+    """Thread-safe. `timeout_s` bounds a call with all its retries, `rpc_timeout_s` one attempt.
+
+    All calls raise TiKVError, also when PD can't be reached.
+    """
+
+    def __init__(
+        self, pd: PDClient, *, tls: TLS | None = None, timeout_s: float = 30.0, rpc_timeout_s: float = 10.0
+    ) -> None:
+        self._pd = pd
+        self._timeout_s = timeout_s
+        self._rpc_timeout_s = rpc_timeout_s
+        self._cache = RegionCache(pd)
+        self._channels = Channels(tls)
+        self._closed = threading.Event()
+
+    def get(self, key: bytes, ts: int) -> bytes | None:
+        """The value of a key as of a TSO, None if it has none.
+
+        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a key that isn't
+        there.
+        """
+        backoff = self._backoff()
+        while True:
+            request = pb.tikv.GetRequest(key=key, version=ts)
+            response = self._send("KvGet", key, request, pb.tikv.GetResponse, backoff)[1]
+            if not response.HasField("error"):
+                return bytes(response.value) or None
+            self._key_error("KvGet", key, response.error, backoff)
+
+    def batch_get(self, keys: Sequence[bytes], ts: int) -> dict[bytes, bytes]:
+        """The values of those keys that have one as of a TSO."""
+        backoff = self._backoff()
+        found: dict[bytes, bytes] = {}
+        left = sorted(set(keys))
+        while left:
+            region = self._locate("KvBatchGet", left[0], backoff)
+            here = [key for key in left if region.covers(key)]
+            request = pb.tikv.BatchGetRequest(keys=here, version=ts)
+            response = self._attempt("KvBatchGet", left[0], region, request, pb.tikv.BatchGetResponse, backoff)
+            if response is None:
+                continue
+            if response.HasField("error"):
+                self._key_error("KvBatchGet", here[0], response.error, backoff)
+                continue
+            locked: list[tuple[bytes, pb.tikv.KeyError]] = []
+            for pair in response.pairs:
+                if pair.HasField("error"):
+                    locked.append((pair.key or pair.error.locked.key, pair.error))
+                elif pair.value:
+                    found[pair.key] = pair.value
+            if locked:
+                self._key_error("KvBatchGet", locked[0][0], locked[0][1], backoff)
+                again = {key for key, _ in locked}
+                left = [key for key in left if key in again or not region.covers(key)]
+            else:
+                left = [key for key in left if not region.covers(key)]
+        return found
+
+    def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values with start <= key < end as of a TSO, ascending. An empty end is unbounded.
+
+        `limit` pairs travel at a time; each such step has the whole time-out.
+        """
+        key = start
+        backoff = self._backoff()
+        while not end or key < end:
+            region = self._locate("KvScan", key, backoff)
+            stop = min((bound for bound in (end, region.end_key) if bound), default=b"")
+            request = pb.tikv.ScanRequest(start_key=key, end_key=stop, limit=limit, version=ts)
+            response = self._scan_step(key, region, request, backoff)
+            if response is None:
+                continue
+            last = key
+            for pair in response.pairs:
+                last = pair.key
+                yield pair.key, pair.value
+            backoff = (
+                self._backoff()
+            )  # all attempts at one step share one; what the caller does meanwhile doesn't count
+            if len(response.pairs) >= limit:
+                key = last + b"\x00"
+            elif not region.end_key:
+                return
+            else:
+                key = region.end_key
+
+    def mvcc_get(self, key: bytes) -> Mvcc:
+        """The lock and the records of a key. Reads only."""
+        backoff = self._backoff()
+        request = pb.tikv.MvccGetByKeyRequest(key=key)
+        response = self._send("MvccGetByKey", key, request, pb.tikv.MvccGetByKeyResponse, backoff)[1]
+        if response.error:
+            raise TiKVError(f"MvccGetByKey of key {key.hex()}: {response.error}")
+        info = response.info
+        lock = Lock(info.lock.start_ts, info.lock.primary, info.lock.ttl) if info.HasField("lock") else None
+        writes = (Write(w.type, w.start_ts, w.commit_ts, w.has_overlapped_rollback) for w in info.writes)
+        return Mvcc(lock, tuple(writes))
+
+    def check_txn_status(
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, rollback_if_not_exist: bool
+    ) -> TxnStatus:
+        """What became of a transaction, by its primary key. This WRITES: an expired lock is rolled back, and with
+        `rollback_if_not_exist` a transaction without any trace too. Never pass a timestamp above PD's: TiKV's
+        own clock follows it. `Mvcc.status` reads only, ask it first.
+        """
+        backoff = self._backoff()
+        request = pb.tikv.CheckTxnStatusRequest(
+            primary_key=primary,
+            lock_ts=start_ts,
+            caller_start_ts=caller_start_ts,
+            current_ts=current_ts,
+            rollback_if_not_exist=rollback_if_not_exist,
+        )
+        response = self._send("KvCheckTxnStatus", primary, request, pb.tikv.CheckTxnStatusResponse, backoff)[1]
+        if response.HasField("error"):
+            if response.error.HasField("txn_not_found"):
+                return TxnStatus(TxnKind.NOT_FOUND)
+            raise TiKVError(
+                f"KvCheckTxnStatus of transaction {start_ts}, primary {primary.hex()}: {_words(response.error)}"
+            )
+        if response.lock_ttl:
+            return TxnStatus(TxnKind.LOCKED, ttl_ms=response.lock_ttl)
+        if response.commit_version:
+            return TxnStatus(TxnKind.COMMITTED, commit_ts=response.commit_version)
+        if response.action in (pb.tikv.NoAction, pb.tikv.TTLExpireRollback, pb.tikv.LockNotExistRollback):
+            return TxnStatus(TxnKind.ROLLED_BACK)
+        return TxnStatus(TxnKind.UNDECIDED)
+
+    def close(self) -> None:
+        """Closes the connections; the PD client stays open."""
+        self._closed.set()
+        self._channels.close()
+
+    def __enter__(self) -> TiKVClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _backoff(self) -> Backoff:
+        return Backoff(Deadline(self._timeout_s), self._closed.wait)
+
+    def _channel(self, address: str) -> grpc.Channel:
+        try:
+            return self._channels.get(address)
+        except ClosedError as error:
+            raise TiKVError("the TiKV client is closed") from error
+        except OSError as error:
+            raise TiKVError(f"TLS to TiKV at {address}: {error}") from error
+
+    def _locate(self, method: str, key: bytes, backoff: Backoff) -> Region:
+        while True:
+            try:
+                return self._cache.locate(key)
+            except PDError as error:
+                if not backoff.wait("pd", 500, 3000):
+                    raise TiKVError(f"{method}: region of key {key.hex()} unknown: {error}") from error
+
+    def _send(self, method: str, key: bytes, request: Any, response_type: Any, backoff: Backoff) -> tuple[Region, Any]:
+        """Sends a request for one key until a region serves it."""
+        while True:
+            region = self._locate(method, key, backoff)
+            response = self._attempt(method, key, region, request, response_type, backoff)
+            if response is not None:
+                return region, response
+
+    def _attempt(
+        self, method: str, key: bytes, region: Region, request: Any, response_type: Any, backoff: Backoff
+    ) -> Any | None:
+        """One attempt. None: the region couldn't serve it; the cache is corrected, the wait is over, locate again."""
+        try:
+            peer = self._cache.leader_of(region)
+            address = self._cache.address(peer.store_id)
+        except PDError as error:
+            self._cache.invalidate(region)
+            self._wait(backoff, "pd", 500, 3000, method, key, region, str(error))
+            return None
+        request.context.CopyFrom(
+            pb.tikv.Context(
+                region_id=region.id,
+                region_epoch=pb.metapb.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
+                peer=pb.metapb.Peer(id=peer.id, store_id=peer.store_id),
+            )
+        )
+        try:
+            call = self._channel(address).unary_unary(
+                f"/tikvpb.Tikv/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,
+            )
+            response = call(request, timeout=max(0.05, min(self._rpc_timeout_s, backoff.deadline.left())))
+        except ValueError as error:
+            raise TiKVError(f"{method}: the TiKV client is closed") from error
+        except grpc.RpcError as error:
+            self._cache.forget_store(peer.store_id)
+            self._cache.next_peer(region)
+            self._wait(backoff, "rpc", 100, 2000, method, key, region, f"store {address}: {describe(error)}")
+            return None
+        if not response.HasField("region_error"):
+            return response
+        self._handle(method, key, region, peer, response.region_error, backoff)
+        return None
+
+    def _handle(
+        self, method: str, key: bytes, region: Region, peer: Peer, error: pb.errorpb.Error, backoff: Backoff
+    ) -> None:
+        kind = next((field.name for field, _ in error.ListFields() if field.name != "message"), "unknown")
+        words = f"{kind}: {error.message}"
+        if kind in _FATAL:
+            raise TiKVError(f"{method} of key {key.hex()} in region {region.id}: {words}")
+        if kind == "not_leader":
+            leader = error.not_leader.leader
+            if leader.id:
+                self._cache.switch_leader(region, Peer(leader.id, leader.store_id, leader.role))
+                # At once, as a rule; the tiny wait is for two stores that name each other.
+                self._wait(backoff, "leader", 1, 500, method, key, region, words)
+                return
+            self._cache.invalidate(region)
+            self._wait(backoff, "no_leader", 2, 500, method, key, region, words)
+        elif kind == "epoch_not_match":
+            current = list(error.epoch_not_match.current_regions)
+            if not current:
+                self._cache.invalidate(region)
+            elif not self._cache.replace(region, current):
+                self._wait(backoff, "epoch", 2, 500, method, key, region, words)
+                return
+            self._wait(backoff, "epoch_new", 1, 500, method, key, region, words)
+        elif kind == "server_is_busy":
+            base = error.server_is_busy.backoff_ms or 2000
+            self._wait(backoff, kind, base, max(base, 10_000), method, key, region, words)
+        elif kind in _WAITS:
+            self._wait(backoff, kind, *_WAITS[kind], method, key, region, words)
+        else:  # region_not_found, key_not_in_region, store_not_match, mismatch_peer_id and whatever comes
+            self._cache.invalidate(region)
+            if kind == "store_not_match":
+                self._cache.forget_store(peer.store_id)
+            self._wait(backoff, "lookup", 2, 500, method, key, region, words)
+
+    def _wait(
+        self, backoff: Backoff, kind: str, base: float, cap: float, method: str, key: bytes, region: Region, words: str
+    ) -> None:
+        if self._closed.is_set():
+            raise TiKVError(f"{method}: the TiKV client is closed")
+        if not backoff.wait(kind, base, cap):
+            raise TiKVError(
+                f"{method} of key {key.hex()} in region {region.id} failed for {backoff.deadline.seconds:g} s; "
+                f"last failure: {words}"
+            )
+
+    def _scan_step(
+        self, key: bytes, region: Region, request: pb.tikv.ScanRequest, backoff: Backoff
+    ) -> pb.tikv.ScanResponse | None:
+        """One page, free of locks. None: locate the key again."""
+        while True:
+            response: pb.tikv.ScanResponse | None = self._attempt(
+                "KvScan", key, region, request, pb.tikv.ScanResponse, backoff
+            )
+            if response is None:
+                return None
+            errors = [(pair.key, pair.error) for pair in response.pairs if pair.HasField("error")]
+            if response.HasField("error"):
+                errors.insert(0, (key, response.error))
+            if not errors:
+                return response
+            self._key_error("KvScan", *errors[0], backoff)
+
+    def _key_error(self, method: str, key: bytes, error: pb.tikv.KeyError, backoff: Backoff) -> None:
+        """Waits for a lock, and clears it away if its transaction is dead. TiKVError for any other trouble."""
+        if not error.HasField("locked"):
+            raise TiKVError(f"{method} of key {key.hex()}: {_words(error)}")
+        lock = error.locked
+        if not backoff.wait("locked", 50, 3000):
+            raise TiKVError(
+                f"{method}: key {key.hex()} stayed locked for {backoff.deadline.seconds:g} s by transaction "
+                f"{lock.lock_version}, primary {lock.primary_lock.hex()}"
+            )
+        try:
+            now = self._pd.tso()
+        except PDError as pd_error:
+            raise TiKVError(f"{method}: key {key.hex()} is locked and PD gives no timestamp: {pd_error}") from pd_error
+        if tso.physical_ms(lock.lock_version) + lock.lock_ttl >= tso.physical_ms(now):
+            return
+        status = self.check_txn_status(lock.primary_lock, lock.lock_version, 0, now, rollback_if_not_exist=True)
+        if status.kind not in (TxnKind.COMMITTED, TxnKind.ROLLED_BACK):
+            return
+        request = pb.tikv.ResolveLockRequest(
+            start_version=lock.lock_version, commit_version=status.commit_ts, keys=[lock.key or key]
+        )
+        response = self._send("KvResolveLock", lock.key or key, request, pb.tikv.ResolveLockResponse, backoff)[1]
+        if response.HasField("error"):
+            raise TiKVError(f"KvResolveLock of key {key.hex()}: {_words(response.error)}")
+
+
+def _words(error: pb.tikv.KeyError) -> str:
+    return " ".join(str(error).split()) or "unknown key error"

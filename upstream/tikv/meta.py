@@ -1,0 +1,125 @@
+"""TiDB's schema keys in TiKV, and the DDL jobs behind them.
+
+`M(name, kind) = 'm' ++ memcomparable(name) ++ u64(kind)` with kind 's' string, 'h' hash field, 'H' hash, 'l' list item,
+'L' list. Hash fields and list indexes follow it. The job history is the hash `DDLJobHistory`, field u64(job id).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from upstream.codec.memcomparable import encode_bytes
+from upstream.tikv.client import TiKVClient
+
+_HISTORY = "DDLJobHistory"
+_SIGN = 1 << 63
+
+
+def string_key(name: str) -> bytes:
+    """The key of a string, as SchemaVersionKey or `Diff:<version>`."""
+    return _key(name, "s")
+
+
+def hash_prefix(name: str) -> bytes:
+    """What all fields of a hash begin with."""
+    return _key(name, "h")
+
+
+def hash_end(name: str) -> bytes:
+    """The first key after all fields of a hash."""
+    return _key(name, chr(ord("h") + 1))
+
+
+def hash_field_key(name: str, field: bytes) -> bytes:
+    """The key of one field of a hash, as field `Table:42` of hash `DB:130`."""
+    return hash_prefix(name) + encode_bytes(field)
+
+
+def list_meta_key(name: str) -> bytes:
+    """The key that holds a list's bounds (u64 left, u64 right)."""
+    return _key(name, "L")
+
+
+def list_item_key(name: str, index: int) -> bytes:
+    """The key of a list's item."""
+    return _key(name, "l") + ((index + _SIGN) & (2**64 - 1)).to_bytes(8, "big")
+
+
+def history_job_key(job_id: int) -> bytes:
+    """The key of a finished DDL job."""
+    return hash_field_key(_HISTORY, job_id.to_bytes(8, "big"))
+
+
+def read_ddl_job(tikv: TiKVClient, job_id: int, ts: int) -> dict[str, Any] | None:
+    """A finished DDL job (TiDB's job JSON) as of a TSO. None: not (yet) in the history.
+
+    TiDB puts a job there one transaction after the one whose binlog names it: ask again with a later TSO.
+    """
+    value = tikv.get(history_job_key(job_id), ts)
+    return None if value is None else _job(value, job_id)
+
+
+def read_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
+    """All finished DDL jobs as of a TSO, by ascending job id."""
+    prefix = hash_prefix(_HISTORY)
+    for key, value in tikv.scan(prefix, hash_end(_HISTORY), ts):
+        yield _job(value, key[len(prefix) :].hex())
+
+
+def read_schema_version(tikv: TiKVClient, ts: int) -> int:
+    """TiDB's schema version as of a TSO; 0 before the first DDL."""
+    value = tikv.get(string_key("SchemaVersionKey"), ts)
+    return int(value) if value else 0
+
+
+def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] | None:
+    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id" ...}; None without such
+    a version.
+    """
+    value = tikv.get(string_key(f"Diff:{version}"), ts)
+    return None if not value else _object(value, f"schema version {version}'s diff")
+
+
+def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) -> dict[str, Any] | None:
+    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without
+    such a table.
+    """
+    value = tikv.get(hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode()), ts)
+    return None if not value else _object(value, f"table {table_id}")
+
+
+def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[str, Any] | None:
+    """The TableInfo of a table by its name, in lower case, as of a TSO; None without such a table."""
+    for schema_info in _objects(tikv, "DBs", schema, ts):
+        if schema_info["db_name"]["L"] == schema:
+            for info in _objects(tikv, f"DB:{schema_info['id']}", table, ts):
+                if info["name"]["L"] == table:
+                    return info
+    return None
+
+
+def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a hash with a text in them. Hashes of TiDB's schema hold counters too, in decimal digits."""
+    for key, value in tikv.scan(hash_prefix(name), hash_end(name), ts):
+        if value[:1] == b"{" and containing.encode() in value:
+            yield _object(value, f"key {key.hex()}")
+
+
+def _key(name: str, kind: str) -> bytes:
+    return b"m" + encode_bytes(name.encode()) + ord(kind).to_bytes(8, "big")
+
+
+def _job(value: bytes, what: object) -> dict[str, Any]:
+    return _object(value, f"DDL job {what}")
+
+
+def _object(value: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"{what} in TiKV is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} in TiKV is a {type(found).__name__}, not an object")
+    return found
