@@ -25,6 +25,7 @@ ETL = {
     "dialect": set(),
     "steps": set(),
     "waiting": set(),
+    "recorded_schema": set(),
     "formats": {"dialect"},
     "rules": {"formats", "steps"},
     "shapes": {"formats", "steps"},
@@ -36,7 +37,7 @@ ETL = {
     "ddl": {"dialect", "downstream", "formats"},
     "sinks": {"ddl", "downstream", "formats", "rules", "settings", "shapes", "steps"},
     "ownership": {"downstream", "settings"},
-    "landing": {"downstream", "explode", "ownership", "settings", "sinks", "spark", "waiting"},
+    "landing": {"downstream", "explode", "ownership", "recorded_schema", "settings", "sinks", "spark", "waiting"},
     "operate": {"ddl", "downstream", "formats", "landing", "ownership", "settings", "shapes", "sinks"},
     "apply": {
         "downstream", "formats", "operate", "ownership", "prepare", "rules", "settings", "sinks", "spark", "steps",

@@ -148,11 +148,11 @@ class SchemaHistory:
             case Action.RECOVER_SCHEMA:
                 return self._recover_schema(job)
             case Action.CREATE_TABLES:
-                effect = Effect()
+                created: dict[int, Table | None] = {}
                 for info in job.table_infos or ((job.table_info,) if job.table_info else ()):
                     if info["id"] <= MAX_USER_TABLE_ID:
-                        effect.tables.update(self._created(self._table(job, info)))
-                return effect
+                        created.update(self._created(self._table(job, info)))
+                return Effect({}, created)
             case Action.CREATE_TABLE | Action.CREATE_VIEW | Action.RECOVER_TABLE | Action.CREATE_SEQUENCE:
                 return Effect({}, self._created(self._table(job, _need(job, job.table_info, "TableInfo"))))
             case Action.DROP_TABLE | Action.DROP_VIEW | Action.DROP_SEQUENCE:

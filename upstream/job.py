@@ -77,10 +77,6 @@ class Job:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryError(f"a DDL job document lacks or garbles {error}") from error
 
-    def session(self) -> dict[str, Any]:
-        """What a window record says of the session in which the job converted values."""
-        return {"time_zone": self.time_zone, "sql_mode": self.sql_mode, "converted_from_ts": self.start_ts}
-
     @property
     def succeeded(self) -> bool:
         """The job was neither cancelled nor rolled back."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from upstream import tso
 from upstream.ddl_actions import LOOSENS_KEYS, MOVES_ROWS, REMOVES_PARTITIONS
+from upstream.ddl_job import PastMove
 from upstream.history import Moved
 from upstream.job import Job
 from upstream.schema import STATE_PUBLIC, STATE_WRITE_ONLY, Index, Table
@@ -46,18 +47,12 @@ def counted_through(job: Job) -> int:
     return job.finished_ts + LONGEST_STATEMENT
 
 
-def describe_move(moved: Moved, versions: Iterable[int]) -> dict[str, Any]:
+def past_move(moved: Moved, versions: Iterable[int]) -> PastMove:
     """A job after which rows lie elsewhere, for a window record."""
-    return {
-        "type": int(moved.job.type),
-        "job_id": moved.job.id,
-        "began_ts": moved.job.start_ts,
-        "finished_ts": moved.job.finished_ts,
-        "schema_version": moved.job.schema_version,
-        "versions": list(versions),
-        "before": {str(i): table.to_json() for i, table in moved.before.items()},
-        "effect": moved.effect.to_json(),
-    }
+    job = moved.job
+    return PastMove(
+        job.type, job.id, job.start_ts, job.finished_ts, job.schema_version, tuple(versions), moved.before, moved.effect
+    )
 
 
 def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, bool]:

@@ -6,15 +6,15 @@ import time
 
 from etl.landing._ahead import LandedPlan
 from etl.landing._report import LandedWindow
-from etl.landing.schema import WindowSchema
+from etl.recorded_schema import RecordedSchema
 from relay import Window
 from upstream import tso
 
 
-def record_of(landed: LandedPlan, schema: WindowSchema, cluster_id: int, token: str) -> Window:
+def record_of(landed: LandedPlan, schema: RecordedSchema, cluster_id: int, token: str) -> Window:
     """The record to commit; `token` is the claim's."""
     plan, result = landed.plan, landed.result
-    return Window(
+    window = Window(
         lo=plan.lo,
         hi=plan.hi,
         cluster_id=cluster_id,
@@ -24,14 +24,10 @@ def record_of(landed: LandedPlan, schema: WindowSchema, cluster_id: int, token: 
         changes=sum(part.rows for part in result.parts),
         schema_version=schema.schema_version,
         parts=result.parts,
-        tables=schema.tables,
-        ddls=schema.ddls,
-        truncated_tables=schema.truncated_tables,
         timings_ms={name: round(ms, 2) for name, ms in landed.stages_ms.items()},
         skipped=result.left_out,
-        moved=schema.moved,
-        relaxed=schema.relaxed,
     )
+    return schema.put_into(window)
 
 
 def report_of(landed: LandedPlan, record: Window) -> LandedWindow:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from errors import Signal, SluiceError
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
+from etl.recorded_schema import RecordedSchema
 from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
 from upstream.ddl_actions import MOVES_ROWS
+from upstream.ddl_job import DdlJob, Effect, PastMove
 from upstream.history import Moved, SchemaHistory
 from upstream.job import Job
 from upstream.job_versions import (
     as_info,
     counted_through,
-    describe_move,
     loosened_tables,
+    past_move,
     relaxed_indexes,
     versions_of,
 )
@@ -43,18 +45,6 @@ class UnknownTableError(SluiceError):
 
 class Stopped(Signal):
     """The run was told to stop while it waited; nothing of the window has been committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSchema:
-    """What a window record says of schemas."""
-
-    tables: dict[str, Any]
-    ddls: tuple[dict[str, Any], ...]
-    truncated_tables: tuple[int, ...]
-    schema_version: int
-    moved: tuple[dict[str, Any], ...] = ()
-    relaxed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def version_at(tikv: TiKVClient, ts: int) -> int:
@@ -128,7 +118,7 @@ class LandingSchema:
         spans: Mapping[int, TableSpan],
         wait: Callable[[float], bool],
         skips: Collection[int] = (),
-    ) -> WindowSchema:
+    ) -> RecordedSchema:
         """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a
         transaction at `skips`, which won't be applied; later ones are found when they are.
 
@@ -142,8 +132,7 @@ class LandingSchema:
         described = []
         moved = self._moved(spans)
         born: dict[int, int] = {}
-        wanted = set(spans).union(*(move["effect"]["tables"] for move in moved))
-        wanted = {int(i) for i in wanted}
+        wanted = set(spans).union(*(move.effect.tables for move in moved))
         for record in ddls:
             job = self._job(record, wait)
             if not job.succeeded:
@@ -157,26 +146,7 @@ class LandingSchema:
             for table_id, table in effect.tables.items():
                 if table is not None:
                     born.setdefault(table_id, record.commit_ts)
-            described.append(
-                {
-                    **record.to_dict(),
-                    "type": job.type,
-                    "schema_version": job.schema_version,
-                    "schema_name": schema_before or job.schema_name,
-                    "table_name": job.table_name,
-                    "effect": effect.to_json(),
-                    **job.session(),
-                    **(
-                        {
-                            "began_ts": job.start_ts,
-                            "finished_ts": job.finished_ts,
-                            "versions": versions_of(job, since, self._read_diff),
-                        }
-                        if job.type in MOVES_ROWS
-                        else {}
-                    ),
-                }
-            )
+            described.append(self._describe(record, job, schema_before, since, effect))
             for table_id, table in effect.tables.items():
                 self._relaxed.pop(table_id, None)
                 if table is not None and table_id in spans:
@@ -198,14 +168,36 @@ class LandingSchema:
                 " incomplete, start with an empty relay log from a checkpoint after these commits; if they aren't"
                 f" wanted, leave the transaction out: `sluice txn skip {span.first_commit_ts}`"
             )
-        return WindowSchema(
-            tables={str(i): before[i].to_json() for i in sorted(wanted) if i in before},
+        return RecordedSchema(
+            tables={i: before[i] for i in sorted(wanted) if i in before},
             ddls=tuple(described),
             truncated_tables=tuple(sorted(i for i in spans if i in truncated and i not in before)),
             schema_version=self._history.schema_version,
             moved=moved,
             relaxed=self._relax(spans, states, version_before, wait),
         )
+
+    def _describe(self, record: DdlRecord, job: Job, schema_name: str, since: int, effect: Effect) -> DdlJob:
+        """The job of a DDL binlog. `since`: the schema version of the job before it on the same table."""
+        described = DdlJob(
+            record.commit_ts,
+            record.start_ts,
+            record.job_id,
+            record.schema_state,
+            record.query,
+            type=job.type,
+            schema_version=job.schema_version,
+            schema_name=schema_name or job.schema_name,
+            table_name=job.table_name,
+            effect=effect,
+            time_zone=job.time_zone,
+            sql_mode=job.sql_mode,
+            converted_from_ts=job.start_ts,
+        )
+        if job.type not in MOVES_ROWS:
+            return described
+        versions = tuple(versions_of(job, since, self._read_diff))
+        return replace(described, began_ts=job.start_ts, finished_ts=job.finished_ts, versions=versions)
 
     def _read_diff(self, version: int) -> dict[str, Any] | None:
         if version not in self._diffs:
@@ -243,16 +235,14 @@ class LandingSchema:
                 raise Stopped(f"while waiting for what becomes of table {table.full_name}")
         return None
 
-    def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[dict[str, Any], ...]:
+    def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[PastMove, ...]:
         """DDL that is over by now, and that some of these rows don't know of."""
         late: dict[int, Moved] = {}
         for table_id, span in spans.items():
             for moved in self._history.moved.get(table_id, ()):
                 if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= counted_through(moved.job):
                     late[moved.job.schema_version] = moved
-        return tuple(
-            describe_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late)
-        )
+        return tuple(past_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late))
 
     def _relax(
         self,
@@ -260,7 +250,7 @@ class LandingSchema:
         states: Mapping[int, Sequence[Table]],
         version_before: int,
         wait: Callable[[float], bool],
-    ) -> dict[str, Any]:
+    ) -> dict[int, tuple[int, ...]]:
         """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way:
         which keys it gives up is in TiKV. `states`: the tables as they are in the window, one after the other.
         """
@@ -277,7 +267,7 @@ class LandingSchema:
             found = sorted(given_up.union(to_come))
             if found or drops:
                 relaxed[table_id] = found
-        return {str(i): indexes for i, indexes in relaxed.items() if i in spans}
+        return {i: tuple(indexes) for i, indexes in relaxed.items() if i in spans}
 
     def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> Job:
         """The job of a DDL binlog. TiDB moves it to the history one transaction later: wait until it is there."""

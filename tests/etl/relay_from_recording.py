@@ -115,23 +115,17 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
             for i, t in totals.tables.items()
         }
         schema = landing.resolve(totals.ddls, spans, lambda _: True)
-        relay.commit(
-            Window(
-                lo,
-                hi,
-                cluster_id,
-                "test",
-                0,
-                totals.transactions,
-                totals.changes,
-                schema.schema_version,
-                (part,) if part else (),
-                schema.tables,
-                schema.ddls,
-                schema.truncated_tables,
-                moved=schema.moved,
-                relaxed=schema.relaxed,
-            )
+        window = Window(
+            lo,
+            hi,
+            cluster_id,
+            "test",
+            0,
+            totals.transactions,
+            totals.changes,
+            schema.schema_version,
+            (part,) if part else (),
         )
+        relay.commit(schema.put_into(window))
         lo = hi
     return relay

@@ -1,0 +1,82 @@
+"""What a window record says of schemas: the one place where the relay's JSON becomes upstream's types, and back.
+
+The relay log keeps these parts of a record as they come, for it knows nothing of TiDB; landing writes them, and
+preparing, the takeover and people's questions read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from relay import Window
+from upstream.by_id import tables_by_id, to_json
+from upstream.ddl_job import DdlJob, PastMove
+from upstream.schema import Table
+
+_KEYS = ("tables", "ddls", "truncated_tables", "schema_version", "moved", "relaxed")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSchema:
+    """The tables of a window, and the DDL in it."""
+
+    tables: Mapping[int, Table | None]
+    """As of lo: every table whose rows are inside or that a DDL inside touches, if it existed then."""
+    ddls: tuple[DdlJob, ...]
+    """Ascending commit_ts."""
+    truncated_tables: tuple[int, ...]
+    """Ids of tables truncated before, whose rows inside are to be dropped."""
+    schema_version: int
+    """After the DDL."""
+    moved: tuple[PastMove, ...] = ()
+    """DDL before lo that some of the rows inside don't know of."""
+    relaxed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Tables that have unique indexes, by id, which the upstream enforces no longer; () where it does, but for rows of
+    partitions that are about to be dropped."""
+
+    @classmethod
+    def of(cls, window: Window) -> RecordedSchema:
+        """As a record tells it. Tables are parsed when they are looked at."""
+        return cls.from_json({name: getattr(window, name) for name in _KEYS})
+
+    def put_into(self, window: Window) -> Window:
+        """The record with this schema in place of its own."""
+        document = self.to_json()
+        lists = {name: tuple(document[name]) for name in ("ddls", "truncated_tables", "moved")}
+        return replace(window, **document | lists)
+
+    def through(self, hi: int) -> RecordedSchema:
+        """The schema of the part of a window that ends at `hi` (TSO)."""
+        later = [ddl.schema_version for ddl in self.ddls if ddl.commit_ts > hi]
+        if not later:
+            return self
+        return replace(
+            self,
+            ddls=tuple(ddl for ddl in self.ddls if ddl.commit_ts <= hi),
+            schema_version=min(later) - 1,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """By the names that a window record has for them."""
+        return {
+            "tables": to_json(self.tables),
+            "ddls": [ddl.to_json() for ddl in self.ddls],
+            "truncated_tables": list(self.truncated_tables),
+            "schema_version": self.schema_version,
+            "moved": [move.to_json() for move in self.moved],
+            "relaxed": {str(table_id): list(indexes) for table_id, indexes in self.relaxed.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RecordedSchema:
+        """The inverse of `to_json`."""
+        return cls(
+            tables_by_id(document["tables"]),
+            tuple(DdlJob.from_json(ddl) for ddl in document["ddls"]),
+            tuple(int(table_id) for table_id in document["truncated_tables"]),
+            int(document["schema_version"]),
+            tuple(PastMove.from_json(move) for move in document["moved"]),
+            {int(key): tuple(map(int, indexes)) for key, indexes in document["relaxed"].items()},
+        )

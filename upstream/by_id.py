@@ -1,0 +1,68 @@
+"""Tables and schemas of a JSON document, by id.
+
+A window record may describe thousands of tables of which its reader looks at a few, or just hands them on. So each is
+parsed when somebody first looks at it, once, and a document that is handed on is written as it came. (Parsing a table
+of 20 columns takes 50 microseconds, writing it 170.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from upstream.schema import Schema, Table
+
+T = TypeVar("T", Schema, Table)
+Document = Mapping[str, Any]
+
+
+class ById(Mapping[int, T | None]):
+    """From ids to tables or schemas; None for one that is gone."""
+
+    __slots__ = ("_documents", "_found", "_parse")
+
+    def __init__(self, documents: Mapping[str, Document | None], parse: Callable[[Document], T]) -> None:
+        self._documents = documents
+        self._parse: Callable[[Document], T] = parse
+        self._found: dict[int, T | None] = {}
+
+    def __getitem__(self, key: int) -> T | None:
+        """Raises SchemaError for a document that can't be understood."""
+        if key not in self._found:
+            document = self._documents[str(key)]
+            self._found[key] = self._parse(document) if document else None
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return map(int, self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __contains__(self, key: object) -> bool:
+        return str(key) in self._documents
+
+    def __repr__(self) -> str:
+        return f"ById({list(self)})"
+
+    @property
+    def documents(self) -> Mapping[str, Document | None]:
+        """The JSON it was made from."""
+        return self._documents
+
+
+def schemas_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Schema | None]:
+    """Of a JSON object whose keys are ids."""
+    return ById(documents or {}, Schema.from_json)
+
+
+def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Table | None]:
+    """Of a JSON object whose keys are ids."""
+    return ById(documents or {}, Table.from_json)
+
+
+def to_json(found: Mapping[int, Schema | None] | Mapping[int, Table | None]) -> dict[str, Document | None]:
+    """The JSON object with ids as keys; the inverse of the two above."""
+    if isinstance(found, ById):
+        return dict(found.documents)
+    return {str(key): value.to_json() if value is not None else None for key, value in found.items()}
