@@ -19,10 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, server_errors
-from etl.rules import Filter, rules_digest
+from etl.rules import Filter
 from etl.settings import Settings
 from etl.shapes.groups import CHECKPOINT_SESSION
-from etl.sinks.mysql import MySQLSink
+from etl.sinks.mysql import MySQLSink, Origin
 from etl.sinks.sink import Written
 from etl.sinks.step_writer import StepWriter
 from etl.steps import Step
@@ -127,8 +127,9 @@ class ParallelMySQLSink(MySQLSink):
         downstream = settings.downstream
         session = MySQLSession(downstream)
         table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
-        super().__init__(session, table, Filter())
-        self._upstream, self._rules = settings.upstream, rules_digest(settings.filters, settings.routes)
+        origin = Origin.of(settings)
+        super().__init__(session, table, Filter(), origin=origin)
+        self._rules = origin.rules
         self._settings = settings
         self._cluster_id = cluster_id
         self._workers: list[_Worker] = []
@@ -159,15 +160,16 @@ class ParallelMySQLSink(MySQLSink):
             case "flush":
                 self._flush(written)
             case "delete" | "load" if step.detail.get("worker", CHECKPOINT_SESSION) != CHECKPOINT_SESSION:
-                assert self._checkpoint is not None
+                checkpoint = self._row.value
+                assert checkpoint is not None
                 if self._waiting_bytes + len(step.payload) > _WAITING_BYTES:
                     self._flush(written)
                 self._waiting_bytes += len(step.payload)
-                self._worker(int(step.detail["worker"])).write(step, self._checkpoint)
+                self._worker(int(step.detail["worker"])).write(step, checkpoint)
             case "delete" | "load":
-                self._begin(lock=False)  # the workers need the lock
+                self._row.begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
-                self._writer.follow(self._checkpoint)
+                self._writer.follow(self._row.value)
                 self._writer.write(step, safe=self._in_safe_mode)  # in no attempt before this one was it committed
                 written.send_s += time.perf_counter() - started
             case "commit":
@@ -178,15 +180,15 @@ class ParallelMySQLSink(MySQLSink):
 
     def _take_off(self, step: Step) -> None:
         """Say in the checkpoint row what is in flight, before anything of it is written."""
-        before = self._checkpoint or Checkpoint(int(step.detail["after_ts"]))
+        before = self._row.value or Checkpoint(int(step.detail["after_ts"]))
         left_out = tuple(int(ts) for ts in step.detail.get("left_out") or ())
         if before.flight is not None:
             raise ValueError(
                 f"changes through {before.flight.until} are in flight: what follows can't begin before they are written"
             )
-        self._begin()
+        self._row.begin()
         self._confirm(step)
-        self._save(replace(before, consistent=False, flight=Flight(step.commit_ts, left_out, self._rules)))
+        self._row.save(replace(before, consistent=False, flight=Flight(step.commit_ts, left_out, self._rules)))
 
     def _flush(self, written: Written) -> None:
         started = time.perf_counter()

@@ -1,0 +1,120 @@
+"""The checkpoint row as the one process that writes downstream holds it, and the transaction that it is moved in.
+
+Every commit moves the row from the place it was locked at, so whatever happened to a connection or a process, the row
+tells what is done. A token of this process is in it: who takes over puts another one there, and shuts this one out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from etl.sinks.sink import Keeper
+
+
+class CheckpointRow:
+    """The row in `table`, through `session`. Raises CheckpointMovedError and DownstreamError."""
+
+    def __init__(self, session: MySQLSession, table: CheckpointTable) -> None:
+        self._session = session
+        session.before_write = self._fence
+        self._table = table
+        self._lock = table.writer_lock()
+        self._process = ""
+        self._accepted: frozenset[str | None] | None = None
+        """The processes that the row may name when this one looks again; None before it has looked the first time."""
+        self._is_locked = False
+        self.keeper: Keeper | None = None
+        self.value: Checkpoint | None = None
+        """The row as this process left it; None: there is none."""
+        self.in_transaction = False
+
+    def reached(self) -> Checkpoint:
+        """The row, or where nothing is applied."""
+        return self.value or Checkpoint(0)
+
+    def take(self, wait_s: float) -> Checkpoint | None:
+        """Connect, and become the one who writes: what the process before has left, None for nothing. A DDL
+        statement of that one that still runs is waited for, at most `wait_s`. Raises the keeper's errors, too.
+        """
+        self._forget_transaction()
+        self._session.connect()
+        if self.keeper is not None and not self._table.is_there():
+            self.keeper.admit(None)  # a mistyped name makes no schema
+        self._table.create()
+        if self.keeper is not None:  # before another pipeline's session would be ended
+            self.keeper.admit(self._table.load())
+            self._session.query("COMMIT")
+        self._lock.seize(self._session, wait_s)
+        self._claim()
+        return self.value
+
+    def begin(self, *, lock: bool = True) -> None:
+        """Have a transaction open, with the row locked and found where it was left."""
+        if not self.in_transaction:
+            self._session.begin()
+            self.in_transaction = True
+        if lock and not self._is_locked:
+            self._table.lock(self.value)
+            self._is_locked = True
+
+    def check(self) -> None:
+        """Lock the row again, after a statement that commits by itself has let go of it."""
+        self._table.lock(self.value)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the row and commit."""
+        checkpoint = replace(
+            checkpoint,
+            process=self._process,
+            owner=self.keeper.pipeline if self.keeper is not None else checkpoint.owner,
+        )
+        self._table.save(checkpoint, first=self.value is None)
+        self._session.commit()
+        self.value = checkpoint
+        self._accepted = frozenset({self._process})
+        self._forget_transaction()
+
+    def change(self, checkpoint: Checkpoint, confirm: Callable[[], None] = lambda: None) -> None:
+        """Write the row in a transaction of its own; `confirm` is asked when the row is locked."""
+        self.begin()
+        confirm()
+        self.save(checkpoint)
+
+    def let_go(self) -> None:
+        """End the transaction of looking at things, in which nothing was written."""
+        self._session.query("COMMIT")
+
+    def roll_back(self) -> None:
+        """Undo what is not committed."""
+        self._session.rollback()
+        self._forget_transaction()
+
+    def _claim(self) -> None:
+        """Read the row and put a new token into it, so that nobody else commits any more. Raises CheckpointMovedError
+        if somebody else has claimed it since this process did: who was taken over doesn't take over again.
+        """
+        found = self._table.load(settled=True)
+        process = found.process if found else None
+        if self._accepted is not None and process not in self._accepted:
+            self._session.query("ROLLBACK")
+            raise self._table.moved(found, self.value)
+        if self.keeper is not None:
+            self.keeper.admit(found)
+        self._process = secrets.token_hex(8)
+        self._accepted = (self._accepted or frozenset()) | {process, self._process}  # until it is known to be there
+        self.value = found
+        if found is None:
+            self._session.query("COMMIT")
+        else:
+            self.save(found)
+
+    def _fence(self) -> None:
+        """Before a statement that writes. In a transaction the row is locked and compared before the commit."""
+        if not self.in_transaction and self._process:
+            self._table.lock(self.value)
+
+    def _forget_transaction(self) -> None:
+        self.in_transaction = self._is_locked = False
