@@ -477,23 +477,34 @@ def _readers(address, count, window):
     return clients
 
 
+def _threads(pump):
+    """Python's threads: grpc's core begins and ends some of its own as it finds the machine busy."""
+    return httpx.get(f"http://{pump.address}/debug/stack", timeout=60).text.count("\nthread ")
+
+
+def _is_refused(client):
+    answer = client.answers.get(1)
+    if answer is None or not answer.ended:
+        client.read(0.01)
+    return client.answers.get(1) is not None and client.answers[1].status == "8"
+
+
 def test_readers_that_do_not_read_take_bounded_memory_and_threads(pump):
-    before, threads = _rss(pump), psutil.Process(pump.process.pid).num_threads()
+    before, threads = _rss(pump), _threads(pump)
     # Whether the stream's window holds the pump back or only the socket.
     clients = _readers(pump.address, 20, 2**31 - 1) + _readers(pump.address, 20, 0)
     time.sleep(2)
-    assert psutil.Process(pump.process.pid).num_threads() <= threads + pulls.MAX_READERS_OF_A_HOST + 4
+    assert _threads(pump) <= threads + pulls.MAX_READERS_OF_A_HOST + 4
     assert _rss(pump) < before + (250 << 20)
-    most = pulls.MAX_READERS_OF_A_HOST
-    refused = [client for client in clients[most:] if client.answer(1).status == "8"]
-    assert len(refused) == 40 - most
+    # Which of them come first is the machine's to say.
+    _eventually(lambda: sum(_is_refused(client) for client in clients) == 40 - pulls.MAX_READERS_OF_A_HOST)
     for client in clients:
         client.close()
-    _eventually(lambda: psutil.Process(pump.process.pid).num_threads() <= threads + 4)
+    _eventually(lambda: _threads(pump) <= threads + 4)
 
 
 def test_rapid_reset_makes_no_threads_and_other_clients_write(pump):
-    threads = psutil.Process(pump.process.pid).num_threads()
+    threads = _threads(pump)
     message = pb.pump.PullBinlogReq(clusterID=CLUSTER).SerializeToString()
     client, writer = RawClient(pump.address), RawClient(pump.address)
     block = encode_headers(_PULL)
@@ -514,7 +525,7 @@ def test_rapid_reset_makes_no_threads_and_other_clients_write(pump):
         except TimeoutError:
             break  # it isn't read any more
         if round_ % 20 == 0:
-            most = max(most, psutil.Process(pump.process.pid).num_threads())
+            most = max(most, _threads(pump))
             writer.call(round_ * 2 + 1, request(binlog(0, _TS + round_, value=b"w")))
             assert writer.answer(round_ * 2 + 1).status == "0"
     assert most <= threads + pulls.MAX_READERS_OF_A_HOST + 4
