@@ -65,14 +65,14 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
     relay = RelayLog.open((stack.home / "relay").as_uri())
     with fresh_stack(stack, directory, report):
         site = stack.site()
-        relay.set_control(Control(land_paused=True, apply_paused=True))
+        relay.change_control(lambda _: Control(land_paused=True, apply_paused=True))
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         report("sending the whole recording, the pipeline is paused")
         control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, label, "max", "range")
         _wait(lambda: replay.is_sent(control), stack, "sent")
         report("sent; landing")
-        relay.set_control(Control(apply_paused=True))
+        relay.change_control(lambda _: Control(apply_paused=True))
         view = View(site)
         trace = CheckpointTrace(site.ports["mariadb"], interval_s=0.01)
         with contextlib.closing(view), Peak(lambda: _rss(stack)) as peak:
@@ -80,7 +80,7 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
             time.sleep(1)
             report("landed; applying")
             trace.start()
-            relay.set_control(Control())
+            relay.change_control(lambda _: Control())
             _wait(lambda: (view.progress().checkpoint or 0) >= target, stack, "applied")
         trace.stop()
         result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}

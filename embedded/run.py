@@ -99,7 +99,7 @@ def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = 
     with fresh_stack(stack, directory, report):
         site = stack.site()
         relay = RelayLog.open((stack.home / "relay").as_uri())
-        relay.set_control(_through(labels))
+        _apply_through(relay, labels)
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         _wait_landing(relay)
         summary.start_s = time.monotonic() - began
@@ -118,7 +118,7 @@ def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = 
                 )  # fmt: skip
                 held = time.time() * 1000
                 _compare(site, directory, label, report, summary)
-                relay.set_control(_through(labels[at + 1 :]))
+                _apply_through(relay, labels[at + 1 :])
                 holds.append((held, time.time() * 1000))
             _sum_up(
                 summary, progress, trace.moves(), _without(holds, trace, ClusterControl(site.ports["cluster-control"]))
@@ -155,9 +155,10 @@ def _wait_landing(relay: RelayLog) -> None:
         time.sleep(0.1)
 
 
-def _through(labels: list[Label]) -> Control:
-    """Applying may go on to the first of these; the last needs no hold, since no more is sent."""
-    return Control(apply_until_ts=labels[0].ts if len(labels) > 1 else None)
+def _apply_through(relay: RelayLog, labels: list[Label]) -> None:
+    """Let applying go on to the first of these; the last needs no hold, since no more is sent."""
+    until = labels[0].ts if len(labels) > 1 else None
+    relay.change_control(lambda _: Control(apply_until_ts=until))
 
 
 def _compare(site: Site, directory: Path, label: Label, report: Report, summary: RunSummary) -> None:

@@ -37,17 +37,13 @@ class Dialect:
     version: tuple[int, int, int]
     text: str
     """The version as the server says it, for messages."""
-    lower_case_names: int = 0
-    """``lower_case_table_names``: 0 names are compared exactly, 1 stored in lower case, 2 stored as written and
-    compared without case.
-    """
     has_local_infile: bool = True
     """Whether the server takes LOAD DATA LOCAL at all (``local_infile``)."""
 
     @classmethod
     def of(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
-        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`: values
-        of ``lower_case_table_names`` and ``local_infile``, where known. Raises UnknownServerError.
+        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`: that of
+        ``local_infile``, where known. Raises UnknownServerError.
         """
         given = {name.lower(): str(value) for name, value in (variables or {}).items()}
         product, found = _identify(version)
@@ -55,7 +51,6 @@ class Dialect:
             product,
             found,
             version,
-            int(given.get("lower_case_table_names") or 0),
             given.get("local_infile", "1").upper() in ("1", "ON"),
         )
 

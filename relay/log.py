@@ -206,10 +206,6 @@ class RelayLog:
         """
         return ControlFile(self._storage).change(change)
 
-    def set_control(self, control: Control) -> None:
-        """Durably say what the tasks should do, whatever was said before."""
-        self.change_control(lambda _: control)
-
     def ownership(self) -> Ownership | None:
         """Which downstream these windows go to; None if none was ever written to. Raises RelayCorruptError."""
         return self._small("downstream.json", Ownership.from_json)

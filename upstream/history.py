@@ -89,10 +89,6 @@ class SchemaHistory:
         wanted = schema_name.lower(), table_name.lower()
         return next((t for t in self.tables.values() if (t.schema_name.lower(), t.name.lower()) == wanted), None)
 
-    def is_truncated(self, table_id: int) -> bool:
-        """Late changes with this id belong to a table that TRUNCATE has emptied since: they are to be dropped."""
-        return table_id in self.truncated
-
     def apply(self, job: Job) -> Effect:
         """Move on by one job and tell what it changed. Jobs that failed, jobs at or below the current schema version
         and ignored types change nothing. Raises HistoryError when the job lacks what its type needs.
@@ -128,14 +124,6 @@ class SchemaHistory:
         since = max((self.changed_at.get(i, 0) for i in before), default=0)
         for table_id in effect.tables:
             self.moved[table_id] = [*self.moved.get(table_id, [])[1 - _MOVES_KEPT :], Moved(job, before, effect, since)]
-
-    def should_send(self, job: Job) -> bool:
-        """Whether the statement concerns a downstream: the job finished, is of a type with a meaning there, isn't the
-        extra event of DROP COLUMN and isn't about TiDB's own schemas."""
-        if not job.finished or job.type in IGNORED_ACTIONS or job.starts_dropping_column:
-            return False
-        schema = self.schemas.get(job.schema_id)
-        return (schema.name if schema else job.schema_name).lower() not in SYSTEM_SCHEMAS
 
     def _effect(self, job: Job) -> Effect:
         match job.type:

@@ -27,15 +27,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-# A grpc server forgives a ping every five minutes unless told otherwise, and hangs up on who pings more often.
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class TLS:
     """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for them.

@@ -43,12 +43,6 @@ class Lease:
             await asyncio.wait([keeper])
             await self._channel.close()
 
-    async def revoke(self) -> None:
-        """Removes the keys now."""
-        if self._id:
-            await self._channel.unary_unary("/etcdserverpb.Lease/LeaseRevoke")(b"\x08" + encode_uvarint(self._id))
-        await self.let_go()
-
     async def _keep(self) -> None:
         async def beats() -> AsyncIterator[bytes]:
             while True:

@@ -28,13 +28,6 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
             return pb.tikv.GetResponse(error=_key_error(error.lock))
         return pb.tikv.GetResponse(value=value or b"", not_found=value is None)
 
-    async def KvBatchGet(self, request: Any, context: grpc.aio.ServicerContext) -> pb.tikv.BatchGetResponse:
-        wrong = self._regions.check(request.context, list(request.keys))
-        if wrong:
-            return pb.tikv.BatchGetResponse(region_error=wrong)
-        pairs = [self._pair(key, request) for key in request.keys]
-        return pb.tikv.BatchGetResponse(pairs=[pair for pair in pairs if pair is not None])
-
     async def KvScan(self, request: Any, context: grpc.aio.ServicerContext) -> pb.tikv.ScanResponse:
         wrong = self._regions.check(request.context, [] if request.reverse else [request.start_key])
         if wrong:

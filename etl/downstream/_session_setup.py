@@ -123,7 +123,6 @@ _SERVERS_OWN = (
     "wsrep_on",
     "wsrep_load_data_splitting",
     "secure_timestamp",
-    "lower_case_table_names",
     "local_infile",
 )
 _LOOKED_AT = (*(v.name for v in (*VARIABLES, *time_outs(1))), *_SERVERS_OWN)

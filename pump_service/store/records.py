@@ -69,7 +69,6 @@ class StoreStats(NamedTuple):
     done_gc_ts: int
     pending_prewrites: int
     oldest_pending_ts: int
-    queued_submissions: int
     queued_bytes: int
     queued_for_index: int
     catching_up: bool

@@ -397,7 +397,6 @@ class Store:
             done_gc_ts=self._done_gc_ts,
             pending_prewrites=self._sorter.open_count,
             oldest_pending_ts=self._sorter.oldest_open(),
-            queued_submissions=writer.queued,
             queued_bytes=writer.queued_bytes,
             queued_for_index=self._indexer.queued,
             catching_up=self._indexer.catching_up,

@@ -24,6 +24,7 @@ from tests.etl.apply.test_safe_mode import forget, leave_checkpoint, read_checkp
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.story import Story, table
+from tests.upstream.etcd_fixture import remove_all
 from upstream import EtcdClient, NodeStatus, PDClient, Registry
 from upstream.tso import compose
 
@@ -45,7 +46,7 @@ def pd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def registry(pd_url: str) -> Iterator[Registry]:
     with EtcdClient(pd_url) as etcd:
         yield Registry(etcd)
-        etcd.delete_prefix("/tidb-binlog/v1/drainers/")
+        remove_all(etcd, "/tidb-binlog/v1/drainers/")
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config
     sluice("handover", "--to-drainer")
     with story.server.connect() as connection:
         left, rows = read_checkpoint(connection), story.rows("item")
-        RelayLog.open(story._url).set_control(Control())  # as if they had not noticed the pause
+        RelayLog.open(story._url).change_control(lambda _: Control())  # as if they had not noticed the pause
         for task in tasks:
             task.join(60)
         assert len(ended) == 2 and (read_checkpoint(connection), story.rows("item")) == (left, rows)

@@ -203,4 +203,4 @@ def pumps(pd_url, cluster_id, journal, count=2, delay_s=0.0):
         finally:
             for pump in started:
                 pump.stop()
-                registry.remove_pump(pump.node_id)
+                client.delete(f"/tidb-binlog/v1/pumps/{pump.node_id}")

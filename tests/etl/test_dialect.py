@@ -37,7 +37,7 @@ def test_only_where_a_rollback_undoes_it_rows_go_by_load_data() -> None:
     sent = {text: Dialect.of(text).loads_in_transactions for text in SERVERS}
     assert {text for text, loads in sent.items() if not loads} == {text for text in SERVERS if "TiDB" in text}
     assert not Dialect.of("8.4.0", {"local_infile": "OFF"}).loads_in_transactions
-    assert Dialect.of("8.4.0", {"local_infile": "1", "lower_case_table_names": "2"}).lower_case_names == 2
+    assert Dialect.of("8.4.0", {"local_infile": "1"}).loads_in_transactions
 
 
 def test_each_server_is_asked_for_table_ids_in_its_own_tables() -> None:

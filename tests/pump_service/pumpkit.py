@@ -20,6 +20,7 @@ import grpc
 import httpx
 
 from pump_service.cluster import Clock, Origins, TimeLimit
+from tests.upstream.etcd_fixture import remove_all
 from upstream import pb
 from upstream.etcd import EtcdClient, EtcdError, NodeStatus, Registry
 
@@ -268,7 +269,7 @@ class Site:
         self.folder = folder
         self.etcd.start()
         self.pd.start()
-        self._etcd_client.delete_prefix("/tidb-binlog/")
+        remove_all(self._etcd_client, "/tidb-binlog/")
 
     def close(self) -> None:
         for pump in self.pumps:

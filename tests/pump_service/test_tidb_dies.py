@@ -16,6 +16,7 @@ import pytest
 from pump_service.cluster.origins import GRACE_S
 from tests.embedded.cluster_harness import ClusterProcess, cluster
 from tests.pump_service.pumpkit import CLUSTER, Client, Etcd, PumpProcess
+from tests.upstream.etcd_fixture import remove_all
 from upstream.etcd import EtcdClient
 from upstream.pd import PDClient
 from upstream.tikv import TiKVClient, TxnKind
@@ -86,7 +87,7 @@ def _cluster(etcd: Etcd) -> Iterator[ClusterProcess]:
     url = f"http://127.0.0.1:{etcd.port}"
     with EtcdClient(url) as client:
         for prefix in ("/tidb-binlog/", "/topology/", "/tidb/"):
-            client.delete_prefix(prefix)
+            remove_all(client, prefix)
     with cluster(url, None, "--cluster-id", str(CLUSTER)) as site:
         yield site
 

@@ -157,12 +157,12 @@ def test_the_newest_claimant_owns_a_role(log):
 
 def test_control_says_what_operators_ask_for(log, tmp_path):
     assert log.control() == Control(land_paused=False, apply_paused=False, apply_until_ts=None)
-    log.set_control(Control(land_paused=True, apply_until_ts=5))
+    log.change_control(lambda _: Control(land_paused=True, apply_until_ts=5))
     assert json.loads((tmp_path / "control" / "000000000001.json").read_text()) == {
         "land_paused": True, "apply_paused": False, "apply_until_ts": 5, "accepted": None
     }  # fmt: skip
     assert log.control() == Control(land_paused=True, apply_until_ts=5)
-    log.set_control(Control())
+    log.change_control(lambda _: Control())
     assert log.control() == Control()
 
 
@@ -180,7 +180,7 @@ def test_a_control_file_of_an_earlier_version_counts_until_something_is_asked_fo
 @pytest.mark.parametrize("before", [0, 3])
 def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wakes(log, before, others):
     for n in range(before):
-        log.set_control(Control(apply_until_ts=n + 1))
+        log.change_control(lambda _: Control(apply_until_ts=n + 1))
     calls = []
 
     def pause(control):

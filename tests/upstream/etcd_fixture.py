@@ -87,9 +87,15 @@ def _shared_etcd() -> Iterator[EtcdProcess]:
             etcd.kill()
 
 
+def remove_all(client: EtcdClient, prefix: str) -> None:
+    """Remove every key that begins with `prefix`."""
+    for item in client.range_prefix(prefix).items:
+        client.delete(item.key)
+
+
 @pytest.fixture
 def etcd_url(_shared_etcd: EtcdProcess) -> Iterator[str]:
     """The address of a real etcd that holds no keys."""
     yield _shared_etcd.url
     with EtcdClient(_shared_etcd.url) as client:
-        client.delete_prefix("/")
+        remove_all(client, "/")

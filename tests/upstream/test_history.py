@@ -45,8 +45,8 @@ def test_recorded_renames_exchange_truncate_and_drop() -> None:
     truncate = history.apply(by_version[85])
     assert truncate.tables[99] is None
     assert truncate.tables[101] is not None
-    assert history.is_truncated(99)
-    assert not history.is_truncated(101)
+    assert 99 in history.truncated
+    assert 101 not in history.truncated
 
     rename = history.apply(by_version[86])  # goods to g2, tmp_a to goods
     assert {i: t and t.full_name for i, t in rename.tables.items()} == {86: "shop.g2", 101: "shop.goods"}
@@ -134,7 +134,7 @@ def test_repartitioning_gives_the_table_a_new_id() -> None:
     effect = apply(history, document(6, 71, schema_id=2, table_id=10, table=info(50, "t10", partition={"type": 2})))
     assert effect.tables[10] is None
     assert history.table(50) is not None
-    assert not history.is_truncated(10)
+    assert 10 not in history.truncated
 
 
 def test_a_recovered_schema_has_its_tables_again() -> None:
@@ -153,19 +153,16 @@ def test_the_extra_event_of_drop_column_marks_the_table_and_changes_nothing() ->
     early = Job.from_json(doc, schema_state=1)
     assert history.apply(early) == Effect()
     assert history.dropping_columns == {10}
-    assert not history.should_send(early)
     assert history.schema_version == 5
     assert set(history.apply(Job.from_json(doc)).tables) == {10}
     assert history.dropping_columns == set()
-    assert history.should_send(Job.from_json(doc))
 
 
 @pytest.mark.parametrize("change", [{"state": 3}, {"state": 5}, {"binlog": None}, {"binlog": {"SchemaVersion": 0}}])
-def test_jobs_that_failed_change_nothing_and_are_not_sent(change: dict[str, Any]) -> None:
+def test_jobs_that_failed_change_nothing(change: dict[str, Any]) -> None:
     history = seeded()
     job = Job.from_json(document(6, 4, schema_id=2, table_id=10) | change)
     assert history.apply(job) == Effect()
-    assert not history.should_send(job)
     assert history.table(10) is not None
 
 
@@ -180,14 +177,7 @@ def test_ignored_types_move_the_version_only(kind: int) -> None:
     history = seeded()
     job = Job.from_json(document(6, kind, schema_id=2, table_id=10, table=info(10, "other")))
     assert history.apply(job) == Effect()
-    assert (history.schema_version, history.should_send(job)) == (6, False)
-
-
-def test_system_schemas_are_not_sent() -> None:
-    history = seeded()
-    doc = document(6, int(Action.CREATE_TABLE), schema_id=1, table_id=60, schema_name="mysql", table=info(60, "user"))
-    assert not history.should_send(Job.from_json(doc))
-    assert history.should_send(Job.from_json(doc | {"schema_id": 3}))
+    assert history.schema_version == 6
 
 
 def test_a_job_without_its_table_names_itself() -> None:

@@ -43,7 +43,7 @@ def walk(name: str) -> Any:
         for mutation in recorded.value_of(message).mutations:
             table = history.table(mutation.table_id)
             if table is None:
-                assert history.is_truncated(mutation.table_id), mutation.table_id
+                assert mutation.table_id in history.truncated, mutation.table_id
                 continue
             yield message, mutation, table
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from tests.upstream.wire_pump import SERVER_OPTIONS
 from upstream import pb, pb_grpc
 from upstream.codec.memcomparable import decode_bytes, encode_bytes
-from upstream.rpc import SERVER_OPTIONS
 
 CLUSTER_ID = 7710552666848053088
 
@@ -155,11 +155,6 @@ class _PD(pb_grpc.pd.PDServicer):
         address = self._cluster.stores[request.store_id].address
         return pb.pd.GetStoreResponse(header=self._head(), store=pb.metapb.Store(id=request.store_id, address=address))
 
-    def GetAllStores(self, request, context):
-        self._check(request, context)
-        stores = [pb.metapb.Store(id=store, address=server.address) for store, server in self._cluster.stores.items()]
-        return pb.pd.GetAllStoresResponse(header=self._head(), stores=stores)
-
     def GetGCSafePoint(self, request, context):
         self._check(request, context)
         return pb.pd.GetGCSafePointResponse(header=self._head(), safe_point=42)
@@ -210,18 +205,6 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
             return pb.tikv.GetResponse(error=locked)
         value = self._cluster.data.get(request.key)
         return pb.tikv.GetResponse(value=value, not_found=value is None and self._cluster.says_not_found)
-
-    def KvBatchGet(self, request, context):
-        for key in request.keys:
-            if problem := self._problem(request, key):
-                return pb.tikv.BatchGetResponse(region_error=problem)
-        pairs = []
-        for key in request.keys:
-            if locked := self._locked(key):
-                pairs.append(pb.tikv.KvPair(key=key, error=locked))
-            elif key in self._cluster.data:
-                pairs.append(pb.tikv.KvPair(key=key, value=self._cluster.data[key]))
-        return pb.tikv.BatchGetResponse(pairs=pairs)
 
     def KvScan(self, request, context):
         if problem := self._problem(request, request.start_key):

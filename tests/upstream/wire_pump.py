@@ -11,9 +11,17 @@ import grpc
 
 from upstream import pb, pb_grpc
 from upstream.etcd import NodeStatus
-from upstream.rpc import SERVER_OPTIONS
 
 CLUSTER_ID = 4242
+
+
+# A grpc server forgives a ping every five minutes unless told otherwise, and hangs up on who pings more often.
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
 
 
 def binlog(tp, start_ts, commit_ts=0, **more):

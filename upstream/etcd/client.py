@@ -124,13 +124,6 @@ class EtcdClient:
         request = pb.etcd.DeleteRangeRequest(key=key.encode())
         return bool(self._call("KV/DeleteRange", key, request, pb.etcd.DeleteRangeResponse).deleted)
 
-    def delete_prefix(self, prefix: str) -> int:
-        """Removes all keys that begin with `prefix`, which must not be empty. Returns how many there were."""
-        if not prefix:
-            raise ValueError("refusing to delete every key of the store")
-        request = pb.etcd.DeleteRangeRequest(key=prefix.encode(), range_end=_prefix_end(prefix.encode()))
-        return int(self._call("KV/DeleteRange", prefix, request, pb.etcd.DeleteRangeResponse).deleted)
-
     def watch_prefix(self, prefix: str, start_revision: int | None = None) -> Watch:
         """Follows the keys under a prefix: an iterator of WatchBatch that ends with its close() or the client's.
 

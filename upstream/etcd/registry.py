@@ -105,10 +105,6 @@ class Registry:
         """One pump, None if it never registered."""
         return self._get("pumps", node_id)
 
-    def get_drainer(self, node_id: str) -> NodeStatus | None:
-        """One drainer, None if it never registered."""
-        return self._get("drainers", node_id)
-
     def register_pump(self, status: NodeStatus) -> bool:
         """Writes a pump's entry, new or not. True if it is new."""
         return self._put("pumps", status)
@@ -118,10 +114,6 @@ class Registry:
     def update_drainer(self, status: NodeStatus) -> bool:
         """Writes a drainer's entry, new or not. True if it is new."""
         return self._put("drainers", status)
-
-    def remove_pump(self, node_id: str) -> bool:
-        """Removes a pump's entry. Readers no longer wait for it, so it must hold nothing they need."""
-        return self._etcd.delete(f"{self._prefix}/pumps/{node_id}")
 
     def watch_pumps(self) -> NodeWatch:
         """Follows the pumps: an iterator of {node id: NodeStatus}, first as they are, then after every change."""

@@ -75,12 +75,6 @@ class PDClient:
             raise PDError(f"PD knows no store {store_id}")
         return store_from_pb(response.store)
 
-    def stores(self) -> list[Store]:
-        """All TiKV nodes but the tombstones."""
-        request = pb.pd.GetAllStoresRequest(exclude_tombstone_stores=True)
-        response = self._call("GetAllStores", request, pb.pd.GetAllStoresResponse)
-        return [store_from_pb(store) for store in response.stores]
-
     def get_gc_safe_point(self) -> int:
         """The TSO below which TiKV may have dropped old versions."""
         request = pb.pd.GetGCSafePointRequest()

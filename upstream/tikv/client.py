@@ -6,7 +6,7 @@ Keys are raw user keys. A call is retried through region errors, silent stores a
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -136,35 +136,6 @@ class TiKVClient:
             if not response.HasField("error"):
                 return bytes(response.value) or None
             self._key_error("KvGet", key, response.error, backoff)
-
-    def batch_get(self, keys: Sequence[bytes], ts: int) -> dict[bytes, bytes]:
-        """The values of those keys that have one as of a TSO."""
-        backoff = self._backoff()
-        found: dict[bytes, bytes] = {}
-        left = sorted(set(keys))
-        while left:
-            region = self._locate("KvBatchGet", left[0], backoff)
-            here = [key for key in left if region.covers(key)]
-            request = pb.tikv.BatchGetRequest(keys=here, version=ts)
-            response = self._attempt("KvBatchGet", left[0], region, request, pb.tikv.BatchGetResponse, backoff)
-            if response is None:
-                continue
-            if response.HasField("error"):
-                self._key_error("KvBatchGet", here[0], response.error, backoff)
-                continue
-            locked: list[tuple[bytes, pb.tikv.KeyError]] = []
-            for pair in response.pairs:
-                if pair.HasField("error"):
-                    locked.append((pair.key or pair.error.locked.key, pair.error))
-                elif pair.value:
-                    found[pair.key] = pair.value
-            if locked:
-                self._key_error("KvBatchGet", locked[0][0], locked[0][1], backoff)
-                again = {key for key, _ in locked}
-                left = [key for key in left if key in again or not region.covers(key)]
-            else:
-                left = [key for key in left if not region.covers(key)]
-        return found
 
     def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values with start <= key < end as of a TSO, ascending. An empty end is unbounded.

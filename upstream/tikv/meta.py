@@ -14,7 +14,6 @@ from upstream.codec.memcomparable import encode_bytes
 from upstream.tikv.client import TiKVClient
 
 _HISTORY = "DDLJobHistory"
-_SIGN = 1 << 63
 
 
 def string_key(name: str) -> bytes:
@@ -35,16 +34,6 @@ def hash_end(name: str) -> bytes:
 def hash_field_key(name: str, field: bytes) -> bytes:
     """The key of one field of a hash, as field `Table:42` of hash `DB:130`."""
     return hash_prefix(name) + encode_bytes(field)
-
-
-def list_meta_key(name: str) -> bytes:
-    """The key that holds a list's bounds (u64 left, u64 right)."""
-    return _key(name, "L")
-
-
-def list_item_key(name: str, index: int) -> bytes:
-    """The key of a list's item."""
-    return _key(name, "l") + ((index + _SIGN) & (2**64 - 1)).to_bytes(8, "big")
 
 
 def history_job_key(job_id: int) -> bytes:

@@ -27,7 +27,7 @@ def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(
     relay = land(RECORDINGS / name, url, 1_501, through=snapshots[-1]["ts"] + 10_000)
     settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
     for snapshot in snapshots:
-        relay.set_control(Control(apply_until_ts=snapshot["ts"]))
+        relay.change_control(lambda _: Control(apply_until_ts=snapshot["ts"]))
         summary = run_apply(
             settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=60, prepare=local_preparer(settings)
         )
@@ -40,7 +40,7 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
 ) -> None:
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / "shop", url, 5_000)
-    relay.set_control(Control(apply_paused=True))
+    relay.change_control(lambda _: Control(apply_paused=True))
     settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream)
     result = []
     thread = threading.Thread(
@@ -54,7 +54,7 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
     with mariadb.connect() as database, database.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'bank'")
         assert cursor.fetchone()[0] == 0
-    relay.set_control(Control())
+    relay.change_control(lambda _: Control())
     thread.join(60)
     assert result and result[0].checkpoint == relay.last().hi
 

@@ -121,7 +121,7 @@ def test_nothing_is_committed_after_a_pause_that_came_while_the_batch_was_prepar
     prepare = local_preparer(settings)
 
     def paused(windows: Any) -> Any:
-        relay.set_control(Control(apply_paused=True))
+        relay.change_control(lambda _: Control(apply_paused=True))
         yield from prepare(windows)
 
     run_apply(settings, until_ts=story._ts, run_seconds=1, prepare=paused)
@@ -138,7 +138,7 @@ def test_a_ddl_does_not_begin_after_a_pause(story: Story) -> None:
     prepare = local_preparer(settings)
 
     def paused(windows: Any) -> Any:
-        relay.set_control(Control(apply_paused=True))
+        relay.change_control(lambda _: Control(apply_paused=True))
         yield from prepare(windows)
 
     run_apply(settings, until_ts=story._ts, run_seconds=1, prepare=paused)

@@ -103,7 +103,7 @@ def test_what_was_not_refused_cannot_be_accepted(story: Story) -> None:
     refused(story, "parallel")
     with pytest.raises(OperateError, match=r"d\.item"):
         accept(settings_of(story, "parallel"), "0badc0de")
-    story._relay.set_control(Control(accepted="0badc0de"))
+    story._relay.change_control(lambda _: Control(accepted="0badc0de"))
     assert "refused before" in refused(story, "parallel")
 
 

@@ -265,7 +265,7 @@ def test_every_kind_of_ddl_done_twice_with_the_changes_before_it(mariadb: MariaD
     config = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
 
     def apply(ts: int) -> None:
-        relay.set_control(Control(apply_until_ts=ts))
+        relay.change_control(lambda _: Control(apply_until_ts=ts))
         run_apply(config, until_ts=ts, run_seconds=60, prepare=local_preparer(config))
 
     def rewind(ts: int, **more) -> None:

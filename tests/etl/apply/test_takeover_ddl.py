@@ -77,7 +77,7 @@ def test_it_goes_on_from_wherever_the_drainer_broke_off(mariadb: MariaDBServer, 
     for checkpoint, reached in PAIRS:
         mariadb.empty()
         forget(story._url)
-        story._relay.set_control(Control())
+        story._relay.change_control(lambda _: Control())
         run_apply(settings, until_ts=marks[reached], run_seconds=30, prepare=local_preparer(settings))
         with mariadb.connect() as connection:
             connection.cursor().execute("DROP DATABASE IF EXISTS sluice_recycle")

@@ -190,9 +190,9 @@ def test_a_spark_server_killed_in_the_middle_is_waited_for(settings, expected, s
 
 def test_a_paused_log_gets_no_windows_until_it_is_resumed(settings):
     relay = RelayLog.open(settings.relay.url)
-    relay.set_control(Control(land_paused=True))
+    relay.change_control(lambda _: Control(land_paused=True))
     assert run_land(settings, start_ts=0, run_seconds=1).windows == 0
-    relay.set_control(Control(land_paused=False))
+    relay.change_control(lambda _: Control(land_paused=False))
     assert run_land(settings, start_ts=0, run_seconds=60, stop=lambda: relay.last() is not None).windows == 1
 
 
@@ -238,21 +238,23 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
 def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
     etcd = EtcdClient(settings.upstream.pd_urls)
     registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
+
+    def drainer() -> NodeStatus | None:
+        return next((found for found in registry.drainers() if found.node_id == node_id), None)
+
     middle = expected[0][len(expected[0]) // 2][0]
     at_work = []
 
     def look(window):
         deadline = time.monotonic() + 60
-        while (
-            (entry := registry.get_drainer(node_id)) is None or entry.state != "online"
-        ) and time.monotonic() < deadline:
+        while ((entry := drainer()) is None or entry.state != "online") and time.monotonic() < deadline:
             time.sleep(0.02)
         at_work.append(entry)
 
     first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120, on_window=look)
-    before = registry.get_drainer(node_id)
+    before = drainer()
     second = run_land(settings, until_ts=until(expected), run_seconds=120, on_window=look)
-    after = registry.get_drainer(node_id)
+    after = drainer()
     pumps = [pump for pump in registry.pumps() if pump.state == "online"]
     etcd.close()
     assert {entry.state for entry in at_work} == {"online"}

@@ -70,13 +70,6 @@ def test_a_scan_crosses_regions_and_pages(cluster, tikv):
     assert list(tikv.scan(b"k005", b"k005", TS)) == []
 
 
-def test_batch_get_groups_by_region_and_leaves_out_what_is_missing(cluster, tikv):
-    _split(cluster)
-    wanted = [b"k001", b"k015", b"k016", b"k025", b"missing"]
-    assert tikv.batch_get(wanted, TS) == {b"k001": b"v1", b"k015": b"v15", b"k016": b"v16", b"k025": b"v25"}
-    assert tikv.batch_get([], TS) == {}
-
-
 def test_a_new_leader_is_followed_without_asking_pd(cluster, tikv):
     assert tikv.get(b"k001", TS) == b"v1"
     asked = cluster.calls["pd0"]
@@ -190,7 +183,7 @@ def test_a_tikv_that_stays_away_is_an_error_in_time(cluster):
         assert time.monotonic() - begin < 30
 
 
-@pytest.mark.parametrize("call", ["get", "batch_get", "scan"])
+@pytest.mark.parametrize("call", ["get", "scan"])
 def test_a_locked_key_is_waited_for(cluster, tikv, call):
     cluster.locks[b"k015"] = _lock(b"k015")
     _split(cluster)
@@ -198,8 +191,6 @@ def test_a_locked_key_is_waited_for(cluster, tikv, call):
     begin = time.monotonic()
     if call == "get":
         assert tikv.get(b"k015", TS) == b"v15"
-    elif call == "batch_get":
-        assert tikv.batch_get([b"k014", b"k015", b"k016"], TS)[b"k015"] == b"v15"
     else:
         assert dict(tikv.scan(b"k000", b"k030", TS))[b"k015"] == b"v15"
     assert time.monotonic() - begin >= 0.35
@@ -301,8 +292,6 @@ def test_the_records_of_a_key_tell_what_became_of_its_transactions(cluster, tikv
             encode_bytes(meta.history_job_key(112)),
             "6d44444c4a6f6248ff69ff73746f727900ff0000fc0000000000ff0000680000000000ff000070ff00000000ff00000000f7000000fc",
         ),
-        (meta.list_meta_key("DDLJobList"), "6d44444c4a6f624c69ff7374000000000000f9000000000000004c"),
-        (meta.list_item_key("DDLJobList", 0), "6d44444c4a6f624c69ff7374000000000000f9000000000000006c8000000000000000"),
     ],
 )
 def test_meta_keys_are_those_of_tidb(key, wire):
