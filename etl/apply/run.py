@@ -24,7 +24,6 @@ from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
 from etl.ownership import NotSoleWriterError, SoleWriter
 from etl.prepare import PrepareOptions
-from etl.prepare import prepare as prepare_here
 from etl.rules import note_late, note_used
 from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
@@ -34,7 +33,7 @@ from etl.waiting import Waiting
 from relay import RelayLog, Window
 from upstream import tso
 
-__all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "local_preparer", "run_apply"]
+__all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "run_apply"]
 
 log = logging.getLogger("sluice.apply")
 
@@ -207,12 +206,6 @@ def prepare_options(settings: Settings) -> PrepareOptions:
         settings.routes,
         settings.ignored_ts,
     )
-
-
-def local_preparer(settings: Settings) -> Prepare:
-    """Prepares in this process, without Spark: for tests and repairs."""
-    options = prepare_options(settings)
-    return lambda windows: prepare_here(settings.relay.url, windows, options)
 
 
 def _guarded(steps: Iterable[Step], sole: SoleWriter) -> Iterator[Step]:

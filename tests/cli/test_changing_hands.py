@@ -13,7 +13,7 @@ import pytest
 
 from embedded.stack import Stack
 from etl import load_settings, operate
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import ApplyError, NotSoleWriterError
 from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
 from etl.operate import handover
@@ -22,6 +22,7 @@ from relay.storage import LocalStorage
 from tests.cli.test_operate import Done, Run
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.story import Story, table
 from tests.upstream.etcd_fixture import remove_all

@@ -124,8 +124,9 @@ def _watch(steps: _Steps) -> None:
 
 
 def _apply(folder: Path, port: int, until: int, mode: str, steps: _Steps) -> None:
-    from etl.apply import local_preparer, run_apply
+    from etl.apply import run_apply
     from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+    from tests.etl.preparing import local_preparer
 
     _watch(steps)
     downstream = Downstream("127.0.0.1", port, read_timeout_s=20)

@@ -15,10 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.apply import ApplySummary, local_preparer, run_apply
+from etl.apply import ApplySummary, run_apply
 from etl.settings import Relay, Settings, Upstream
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from upstream.ddl_job import Effect
 from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Index, Schema, Table

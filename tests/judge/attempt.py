@@ -9,8 +9,9 @@ from typing import Any
 
 import pymysql.connections
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from tests.etl.preparing import local_preparer
 
 
 def run(url: str, port: int, until_ts: int, mode: str, max_rows: int, die_at: int, answer: Connection) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream._writer_lock import WriterLock
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
@@ -17,6 +17,7 @@ from etl.steps import Step
 from relay import RelayLog
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences

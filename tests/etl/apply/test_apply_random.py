@@ -22,11 +22,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import BatchReport, local_preparer, run_apply
+from etl.apply import BatchReport, run_apply
 from etl.apply.run import ApplyError
 from etl.operate import accept
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.random_history import CREATE, TABLES, History
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import ApplySummary, local_preparer, run_apply
+from etl.apply import ApplySummary, run_apply
 from etl.rules import Filter, NameRule
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 

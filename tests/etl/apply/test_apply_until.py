@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import Control, retention
 from relay.retention import Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import SKIP, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
 
 ITEM = table(11, "item", "id int", "v int", primary="id")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import ApplyError
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
@@ -23,6 +23,7 @@ from etl.steps import Step
 from relay import DELETE, INSERT, SKIP, UPDATE, Decision
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.story import Story, table
 from upstream.rows import encode_delete, encode_insert, encode_update

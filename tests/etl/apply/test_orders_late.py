@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from etl import operate
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.downstream import Checkpoint, MySQLSession
 from etl.operate import OperateError
 from etl.settings import Apply, Relay, Settings, Upstream
@@ -23,6 +23,7 @@ from relay import Control
 from tests.etl.apply.test_flight_replay import break_off
 from tests.etl.ddl.test_ddl_alone import running
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
 
 ITEM = table(11, "item", "id int", "v int", primary="id")

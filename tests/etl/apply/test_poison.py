@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import ApplyError
 from etl.settings import Relay, Settings, Upstream
 from etl.spark.errors import WorkerError
 from relay import INSERT, SKIP, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
 from upstream.rows import encode_insert
 from upstream.schema import Table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import ApplyError
 from etl.downstream import Refusal
 from etl.operate import OperateError, accept, skip_transaction
@@ -16,6 +16,7 @@ from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from relay import Control
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
 
 WAS_UNIQUE = table(11, "item", "id int", "name varchar(20)", primary="id")

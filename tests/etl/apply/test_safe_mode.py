@@ -16,13 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import ApplyError
 from etl.ddl import DdlError
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import Control
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.ddl import DdlError
 from etl.settings import Relay, Settings, Upstream
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
 from upstream.schema import Index, Table
 

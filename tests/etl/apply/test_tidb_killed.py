@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
 from tests.etl.tidb_stand_in import Seen, TiDBStandIn
 

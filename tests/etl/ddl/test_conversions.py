@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.ddl import DdlError
 from etl.ddl import _convert as _ddl_convert
 from etl.rules import Filter, NameRule
 from etl.settings import Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, column, table

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import ApplyError
 from etl.settings import Relay, Settings, Upstream
 from relay import REPLACE, SKIP, Decision
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
 from upstream.schema import Column, Index, Schema, Table
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream.grants import ON_TABLES, missing_rights
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.apply.run import NotSoleWriterError
 from etl.downstream import CheckpointMovedError
 from etl.ownership import downstream_name
@@ -21,6 +21,7 @@ from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog
 from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
 from upstream import EtcdClient, NodeStatus, Registry
 from upstream.tso import compose

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.prepare._partitions import PartitionError, partition_of
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.shapes.kept_rows import kept_rows
 from etl.steps import Step
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.partition_history import PartitionHistory, create_statements
+from tests.etl.preparing import local_preparer
 from upstream.ddl_actions import Action
 from upstream.schema import Column, Table
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from etl.apply import ApplySummary, local_preparer, run_apply
+from etl.apply import ApplySummary, run_apply
 from etl.prepare._windows import ChangeError
 from etl.settings import Settings, parse_settings
 from etl.sinks import ApplyError
 from relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, column, table

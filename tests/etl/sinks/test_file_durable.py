@@ -12,13 +12,14 @@ from unittest import mock
 
 import pytest
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.operate import OperateError, skip_transaction
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from etl.sinks.file import FileSink
 from etl.steps import Step
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
 from tests.etl.sinks.test_file_sink import CLUSTER, message, story, written
 from tests.etl.story import Story, table
 

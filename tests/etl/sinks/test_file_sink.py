@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.downstream import CheckpointError, CheckpointMovedError, SavepointFile
 from etl.formats.binlog_file import FileName, commit_ts_of, encode_record, list_files, new_name, read_file
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
@@ -27,6 +27,7 @@ from etl.sinks import ApplyError, open_sink, read_checkpoint
 from etl.sinks.file import FileSink
 from etl.steps import Step
 from relay import RelayLog
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
 CLUSTER = 7

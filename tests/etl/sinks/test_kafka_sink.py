@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
 from etl.downstream import CheckpointError, CheckpointMovedError, SavepointFile
 from etl.formats.binlog_file import commit_ts_of, split_records
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
@@ -34,6 +34,7 @@ from etl.sinks._kafka_client import KafkaUnavailableError
 from etl.sinks.kafka import KafkaSink
 from etl.steps import Step
 from relay import RelayLog
+from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
 
 CLUSTER = 7
