@@ -73,7 +73,10 @@ def test_any_history_in_any_windows_ends_like_the_model(
         if last is None:
             return
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
-        with mock.patch("etl.shapes.table_changes._PORTION_ROWS", portion):
+        with (
+            mock.patch("etl.shapes.raw_changes.PORTION_ROWS", portion),
+            mock.patch("etl.shapes.table_changes.PORTION_ROWS", portion),
+        ):
             run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
         for name in TABLES:
             assert rows_of(connection, name) == history.expected(name), name
