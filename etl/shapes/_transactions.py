@@ -9,7 +9,8 @@ Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import google_crc32c
 import numpy as np
@@ -18,13 +19,22 @@ import pyarrow as pa
 
 from etl.formats.binlog_file import FOOTER, HEADER, MAGIC, MAX_MESSAGE
 from etl.formats.sql_text import data_of
+from etl.shapes._row_images import Changes, changes_of
+from etl.shapes.segment import Segment, Timings
 from etl.steps import ChangeError, Step
 from upstream.codec.varint import encode_uvarint
+from upstream.time_zone import find_zone
 
 STEP_BYTES = 4 * 2**20
 _TAG_DML = b"\x1a"
 
 Places = npt.NDArray[np.int64]
+Events = Callable[[Changes], pa.LargeBinaryArray]
+"""Each of the changes as a part of a transaction's message."""
+Transaction = tuple[int, int, list[bytes | memoryview]]
+"""commit_ts, row changes, the DMLData in pieces"""
+Transactions = Callable[[Segment, Places, Places, memoryview], Iterator[Transaction]]
+"""What `in_order` gave, as transactions, ascending."""
 
 
 def in_order(pieces: list[tuple[Places, pa.LargeBinaryArray]]) -> tuple[Places, Places, memoryview]:
@@ -40,12 +50,28 @@ def head(commit_ts: int, dml_bytes: int) -> bytes:
     return b"\x08\x00\x10" + encode_uvarint(commit_ts) + _TAG_DML + encode_uvarint(dml_bytes)
 
 
-def transaction_steps(
-    transactions: Iterator[tuple[int, int, list[bytes | memoryview]]], step_bytes: int = STEP_BYTES
-) -> Iterator[Step]:
-    """Steps of transactions, given as (commit_ts, row changes, the DMLData in pieces), ascending. Raises ChangeError
-    for one that no reader could take.
+def binlog_steps(segment: Segment, timings: Timings, events: Events, transactions: Transactions) -> Iterator[Step]:
+    """The segment's transaction steps: each change as `events` encodes it, put together by `transactions`, in order.
+    What decoding and formatting take is added to `timings`.
     """
+    started = time.perf_counter()
+    pieces = []
+    for changes in changes_of(segment, find_zone(segment.time_zone)):
+        decoded = time.perf_counter()
+        timings.decode += decoded - started
+        pieces.append((changes.places, events(changes)))
+        started = time.perf_counter()
+        timings.format += started - decoded
+    if not pieces:
+        return
+    for step in transaction_steps(transactions(segment, *in_order(pieces))):
+        timings.format += time.perf_counter() - started
+        yield step
+        started = time.perf_counter()
+
+
+def transaction_steps(transactions: Iterator[Transaction], step_bytes: int = STEP_BYTES) -> Iterator[Step]:
+    """Steps of transactions, ascending. Raises ChangeError for one that no reader could take."""
     waiting = bytearray()
     count = rows = last = 0
     for commit_ts, changes, dml in transactions:

@@ -8,7 +8,6 @@ the new one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,15 +16,14 @@ import pyarrow as pa
 
 from etl.formats.sql_text import join, quote_name
 from etl.shapes._byte_columns import constant_field, datums, field
-from etl.shapes._row_images import Changes, changes_of
-from etl.shapes._transactions import in_order, transaction_steps
+from etl.shapes._row_images import Changes
+from etl.shapes._transactions import Places, Transaction, binlog_steps
 from etl.shapes.segment import Segment, Timings
 from etl.steps import Step
 from relay import DELETE, INSERT, UPDATE
 from upstream import column_types, pb
 from upstream.ddl_actions import Action
 from upstream.schema import Column
-from upstream.time_zone import find_zone
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _TYPE_NAMES = {
@@ -62,20 +60,7 @@ _TYPE_NAMES = {
 
 def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:
     """Transaction steps (`etl.shapes._transactions`), each message a pb_binlog.Binlog."""
-    started = time.perf_counter()
-    pieces = []
-    for changes in changes_of(segment, find_zone(segment.time_zone)):
-        decoded = time.perf_counter()
-        timings.decode += decoded - started
-        pieces.append((changes.places, _events(changes)))
-        started = time.perf_counter()
-        timings.format += started - decoded
-    if not pieces:
-        return
-    for step in transaction_steps(_transactions(segment, pieces)):
-        timings.format += time.perf_counter() - started
-        yield step
-        started = time.perf_counter()
+    return binlog_steps(segment, timings, _events, _transactions)
 
 
 def type_name(column: Column) -> str:
@@ -103,8 +88,7 @@ def ddl_message(ddl: Mapping[str, Any]) -> bytes:
     return message
 
 
-def _transactions(segment: Segment, pieces: list[Any]) -> Iterator[tuple[int, int, list[bytes | memoryview]]]:
-    places, offsets, data = in_order(pieces)
+def _transactions(segment: Segment, places: Places, offsets: Places, data: memoryview) -> Iterator[Transaction]:
     commit_ts = segment.column("commit_ts", places)
     starts = np.flatnonzero(np.append(True, commit_ts[1:] != commit_ts[:-1])).tolist()
     for first, end in zip(starts, [*starts[1:], len(places)], strict=True):

@@ -15,7 +15,6 @@ columns of expression indexes and keys over them are left out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,8 +24,8 @@ import pyarrow.compute as pc
 
 from etl.formats.sql_text import join, year_text
 from etl.shapes._byte_columns import BINARY, binary_column, constant_field, field, numbers_of, varints
-from etl.shapes._row_images import Changes, changes_of
-from etl.shapes._transactions import in_order, transaction_steps
+from etl.shapes._row_images import Changes
+from etl.shapes._transactions import Places, Transaction, binlog_steps
 from etl.shapes.file_binlog import type_name
 from etl.shapes.raw_changes import Images
 from etl.shapes.segment import Segment, Timings
@@ -36,7 +35,6 @@ from upstream import pb
 from upstream.codec.varint import encode_uvarint
 from upstream.column_types import FLAG_PRIMARY_KEY
 from upstream.schema import STATE_PUBLIC, Column, Table
-from upstream.time_zone import find_zone
 
 _MUTATION_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _NULL = b"\x08\x01"  # is_null = true
@@ -46,20 +44,7 @@ _TEXTS = {"text", "decimal", "date", "datetime", "timestamp", "time"}
 
 def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:
     """Transaction steps (`etl.shapes._transactions`), each message a slave.binlog.Binlog."""
-    started = time.perf_counter()
-    pieces = []
-    for changes in changes_of(segment, find_zone(segment.time_zone)):
-        decoded = time.perf_counter()
-        timings.decode += decoded - started
-        pieces.append((changes.places, _mutations(changes)))
-        started = time.perf_counter()
-        timings.format += started - decoded
-    if not pieces:
-        return
-    for step in transaction_steps(_transactions(segment, pieces)):
-        timings.format += time.perf_counter() - started
-        yield step
-        started = time.perf_counter()
+    return binlog_steps(segment, timings, _mutations, _transactions)
 
 
 def ddl_message(ddl: Mapping[str, Any]) -> bytes:
@@ -75,8 +60,7 @@ def ddl_message(ddl: Mapping[str, Any]) -> bytes:
     return message
 
 
-def _transactions(segment: Segment, pieces: list[Any]) -> Iterator[tuple[int, int, list[bytes | memoryview]]]:
-    places, offsets, data = in_order(pieces)
+def _transactions(segment: Segment, places: Places, offsets: Places, data: memoryview) -> Iterator[Transaction]:
     commit_ts, table_ids = segment.column("commit_ts", places), segment.column("table_id", places)
     frames = {table.id: _frame(table) for table, _ in segment.tables}
     begins = np.append(True, (commit_ts[1:] != commit_ts[:-1]) | (table_ids[1:] != table_ids[:-1]))

@@ -12,30 +12,31 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from etl.downstream import Checkpoint, CheckpointMovedError, Savepoint, SavepointFile, sync_folder
 from etl.formats.binlog_file import COMPRESSED, BinlogFileError, FileName, encode_record, new_name, split_records
 from etl.settings import File, Settings
 from etl.shapes.file_binlog import ddl_message
-from etl.sinks._binlog_ddl import recorded
 from etl.sinks._file_recovery import End, find_end
 from etl.sinks._file_upkeep import Upkeep
-from etl.sinks.sink import ApplyError, Confirm, Written, nothing_to_confirm
+from etl.sinks._record_sink import RecordSink
+from etl.sinks.sink import ApplyError
 from etl.steps import Step
 
 _UPKEEP_INTERVAL_S = 3600.0
 
 
-class FileSink:
+class FileSink(RecordSink):
     """A folder of binlog files on a local disk, written by one process at a time."""
 
     shape = "file_binlog"
 
     def __init__(self, options: File, cluster_id: int) -> None:
+        super().__init__()
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes
         self._savepoint = savepoint_file(options, cluster_id)
@@ -44,7 +45,6 @@ class FileSink:
         )
         self._upkeep_due = 0.0
         self._lock: int | None = None
-        self._checkpoint: Checkpoint | None = None
         self._file: int | None = None  # None when the newest file takes no more
         self._end = End()
         self._within = False  # a record has begun and not ended
@@ -100,47 +100,21 @@ class FileSink:
         self._savepoint.save(checkpoint, place, self._end.offset)
         return Savepoint(checkpoint, place, self._end.offset)
 
-    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
-        written = Written()
-        for step in steps:
-            started = time.perf_counter()
-            match step.kind:
-                case "transaction":
-                    self._write(memoryview(step.payload), more=bool(step.detail["more"]))
-                    written.rows += step.rows
-                    written.send_s += time.perf_counter() - started
-                case "ddl":
-                    ddl = recorded(step.detail)
-                    if ddl is not None:
-                        self._write(memoryview(encode_record(ddl_message(ddl))), more=False)
-                        written.ddls += 1
-                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(
-                        step.commit_ts, step.detail.get("schema_version")
-                    )
-                    written.ddl_s += time.perf_counter() - started
-                case "commit":
-                    confirm(step)
-                    self._commit(step)
-                    written.commits += 1
-                    written.changes += step.changes
-                    written.add_stages(step.detail.get("timings_ms"))
-                    written.warn(step.detail.get("warnings"))
-                    written.commit_s += time.perf_counter() - started
-                case _:
-                    raise ValueError(f"unknown step {step.kind!r}")
-        return written
-
-    def _commit(self, step: Step) -> None:
+    def _make_durable(self, step: Step) -> None:
         if self._file is not None:
             os.fdatasync(self._file)
-        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+
+    def _save(self, checkpoint: Checkpoint) -> None:
         place = self._end.path.name if self._end.path else ""
-        self._savepoint.save(self._checkpoint, place, self._end.offset)
+        self._savepoint.save(checkpoint, place, self._end.offset)
         self._upkeep.keep_from = place
         if time.monotonic() >= self._upkeep_due:
             self._start_upkeep()
 
-    def _write(self, data: memoryview, *, more: bool) -> None:
+    def _write_ddl(self, ddl: Mapping[str, Any]) -> None:
+        self._write_records(memoryview(encode_record(ddl_message(ddl))), more=False)
+
+    def _write_records(self, data: memoryview, *, more: bool) -> None:
         """Append whole records, or a piece of one with `more` to come; a record that reaches the limit is a file's
         last.
         """

@@ -9,9 +9,9 @@ the topic had come.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -19,23 +19,23 @@ from etl.downstream import Checkpoint, Savepoint, SavepointFile
 from etl.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
 from etl.settings import Kafka, Settings
 from etl.shapes.kafka_binlog import ddl_message
-from etl.sinks._binlog_ddl import recorded
 from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon, reason
-from etl.sinks.sink import ApplyError, Confirm, Written, nothing_to_confirm
+from etl.sinks._record_sink import RecordSink
+from etl.sinks.sink import ApplyError
 from etl.steps import Step
 
 
-class KafkaSink:
+class KafkaSink(RecordSink):
     """Partition 0 of a topic."""
 
     shape = "kafka_binlog"
 
     def __init__(self, options: Kafka, cluster_id: int) -> None:
+        super().__init__()
         self._options = options
         topic = options.topic or f"{cluster_id}_obinlog"
         self._client = KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
         self._savepoint = savepoint_file(options, cluster_id)
-        self._checkpoint: Checkpoint | None = None
         self._producer: Producer | None = None
         self._in_transaction = False
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
@@ -77,37 +77,10 @@ class KafkaSink:
         self._checkpoint = checkpoint if checkpoint.commit_ts else None
         return self._checkpoint
 
-    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
-        written = Written()
-        for step in steps:
-            started = time.perf_counter()
-            match step.kind:
-                case "transaction":
-                    self._send_records(memoryview(step.payload), more=bool(step.detail["more"]))
-                    written.rows += step.rows
-                    written.send_s += time.perf_counter() - started
-                case "ddl":
-                    ddl = recorded(step.detail)
-                    if ddl is not None:
-                        self._send(ddl_message(ddl))
-                        written.ddls += 1
-                    self._checkpoint = (self._checkpoint or Checkpoint(0)).at(
-                        step.commit_ts, step.detail.get("schema_version")
-                    )
-                    written.ddl_s += time.perf_counter() - started
-                case "commit":
-                    confirm(step)
-                    self._commit(step)
-                    written.commits += 1
-                    written.changes += step.changes
-                    written.add_stages(step.detail.get("timings_ms"))
-                    written.warn(step.detail.get("warnings"))
-                    written.commit_s += time.perf_counter() - started
-                case _:
-                    raise ValueError(f"unknown step {step.kind!r}")
-        return written
+    def _write_ddl(self, ddl: Mapping[str, Any]) -> None:
+        self._send(ddl_message(ddl))
 
-    def _send_records(self, data: memoryview, *, more: bool) -> None:
+    def _write_records(self, data: memoryview, *, more: bool) -> None:
         if more:
             self._pieces.append(bytes(data))
         elif self._pieces:
@@ -148,7 +121,7 @@ class KafkaSink:
             raise self._client.told(reason(producer, error), doing) from error
         self._check_refused(doing)
 
-    def _commit(self, step: Step) -> None:
+    def _make_durable(self, step: Step) -> None:
         if self._in_transaction:
             doing = f"committing through {step.commit_ts}"
             producer = self._connected()
@@ -164,8 +137,9 @@ class KafkaSink:
                 self._check_refused(doing)
                 raise self._client.told(reason(producer, error), doing) from error
             self._in_transaction = False
-        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
-        self._savepoint.save(self._checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset))
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        self._savepoint.save(checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset))
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

@@ -1,0 +1,69 @@
+"""What sinks have in common that write down each transaction as the original Drainer's record."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from etl.downstream import Checkpoint
+from etl.sinks._binlog_ddl import recorded
+from etl.sinks.sink import Confirm, Written, nothing_to_confirm
+from etl.steps import Step
+
+
+class RecordSink(ABC):
+    """The loop over steps. What was written counts from the next commit step on."""
+
+    def __init__(self) -> None:
+        self._checkpoint: Checkpoint | None = None
+
+    def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
+        written = Written()
+        for step in steps:
+            started = time.perf_counter()
+            match step.kind:
+                case "transaction":
+                    self._write_records(memoryview(step.payload), more=bool(step.detail["more"]))
+                    written.rows += step.rows
+                    written.send_s += time.perf_counter() - started
+                case "ddl":
+                    ddl = recorded(step.detail)
+                    if ddl is not None:
+                        self._write_ddl(ddl)
+                        written.ddls += 1
+                    self._moved_to(step)
+                    written.ddl_s += time.perf_counter() - started
+                case "commit":
+                    confirm(step)
+                    self._make_durable(step)
+                    self._save(self._moved_to(step))
+                    written.commits += 1
+                    written.changes += step.changes
+                    written.add_stages(step.detail.get("timings_ms"))
+                    written.warn(step.detail.get("warnings"))
+                    written.commit_s += time.perf_counter() - started
+                case _:
+                    raise ValueError(f"unknown step {step.kind!r}")
+        return written
+
+    def _moved_to(self, step: Step) -> Checkpoint:
+        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+        return self._checkpoint
+
+    @abstractmethod
+    def _write_records(self, data: memoryview, *, more: bool) -> None:
+        """Whole records, or a piece of one with `more` to come."""
+
+    @abstractmethod
+    def _write_ddl(self, ddl: Mapping[str, Any]) -> None:
+        """A statement, from a ddl step's detail."""
+
+    @abstractmethod
+    def _make_durable(self, step: Step) -> None:
+        """All that was written before this commit step."""
+
+    @abstractmethod
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Write down that what is durable goes through the checkpoint."""
