@@ -114,7 +114,10 @@ def test_close_ends_a_watch_that_waits(etcd_url):
     seen = []
     thread = threading.Thread(target=lambda: seen.extend(watch))
     thread.start()
-    time.sleep(0.2)
+    until = time.monotonic() + 60
+    while not seen:
+        assert time.monotonic() < until
+        time.sleep(0.01)
     client.close()
     thread.join(timeout=60)
     assert not thread.is_alive()

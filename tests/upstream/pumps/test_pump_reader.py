@@ -208,10 +208,15 @@ def test_pull_refuses_what_is_out_of_order(pump, reader):
 
 
 def test_pull_ends_with_the_reader_and_breaks_with_the_pump(pump):
+    def once_it_is_asked(action):
+        asked = threading.Event()
+        pump.entities = lambda request: asked.set() or ()
+        threading.Thread(target=lambda: asked.wait(60) and action()).start()
+
     reader = PumpReader(pump.status.host, CLUSTER_ID)
-    threading.Timer(0.3, reader.close).start()
+    once_it_is_asked(reader.close)
     assert list(reader.pull(0)) == []
     with PumpReader(pump.status.host, CLUSTER_ID) as other:
-        threading.Timer(0.3, pump.stop).start()
+        once_it_is_asked(pump.stop)
         with pytest.raises(PumpReadError, match=f"pump {pump.status.host}: the stream of binlogs after 0 broke at 0"):
             list(other.pull(0))
