@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 
 import click
+
+from errors import DefectError, RequestError, ours
 
 _COMMANDS = {
     "run": "Start everything, replay recorded traffic, compare, stop.",
@@ -47,7 +50,19 @@ class _Group(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+_TRANSIENT = 3
+_EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    what was asked for can't be done, or something differs; the text says what
+  2    wrong usage
+  3    something that passes is in the way: try again
+  4    replication has stopped, and waits until somebody decides; the text says the way out
+  130  interrupted
+"""
+
+
+@click.group(cls=_Group, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--home",
     type=click.Path(file_okay=False),
@@ -63,9 +78,7 @@ def group(ctx: click.Context, *, home: str | None, debug: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` (that of the process if None) and end the process: 0 done, 1 an error,
-    2 wrong usage.
-    """
+    """Run the command line `argv` (that of the process if None) and end the process; see `_EXIT_CODES`."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
         status = group.main(arguments, prog_name="sluice", standalone_mode=False)
@@ -76,13 +89,13 @@ def main(argv: list[str] | None = None) -> int:
         click.echo("sluice: interrupted", err=True)
         sys.exit(130)
     except Exception as error:
-        if "--debug" in arguments:
-            raise
-        text = str(error) or type(error).__name__
-        if not isinstance(error, (RuntimeError, ValueError, OSError)):
-            text = f"{type(error).__name__}: {text} (`sluice --debug …` shows where)"
-        click.echo(f"sluice: {text}", err=True)
-        sys.exit(1)
+        told = ours(error)
+        if isinstance(told, DefectError) or "--debug" in arguments:
+            traceback.print_exception(error)
+        click.echo(f"sluice: {told}", err=True)
+        if not isinstance(told, RequestError) and told.way_out not in str(told):
+            click.echo(f"way out: {told.way_out}", err=True)
+        sys.exit(_TRANSIENT if told.transient else told.exit_code)
     sys.exit(status if isinstance(status, int) else 0)
 
 

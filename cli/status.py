@@ -11,6 +11,7 @@ from cli._settings import config_option, named_config
 from cli._stack import stack_of
 from cli.decisions import lines as decision_lines
 from embedded import LOOPBACK, PUMP_NAMES, Stack, View, airflow_url, password_file
+from errors import SluiceError
 from upstream import tso
 
 
@@ -18,7 +19,7 @@ from upstream import tso
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
 @config_option
 @click.pass_context
-def command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
+def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
     """Say what runs, where it can be reached, and how far replication is. Works with the stack down, too.
 
     With settings of a pipeline (--config, SLUICE_CONFIG): how far it is, what operators asked for, and its pumps.
@@ -29,9 +30,16 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
 
         pipeline = operate.status(load_settings(path))
         click.echo(json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline)))
-        return
+        return _exit_code(pipeline)
     status = collect(stack_of(ctx))
     click.echo(json.dumps(status, indent=1) if as_json else _text(status))
+    return _exit_code(status["operators"] or {})
+
+
+def _exit_code(status: dict[str, Any]) -> int:
+    """Whether replication has stopped and needs a decision."""
+    stopped = status.get("stopped") or status.get("failures") or status.get("refused")
+    return SluiceError.exit_code if stopped else 0
 
 
 def collect(stack: Stack) -> dict[str, Any]:
@@ -123,6 +131,11 @@ def _text(status: dict[str, Any]) -> str:
 
 def _order_lines(orders: dict[str, Any]) -> list[str]:
     lines = [f"STOPPED     {orders['stopped']}"] if orders["stopped"] else []
+    for failure in orders["failures"]:
+        lines.append(
+            f"STOPPED     {failure['what']}, at {tso.text(tso.compose(failure['made_ms']))}: {failure['said']}"
+        )
+        lines.append(f"way out     {failure['way_out']}; then `sluice resume`")
     paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
     if paused:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")

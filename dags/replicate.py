@@ -2,7 +2,8 @@
 
 One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and each drains windows
 until the run's time is up; then the next run begins. Killed tasks are started again at once: both continue from what
-is durable.
+is durable. A task that can't go on before somebody acts fails at once, the last line of its log says what to do, and
+when the other one's time is up the DAG pauses; unpause it, or `sluice resume`, when that is done.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_delay": timedelta(seconds=30)}
+
+def say_way_out(context: Any) -> None:
+    """The last line of a failed task's log."""
+    from etl import task
+
+    task.say_way_out(context.get("exception"))
+
+
+ERRORS = {
+    "retries": 1_000,  # of what passes, and of killed tasks
+    "retry_delay": timedelta(seconds=1),
+    "max_retry_delay": timedelta(seconds=30),
+    "on_failure_callback": say_way_out,
+}
 
 
 @dag(
@@ -41,24 +55,34 @@ RETRIES = {"retries": 1_000, "retry_delay": timedelta(seconds=1), "max_retry_del
             "To have later runs stop there too, use the DAG `operate`.",
         ),
     },
-    default_args=RETRIES,
+    default_args=ERRORS,
+    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
     doc_md=__doc__,
 )
 def replicate() -> None:
     @task
     def land(params: dict[str, Any] | None = None) -> dict[str, Any]:
-        from etl import load_settings, run_land
+        from etl import run_land
+        from etl.task import run_task
 
-        return run_land(load_settings(), run_seconds=(params or {})["run_seconds"]).as_dict()
+        seconds = (params or {})["run_seconds"]
+        return run_task(
+            "land", lambda settings, got_on: run_land(settings, run_seconds=seconds, on_window=got_on).as_dict()
+        )
 
     @task
     def apply(params: dict[str, Any] | None = None) -> dict[str, Any]:
-        from etl import load_settings, operate, run_apply
+        from etl import operate, run_apply
+        from etl.task import run_task
 
         wanted = params or {}
-        until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
-        settings = operate.for_run(load_settings(), wanted["mode"])
-        return run_apply(settings, run_seconds=wanted["run_seconds"], until_ts=until_ts).as_dict()
+
+        def work(settings: Any, got_on: Any) -> dict[str, Any]:
+            until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
+            settings = operate.for_run(settings, wanted["mode"])
+            return run_apply(settings, run_seconds=wanted["run_seconds"], until_ts=until_ts, on_batch=got_on).as_dict()
+
+        return run_task("apply", work)
 
     land()
     apply()

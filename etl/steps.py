@@ -118,7 +118,7 @@ def _payloads(steps: list[Step]) -> pa.BinaryArray:
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
-    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ValueError when
+    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ChangeError when
     steps are missing or out of order.
     """
     expected = 0
@@ -127,7 +127,7 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
         payloads = batch.column(batch.schema.get_field_index("payload"))
         for i in range(batch.num_rows):
             if columns["step"][i] != expected:
-                raise ValueError(
+                raise ChangeError(
                     f"step {expected} expected, {columns['step'][i]} found: the prepared batch is incomplete"
                 )
             expected += 1

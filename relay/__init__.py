@@ -6,6 +6,7 @@ Everything the downstream ever gets is written here first. See docs/architecture
 from relay.control import Control
 from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from relay.failures import Failure
 from relay.log import Claim, RelayLog
 from relay.ownership import Ownership, Stop
 from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, iter_parts, merge, read_parts
@@ -25,6 +26,7 @@ __all__ = [
     "Decision",
     "DecisionExistsError",
     "Decisions",
+    "Failure",
     "Ownership",
     "Part",
     "RelayCorruptError",

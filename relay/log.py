@@ -5,6 +5,7 @@
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
     <url>/downstream.json, <url>/stop.json             whose downstream it is, why applying must not go on
+    <url>/failures/<task>.json                         why a task has stopped, see `relay.failures`
     <url>/control/<number>.json                        what operators ask for, the newest counts
     <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
 
@@ -30,6 +31,7 @@ import pyarrow as pa
 from relay.control import Control, ControlFile
 from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from relay.failures import Failures
 from relay.ownership import Ownership, Stop
 from relay.part import Part, read_parts, write_part
 from relay.storage import Storage, open_storage
@@ -54,6 +56,7 @@ class RelayLog:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self.decisions = Decisions(storage)
+        self.failures = Failures(storage)
 
     @classmethod
     def open(cls, url: str) -> RelayLog:

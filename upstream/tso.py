@@ -10,11 +10,19 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
+from errors import RequestError
+
 LOGICAL_BITS = 18
 _LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX = (1 << 63) - 1  # timestamps travel as int64 in binlogs
 _FIRST_MS = 315_532_800_000  # 1980: TiDB is younger
+
+
+class MomentError(RequestError, ValueError):
+    """What a person typed is neither a TSO nor a time."""
+
+    way_out = "give the TSO as TiDB prints it, or a date-time such as 2026-11-21T09:30:00+00:00"
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
@@ -85,14 +93,14 @@ def text(ts: int) -> str:
 def parse_timestamp(text: str) -> int:
     """A TSO from what a person types: the TSO's digits, or an ISO 8601 date-time (UTC unless it has a zone).
 
-    ValueError if it is neither. Digits that would lie before 1980 as a TSO are refused: they are seconds or
+    MomentError if it is neither. Digits that would lie before 1980 as a TSO are refused: they are seconds or
     milliseconds, not a TSO.
     """
     text = text.strip()
     if re.fullmatch(r"[0-9]+", text):
         ts = int(text)
         if ts > _MAX or 0 < ts < FIRST:
-            raise ValueError(
+            raise MomentError(
                 f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time like"
                 " 2026-11-21T09:30:00"
             )
@@ -100,7 +108,7 @@ def parse_timestamp(text: str) -> int:
     try:
         return from_datetime(datetime.fromisoformat(text))
     except ValueError as error:
-        raise ValueError(
+        raise MomentError(
             f"{text!r} is neither a TSO (digits) nor an ISO date-time such as 2026-11-21T09:30:00+00:00"
         ) from error
 

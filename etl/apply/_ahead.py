@@ -18,7 +18,7 @@ from etl.downstream import Flight
 from etl.prepare import began_before, counting_from, describe_window
 from etl.rules import put_into
 from etl.settings import Apply
-from etl.steps import Step, from_batches, to_batches
+from etl.steps import ChangeError, Step, from_batches, to_batches
 from relay import Decision, RelayGapError, RelayLog, Window
 
 log = logging.getLogger("sluice.apply")
@@ -95,14 +95,14 @@ class Batch:
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
         """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while
-        nothing comes, and ValueError when they are not all there.
+        nothing comes, and ChangeError when they are not all there.
         """
         last: Step | None = None
         for step in from_batches(self._record_batches(stop)):
             last = step
             yield step
         if last is None or last.commit_ts != self.hi or last.kind != "commit":
-            raise ValueError(
+            raise ChangeError(
                 f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is"
                 " incomplete"
             )

@@ -12,17 +12,17 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from errors import RequestError
+from errors import RequestError, ours
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
 from etl.formats.operator_sql import split_statements
 from etl.operate.window_view import NotLandedError, describe, find_window, newest
 from etl.ownership import downstream_name, pipeline_id
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint, read_writer
-from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
+from relay import REPLACE, SKIP, Control, Decision, Failure, RelayError, RelayLog
 from upstream import tso
 
 log = logging.getLogger("sluice")
@@ -90,7 +90,9 @@ def _act(settings: Settings, action: str, value: str, sql: str, by: str, why: st
         case "status":
             return json.dumps(status(settings), indent=1, ensure_ascii=False)
         case "pause" | "resume":
-            return (pause if action == "pause" else resume)(settings, value or BOTH)
+            if action == "pause":
+                return pause(settings, value or BOTH)
+            return "\n".join([resume(settings, value or BOTH), *paused_dag(settings)])
         case "run-until":
             return run_until(settings, value)
         case "skip-txn":
@@ -149,6 +151,13 @@ def resume(settings: Settings, what: str = BOTH) -> str:
 
     RelayLog.open(settings.relay.url).change_control(resumed)
     return f"{_named(what)} resumed"
+
+
+def paused_dag(settings: Settings) -> list[str]:
+    """What else is to be done before a stopped task goes on, as a line; none if no task has stopped."""
+    stopped = failures(RelayLog.open(settings.relay.url))
+    told = " and ".join(failure.what for failure in stopped)
+    return [f"the DAG has paused, since {told} stopped: `airflow dags unpause replicate`"] if stopped else []
 
 
 def _paused(control: Control, what: str, *, paused: bool) -> Control:
@@ -293,7 +302,8 @@ def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
         running = read_writer(settings, last.cluster_id) if last else None
     except (DownstreamError, OSError) as error:
         raise OperateError(
-            f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}"
+            f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}",
+            transient=ours(error).transient,
         ) from None
     if running or (running is not None and not relay.control().apply_paused):
         raise OperateError(
@@ -415,11 +425,19 @@ def orders(settings: Settings) -> dict[str, Any]:
     stop = RelayLog.open(settings.relay.url).stopped()
     return {
         "stopped": stop.why if stop else None,
+        "failures": [asdict(failure) for failure in failures(RelayLog.open(settings.relay.url))],
         "land_paused": control.land_paused,
         "apply_paused": control.apply_paused,
         "apply_until_ts": control.apply_until_ts,
         "decisions": list_decisions(settings),
     }
+
+
+def failures(relay: RelayLog) -> list[Failure]:
+    """Why tasks have stopped. What one wrote down that lost its role to another, which works on, is left out."""
+    last = relay.last()
+    landed_ms = last.landed_ms if last is not None else 0
+    return [each for each in relay.failures.list() if each.what != LAND or each.made_ms > landed_ms]
 
 
 def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:

@@ -151,7 +151,8 @@ def _no_other_writer(settings: Settings) -> int:
             cluster_id = pd.cluster_id
     except (PDError, EtcdError, RegistryError) as error:
         raise OperateError(
-            f"whether a Drainer runs can't be asked of the registry at {settings.upstream.pd_urls}: {error}"
+            f"whether a Drainer runs can't be asked of the registry at {settings.upstream.pd_urls}: {error}",
+            transient=error.transient,
         ) from None
     if others:
         node = others[0].node_id

@@ -218,12 +218,14 @@ class Downstream:
                 raise SettingsError(f"[downstream] password-file {self.password_file}: {said}") from None
         if self.password_connection:
             from airflow.sdk import Connection
+            from airflow.sdk.exceptions import AirflowNotFoundException
 
             try:
                 return Connection.get(self.password_connection).password or ""
-            except Exception as error:  # Airflow's own: not found, or no way to ask for it
+            except Exception as error:  # Airflow's own: not found, or no way to ask for it now
                 raise SettingsError(
-                    f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}"
+                    f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}",
+                    transient=not isinstance(error, AirflowNotFoundException),
                 ) from None
         if self.password_drainer_config:
             try:

@@ -1,9 +1,13 @@
 """Spark and Airflow in the stack: tasks run, are ended for a replay, and come back after the scheduler was killed."""
 
 import os
+import re
 import signal
 import stat
+import subprocess
+import sys
 import time
+import urllib.parse
 
 import pytest
 
@@ -11,8 +15,10 @@ from embedded import replay
 from embedded.control import AirflowClient
 from embedded.launch import password_file
 from embedded.processes import marked
+from embedded.repository import DAGS
 from embedded.run import wait_pipeline
 from embedded.stack import Stack
+from relay.window import window_path
 
 pytestmark = pytest.mark.e2e
 
@@ -40,11 +46,25 @@ replicate()
 """
 
 
+def real_dag(name):
+    """The DAG `replicate` as it is, under another name, and paused."""
+    text = (DAGS / "replicate.py").read_text()
+    for there, wanted in (
+        ("def replicate()", f"def {name}()"),
+        ("\nreplicate()\n", f"\n{name}()\n"),
+        ("is_paused_upon_creation=False", "is_paused_upon_creation=True"),
+    ):
+        assert text.count(there) == 1
+        text = text.replace(there, wanted)
+    return text
+
+
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     folder = tmp_path_factory.mktemp("airflow")
     (folder / "dags").mkdir()
     (folder / "dags" / "replicate.py").write_text(DAG)
+    (folder / "dags" / "stops.py").write_text(real_dag("stops"))
     stack = Stack(folder / "home", dags=folder / "dags")
     try:
         stack.up(PARTS)
@@ -125,3 +145,56 @@ def test_tasks_come_back_after_the_scheduler_was_killed_and_started_again(stack,
         time.sleep(0.05)
     assert stack.up(PARTS) == ["airflow-scheduler"]
     wait_for_other_tasks(stack, before)
+
+
+def eventually(look, what, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+    return found
+
+
+def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_out(stack, airflow):
+    damaged = stack.home / "relay" / window_path(470614793860415502)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("no record")
+
+    def call(path, **change):
+        return airflow._call("PATCH" if change else "GET", f"/dags/stops{path}", change or None)
+
+    eventually(lambda: "stops" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG")
+    call("", is_paused=False)
+    runs = eventually(
+        lambda: [run for run in call("/dagRuns")["dag_runs"] if run["state"] == "failed"], "no run has failed"
+    )
+    eventually(lambda: call("")["is_paused"], "the DAG goes on after a failure")
+    assert [run["state"] for run in call("/dagRuns")["dag_runs"]] == ["failed"]
+    run = f"/dagRuns/{urllib.parse.quote(runs[0]['dag_run_id'], safe='')}/taskInstances"
+    for task in call(run)["task_instances"]:
+        assert (task["state"], task["try_number"]) == ("failed", 1)
+        lines = call(f"{run}/{task['task_id']}/logs/1")["content"]
+        told = [line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")]
+        assert told[-1]["event"].startswith("way out: "), told[-5:]
+        assert any(f"{task['task_id']} has stopped" in str(line) for line in told)
+
+    damaged.unlink()
+    told = sluice(stack, "status")
+    assert told.returncode == 4
+    for task in ("land", "apply"):
+        assert re.search(f"STOPPED +{task}, at .*{damaged.name}", told.stdout), told.stdout
+    assert told.stdout.count("way out ") == 2
+
+    call("", is_paused=False)
+    eventually(
+        lambda: len(call("/dagRuns?state=running")["dag_runs"]) == 1, "the DAG does not go on when it is unpaused"
+    )
+    call("", is_paused=True)
+    for each in call("/dagRuns?state=running")["dag_runs"]:
+        call(f"/dagRuns/{urllib.parse.quote(each['dag_run_id'], safe='')}", state="success")
+
+
+def sluice(stack, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "cli", "--home", str(stack.home), *words], capture_output=True, text=True, timeout=60
+    )

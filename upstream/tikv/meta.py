@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from upstream.codec.memcomparable import encode_bytes
+from upstream.schema import SchemaError
 from upstream.tikv.client import TiKVClient
 
 _HISTORY = "DDLJobHistory"
@@ -108,7 +109,7 @@ def _object(value: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
     except ValueError as error:
-        raise ValueError(f"{what} in TiKV is not JSON: {error}") from error
+        raise SchemaError(f"{what} in TiKV is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{what} in TiKV is a {type(found).__name__}, not an object")
+        raise SchemaError(f"{what} in TiKV is a {type(found).__name__}, not an object")
     return found

@@ -1,0 +1,52 @@
+"""Why a task has stopped for good: one small JSON object a task, until it goes on.
+
+failures/land.json   {"what": "land", "said": "…", "way_out": "…", "made_ms": 1}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+
+from relay.storage import Storage
+
+_FOLDER = "failures"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error that ended a task. `made_ms`: Unix ms."""
+
+    what: str
+    """The task: ``land`` or ``apply``."""
+    said: str
+    way_out: str
+    made_ms: int
+
+
+class Failures:
+    """The failures in a relay log. They are for people: one that can't be read is passed over."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def note(self, failure: Failure) -> None:
+        """Durably say why a task stopped; the newest counts. Raises OSError."""
+        self._storage.replace(_path(failure.what), json.dumps(asdict(failure), ensure_ascii=False).encode() + b"\n")
+
+    def clear(self, what: str) -> None:
+        """The task has gone on. Raises OSError."""
+        self._storage.remove(_path(what))
+
+    def list(self) -> list[Failure]:
+        """Those that are there, by task. Raises OSError."""
+        found = []
+        for name in self._storage.names(_FOLDER):
+            with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+                found.append(Failure(**json.loads(self._storage.read(f"{_FOLDER}/{name}"))))
+        return found
+
+
+def _path(what: str) -> str:
+    return f"{_FOLDER}/{what}.json"
