@@ -84,7 +84,8 @@ def test_any_history_in_any_windows_ends_like_the_model(
 
 _CHILD = """
 import sys
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
+from tests.etl.preparing import local_preparer
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 url, port, until, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(mode, 3, 60))

@@ -92,7 +92,8 @@ logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
 import pymysql.connections
 pymysql.connections.DEBUG = False
 from etl import load_settings
-from etl.apply import local_preparer, run_apply
+from etl.apply import run_apply
+from tests.etl.preparing import local_preparer
 from etl.operate import status
 settings = load_settings()
 print(repr(settings), settings)

@@ -225,9 +225,10 @@ def test_every_transaction_is_there_once_after_crashes_and_lost_pages(
 
 _WRITER = textwrap.dedent("""
     import sys
-    from etl.apply import local_preparer, run_apply
+    from etl.apply import run_apply
     from etl.settings import Apply, Downstream, Relay, Settings, Upstream
     from etl.settings.sinks import File
+    from tests.etl.preparing import local_preparer
     url, folder, hi = sys.argv[1], sys.argv[2], int(sys.argv[3])
     options = File(dir=folder, max_file_bytes=400_000, compression="gzip")
     settings = Settings(Upstream("unused"), Relay(url), Downstream(type="file"), apply=Apply(max_rows=2000), file=options)

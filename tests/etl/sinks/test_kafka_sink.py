@@ -143,9 +143,10 @@ def test_every_transaction_is_one_message_in_commit_order(shop: RelayLog, option
 
 _SENDER = textwrap.dedent("""
     import sys
-    from etl.apply import local_preparer, run_apply
+    from etl.apply import run_apply
     from etl.settings import Apply, Downstream, Relay, Settings, Upstream
     from etl.settings.sinks import Kafka
+    from tests.etl.preparing import local_preparer
     url, brokers, topic, savepoint, hi = sys.argv[1:]
     options = Kafka(brokers=brokers, topic=topic, savepoint=savepoint)
     settings = Settings(Upstream("unused"), Relay(url), Downstream(type="kafka"), apply=Apply(max_rows=150), kafka=options)
