@@ -23,6 +23,7 @@ _COMMANDS = {
     "txn": "Skip one transaction.",
     "decisions": "What was decided about transactions and DDL.",
     "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
+    "bootstrap": "Make an empty database a replica, from a dump.",
     "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",
     "config": "Turn a drainer.toml into a sluice.toml.",

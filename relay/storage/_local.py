@@ -53,6 +53,14 @@ class LocalStorage:
         except FileNotFoundError:
             return []
 
+    def sizes(self, path: str) -> dict[str, int]:
+        found = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._root / path) as scan:
+            for item in scan:
+                if not item.name.startswith(".") and item.is_file():
+                    found[item.name] = item.stat().st_size
+        return found
+
     def remove(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
 

@@ -99,6 +99,10 @@ class ObjectStorage:
         paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
         return sorted(name for name in (_base(one) for one in paths) if not name.startswith("."))
 
+    def sizes(self, path: str) -> dict[str, int]:
+        found = {_base(item["path"]): int(item["size"]) for item in self._list(path)["objects"]}
+        return {name: size for name, size in found.items() if not name.startswith(".")}
+
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._call(f"removing {path}", obstore.delete, path)
@@ -129,7 +133,9 @@ class ObjectStorage:
         )
 
     def _list(self, path: str) -> Any:
-        return self._call(f"listing {path}", lambda store: obstore.list_with_delimiter(store, f"{path}/"))
+        return self._call(
+            f"listing {path}", lambda store: obstore.list_with_delimiter(store, f"{path}/" if path else None)
+        )
 
     def _call(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
         return self.guarded(what, function, self._store, *args, **options)

@@ -58,6 +58,9 @@ class Storage(Protocol):
     def names(self, path: str) -> list[str]:
         """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
 
+    def sizes(self, path: str) -> dict[str, int]:
+        """The files of a directory by name, with their sizes in bytes; empty if it doesn't exist."""
+
     def remove(self, path: str) -> None:
         """Delete a file; no error if it isn't there."""
 

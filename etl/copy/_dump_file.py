@@ -1,0 +1,178 @@
+"""The bytes of one file of a dump, in pieces, decompressed; and where a large plain file may be cut.
+
+``.gz`` is gzip, ``.zst`` Zstandard, ``.snappy`` (also ``.snz``) the framing format of Snappy: chunks of a type byte, a
+length of three bytes (little-endian), and for data a masked CRC-32C of four bytes before the rest,
+https://github.com/google/snappy/blob/main/framing_format.txt. A file that is cut off is an error, never its end.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from etl.copy.errors import DumpError
+from relay.storage import Storage
+
+PIECE_BYTES = 4 << 20
+_SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
+_CUT = "the file is cut off: copy it again, or dump again"
+
+
+def compression(name: str) -> str:
+    """The compression that a file's name tells: "gzip", "zstd", "snappy" or "" for none."""
+    suffix = name.rpartition(".")[2].lower()
+    return {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "snappy": "snappy", "snz": "snappy"}.get(
+        suffix, ""
+    )
+
+
+def pieces(storage: Storage, name: str, lo: int = 0, hi: int | None = None) -> Iterator[bytes]:
+    """The content of a file, decompressed; of a plain file the bytes from `lo` to `hi`. Raises DumpError, OSError."""
+    how = compression(name)
+    raw = _raw(storage, name, lo, hi)
+    yield from _READERS[how](name, raw) if how else raw
+
+
+def head(storage: Storage, name: str, size: int) -> bytes:
+    """The first bytes of the content, at least `size` if there are as many. Raises DumpError, OSError."""
+    found = b""
+    for piece in pieces(storage, name):
+        found += piece
+        if len(found) >= size:
+            break
+    return found
+
+
+def cuts(storage: Storage, name: str, size: int, ends: tuple[bytes, ...], most: int) -> list[tuple[int, int]]:
+    """Ranges of about `most` bytes that cover a plain file of `size` bytes, each but the first beginning behind one of
+    the texts `ends`, which are ends of rows wherever they stand.
+    """
+    bounds = [0]
+    with storage.open(name) as file:
+        while size - bounds[-1] > most * 3 // 2:
+            at = _behind(file, bounds[-1] + most, size, ends)
+            if at is None:
+                break
+            bounds.append(at)
+    return list(zip(bounds, [*bounds[1:], size], strict=True))
+
+
+def _behind(file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]) -> int | None:
+    window = b""
+    file.seek(at)
+    while at + len(window) < size:
+        window += file.read(min(1 << 16, size - at - len(window)))
+        found = [place + len(end) for end in ends if (place := window.find(end)) >= 0]
+        if found:
+            behind = at + min(found)
+            return behind if behind < size else None
+    return None
+
+
+def _raw(storage: Storage, name: str, lo: int, hi: int | None) -> Iterator[bytes]:
+    with storage.open(name) as file:
+        size = file.size()
+        if hi is not None and size < hi:
+            raise DumpError(name, size, f"the file has become shorter, {hi} bytes were there. {_CUT}")
+        file.seek(lo)
+        left = (size if hi is None else hi) - lo
+        while left > 0:
+            piece = file.read(min(PIECE_BYTES, left))
+            if not piece:
+                raise DumpError(name, None, _CUT)
+            left -= len(piece)
+            yield piece
+
+
+def _gunzip(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
+    decompressor = zlib.decompressobj(31)
+    done = 0
+    for piece in raw:
+        data = piece
+        while data:
+            if decompressor.eof:  # a file may hold several members
+                decompressor = zlib.decompressobj(31)
+            try:
+                out = decompressor.decompress(data, PIECE_BYTES)
+            except zlib.error as error:
+                raise DumpError(name, done, f"it isn't gzip from here on: {error}") from error
+            data = decompressor.unconsumed_tail or decompressor.unused_data
+            done += len(out)
+            yield out
+    if not decompressor.eof:
+        raise DumpError(name, done, _CUT)
+
+
+def _unzstd(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    done, begun = 0, False
+    for piece in raw:
+        data = piece
+        while data:
+            try:
+                out = decompressor.decompress(data)
+            except zstandard.ZstdError as error:
+                raise DumpError(name, done, f"it isn't Zstandard from here on: {error}") from error
+            begun = True
+            data = decompressor.unused_data
+            if decompressor.eof:  # a file may hold several frames
+                decompressor, begun = zstandard.ZstdDecompressor().decompressobj(), False
+            done += len(out)
+            yield out
+    if begun or not done:
+        raise DumpError(name, done, _CUT)
+
+
+def _unsnappy(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
+    import google_crc32c
+
+    codec = pa.Codec("snappy")
+    rest, done, begun = b"", 0, False
+    for piece in raw:
+        rest += piece
+        at = 0
+        while len(rest) - at >= 4:
+            size = int.from_bytes(rest[at + 1 : at + 4], "little")
+            if len(rest) - at < 4 + size:
+                break
+            kind, body = rest[at], rest[at + 4 : at + 4 + size]
+            if not begun and rest[at : at + len(_SNAPPY_HEAD)] != _SNAPPY_HEAD:
+                raise DumpError(name, 0, "it isn't in Snappy's framing format")
+            begun = True
+            at += 4 + size
+            if kind in (0, 1):
+                try:
+                    out = codec.decompress(body[4:], _uncompressed(body[4:]), asbytes=True) if kind == 0 else body[4:]
+                except (OSError, ValueError) as error:
+                    raise DumpError(name, done, f"it isn't Snappy from here on: {error}") from error
+                crc = google_crc32c.value(out)
+                if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != int.from_bytes(body[:4], "little"):
+                    raise DumpError(name, done, "its checksum is wrong from here on")
+                done += len(out)
+                yield out
+            elif kind < 0x80:
+                raise DumpError(name, done, f"a chunk of the unknown type {kind:#x}")
+        rest = rest[at:]
+    if rest or not begun:
+        raise DumpError(name, done, _CUT)
+
+
+def _uncompressed(body: bytes) -> int:
+    size = shift = 0
+    for byte in body[:5]:
+        size |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return size
+    raise ValueError("no length")
+
+
+_READERS: dict[str, Callable[[str, Iterator[bytes]], Iterator[bytes]]] = {
+    "gzip": _gunzip,
+    "zstd": _unzstd,
+    "snappy": _unsnappy,
+}

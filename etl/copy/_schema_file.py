@@ -1,0 +1,47 @@
+"""A dump's schema file compared with the upstream's own definition: Dumpling writes SHOW CREATE TABLE, a column a line.
+
+Tables are never made from these files. They are read only to find out that a dump was taken from another definition
+than TiDB had at the dump's position.
+"""
+
+from __future__ import annotations
+
+import re
+
+from etl.copy.errors import CopyError
+from upstream.schema import Table
+
+_COLUMN = re.compile(r"^  `((?:[^`]|``)+)` ((?:[^\s('`]|\((?:[^()']|'(?:[^'\\]|\\.|'')*')*\))+)", re.MULTILINE)
+_TYPES = {
+    1: "tinyint", 2: "smallint", 3: "int", 8: "bigint", 9: "mediumint", 4: "float", 5: "double", 7: "timestamp",
+    10: "date", 14: "date", 11: "time", 12: "datetime", 13: "year", 16: "bit", 0xF5: "json", 0xF6: "decimal",
+    0xF7: "enum", 0xF8: "set", 0xF9: "tinytext", 0xFA: "mediumtext", 0xFB: "longtext", 0xFC: "text", 15: "varchar",
+    0xFD: "varchar", 0xFE: "char", 0xE1: "vector",
+}  # fmt: skip
+_AS_BYTES = {
+    "tinytext": "tinyblob", "mediumtext": "mediumblob", "longtext": "longblob", "text": "blob",
+    "varchar": "varbinary", "char": "binary",
+}  # fmt: skip
+
+
+def check_schema_file(file: str, text: str, table: Table) -> None:
+    """Raises CopyError if the CREATE TABLE in `text` has other columns than `table`."""
+    there = [(name.replace("``", "`"), _base(kind)) for name, kind in _COLUMN.findall(text)]
+    wanted = [(c.name, _type(c.tp, is_bytes=c.kind == "binary")) for c in table.columns if c.public and not c.hidden]
+    if there == wanted:
+        return
+    odd = next((f"{a[0]} {a[1]} instead of {b[0]} {b[1]}" for a, b in zip(there, wanted) if a != b), "")
+    what = odd or f"{len(there)} columns instead of {len(wanted)}"
+    raise CopyError(
+        f"{file}: {table.full_name} is another table there than TiDB had at the dump's position: {what}. Was the"
+        " table altered while it was dumped, or is the dump of another cluster? Dump again"
+    )
+
+
+def _base(kind: str) -> str:
+    return kind.split("(", 1)[0].lower()
+
+
+def _type(tp: int, *, is_bytes: bool) -> str:
+    name = _TYPES.get(tp, "?")
+    return _AS_BYTES.get(name, name) if is_bytes else name

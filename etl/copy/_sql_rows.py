@@ -1,0 +1,211 @@
+"""The rows of a Dumpling `.sql` file:
+
+    /*!40014 SET FOREIGN_KEY_CHECKS=0*/;
+    /*!40101 SET NAMES binary*/;
+    INSERT INTO `t` (`a`,`b`) VALUES
+    (1,'it\\'s'),
+    (NULL,x'00ff');
+
+A statement holds many rows, each in a line of its own; the list of columns is there when some are generated. In strings
+Dumpling escapes NUL, newline, return, backslash, both quotes and ^Z by a backslash, or with
+``--escape-backslash=false`` doubles the single quote and nothing else. Statements are taken apart in whole; one whose
+rows don't look like this is read row by row and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from etl.copy._fields import Fields, Ints, meant, outside
+from etl.copy.errors import DumpError
+
+_QUOTE, _COMMA, _NEWLINE = ord("'"), ord(","), ord("\n")
+_END = b");\n"
+_SPECIAL = {escapes: meant(b"',\n" + (b"\\" if escapes else b"")) for escapes in (True, False)}
+_INSERT = re.compile(
+    rb"\s*INSERT INTO `(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)?\s*(\([^\n]*\))?\s*VALUES(?:[ \t\r]*\n|[ \t]*(?=\())"
+)
+_NAME = re.compile(rb"`((?:[^`]|``)+)`")
+_SHOWN = 60
+
+
+@dataclass(slots=True)
+class RowStats:
+    """How rows were found, summed over calls. `singly`: one after the other, as they had an odd shape."""
+
+    rows: int = 0
+    singly: int = 0
+
+
+@dataclass(slots=True)
+class SqlRows:
+    """Takes a file's text in pieces and gives its rows statement by statement. `columns`: those of a statement that
+    names none. `in_rows`: the text begins behind a row, of a statement that may go on.
+    """
+
+    file: str
+    columns: Sequence[str]
+    escapes: bool = True
+    in_rows: bool = False
+    offset: int = 0
+    stats: RowStats = field(default_factory=RowStats)
+    begun: bool = False
+    _rest: bytes = b""
+    _named: Sequence[str] | None = None
+
+    def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], Fields, int]]:
+        """(columns, fields, offset of the fields' data in the file) of the rows that end in this piece. Raises
+        DumpError.
+        """
+        text = self._rest + piece
+        at = 0
+        if self.in_rows and not self.begun:
+            self.in_rows = text.startswith(b"(")
+        self.begun = True
+        while at < len(text):
+            if not self.in_rows:
+                behind = self._head(text, at)
+                if behind is None:
+                    break
+                at = behind
+                continue
+            end, rows = self._rows(text, at)
+            if rows is not None:
+                yield rows
+            if end == at:
+                break
+            at = end
+        self.offset += at
+        self._rest = text[at:]
+
+    def finish(self, *, whole: bool = True) -> None:
+        """The file, or with `whole` False the range, is over. Raises DumpError if it is cut off."""
+        if self._rest.strip() or (self.in_rows and whole):
+            raise DumpError(
+                self.file,
+                self.offset + len(self._rest),
+                "the file ends in the middle of a statement: it is cut off. Dump again, or copy the file again",
+            )
+
+    def _head(self, text: bytes, at: int) -> int | None:
+        """The position behind the line at `at`, which is between statements; None if it isn't whole."""
+        if text[at : at + 1].isspace():
+            return at + 1
+        if text.startswith(b"/*", at) or text.startswith(b"--", at) or text.startswith(b"SET ", at):
+            end = text.find(b"\n", at)
+            return None if end < 0 else end + 1
+        match = _INSERT.match(text, at)
+        if match is None:
+            if not b"INSERT INTO ".startswith(text[at : at + 12]) or text.find(b"\n", at) >= 0:
+                raise self._error(at, text, 0, "INSERT INTO is expected here")
+            return None
+        names = match[1]
+        self._named = None
+        if names is not None:
+            self._named = [_decoded(name) for name in _NAME.findall(names)]
+        self.in_rows = True
+        return match.end()
+
+    def _rows(self, text: bytes, at: int) -> tuple[int, tuple[Sequence[str], Fields, int] | None]:
+        """(the position behind the rows from `at` on that are whole, the rows)."""
+        search = at
+        while True:
+            found = text.find(_END, search)
+            stop = len(text) if found < 0 else found + len(_END)
+            data = np.frombuffer(text, np.uint8, stop - at, at)
+            marks = outside(data, _SPECIAL[self.escapes], _QUOTE, escapes=self.escapes)
+            if found >= 0 and (not len(marks) or marks[-1] != len(data) - 1):
+                search = found + 1  # it is inside of a string
+                continue
+            break
+        kind = data[marks] if len(marks) else np.zeros(0, np.uint8)
+        newlines = marks[kind == _NEWLINE]
+        if not len(newlines):
+            return at, None
+        last = int(newlines[-1]) + 1
+        inner = marks < last
+        names = self.columns if self._named is None else self._named
+        fields = _regular(data[:last], marks[inner], kind[inner], newlines, len(names))
+        if fields is None:
+            fields = self._singly(data[:last].tobytes(), len(names), at)
+        self.stats.rows += len(fields.start)
+        self.in_rows = data[last - 2] != ord(";")
+        return at + last, (names, fields, self.offset + at)
+
+    def _singly(self, text: bytes, columns: int, base: int) -> Fields:
+        """Rows in any layout, one after the other. Raises DumpError where there is none."""
+        start, end = [], []
+        at = 0
+        value = _VALUE[self.escapes]
+        while at < len(text):
+            if text[at] in b" \r\n\t":
+                at += 1
+                continue
+            if text[at] != ord("("):
+                raise self._error(at, text, base, "a row is expected here")
+            row = at
+            count = 0
+            while text[at] in b"(,":
+                match = value.match(text, at + 1)
+                if match is None:
+                    raise self._error(at + 1, text, base, "there is no value here that Dumpling would write")
+                start.append(match.start(1))
+                end.append(match.end(1))
+                count, at = count + 1, match.end()
+                if at >= len(text):
+                    raise self._error(row, text, base, "the row doesn't end")
+            if text[at] != ord(")") or text[at + 1 : at + 2] not in (b",", b";"):
+                raise self._error(at, text, base, "a comma or the end of the row is expected here")
+            if count != columns:
+                raise self._error(row, text, base, f"the row has {count} values, the table {columns} columns")
+            at += 2
+        self.stats.singly += len(start) // columns
+        shape = (len(start) // columns, columns)
+        return Fields(
+            np.frombuffer(text, np.uint8),
+            np.array(start, np.int64).reshape(shape),
+            np.array(end, np.int64).reshape(shape),
+        )
+
+    def _error(self, at: int, text: bytes, base: int, what: str) -> DumpError:
+        shown = text[at : at + _SHOWN].decode("utf-8", "backslashreplace")
+        hint = "" if self.escapes else " (it is read as one of --escape-backslash=false)"
+        return DumpError(self.file, self.offset + base + at, f"{what}{hint}: {shown!r}")
+
+
+_VALUE = {
+    True: re.compile(rb"\s*(NULL|x'[0-9a-fA-F]*'|'(?:[^'\\]|\\.|'')*+'|[-+0-9.eE]+)\s*", re.DOTALL),
+    False: re.compile(rb"\s*(NULL|x'[0-9a-fA-F]*'|'(?:[^']|'')*+'|[-+0-9.eE]+)\s*", re.DOTALL),
+}
+
+
+def _regular(data: np.ndarray, marks: Ints, kind: np.ndarray, newlines: Ints, columns: int) -> Fields | None:
+    """The fields, if every line is one row: `(a,b),` or, the last one of a statement, `(a,b);`."""
+    rows = len(newlines)
+    is_newline = kind == _NEWLINE
+    behind_row = (kind == _COMMA) & (data[np.minimum(marks + 1, len(data) - 1)] == _NEWLINE)
+    ends = (marks - 2 * is_newline)[~behind_row]
+    if len(ends) != rows * columns or newlines[0] < 3:
+        return None
+    end = ends.reshape(rows, columns)
+    start = np.empty_like(end)
+    start[0, 0], start[1:, 0] = 1, newlines[:-1] + 2
+    start[:, 1:] = end[:, :-1] + 1
+    closing, separator = data[newlines - 2], data[newlines - 1]
+    whole = (
+        (end[:, -1] == newlines - 2).all()
+        and (data[start[:, 0] - 1] == ord("(")).all()
+        and (closing == ord(")")).all()
+        and (separator[:-1] == _COMMA).all()
+        and separator[-1] in (_COMMA, ord(";"))
+        and (start < end).all()
+    )
+    return Fields(data, start, end) if whole else None
+
+
+def _decoded(name: bytes) -> str:
+    return name.replace(b"``", b"`").decode("utf-8", "surrogateescape")

@@ -1,0 +1,205 @@
+"""A Dumpling folder as a source of rows: `.sql` or `.csv`, plain or compressed, local or in an object store.
+
+A chunk is a file; a large plain one is cut where rows end. With backslash escapes no value holds a newline, so that
+each one ends a row, and a cut needs no look at what is before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from etl.copy._csv_rows import CsvFormat, CsvRows, detect
+from etl.copy._dump_file import compression, cuts, head, pieces
+from etl.copy._dump_folder import METADATA, Listing, list_folder, read_position
+from etl.copy._fields import Fields
+from etl.copy._schema_file import check_schema_file
+from etl.copy._sql_rows import RowStats, SqlRows
+from etl.copy._values import SQL, SQL_DOUBLED, Spelling, ValueRefused, column_array, csv_spelling
+from etl.copy.errors import CopyError, DumpError
+from etl.copy.source import Chunk, TableEstimate
+from relay import RelayError
+from relay.storage import open_storage
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Table
+
+__all__ = ["CsvFormat", "DumplingFolder", "DumplingOptions"]
+
+CHUNK_BYTES = 32 << 20
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class DumplingOptions:
+    """What a dump doesn't say of itself. `escapes`: backslash escapes, Dumpling's default. `chunk_bytes`: larger plain
+    files are cut.
+    """
+
+    csv: CsvFormat = field(default_factory=CsvFormat)
+    escapes: bool = True
+    chunk_bytes: int = CHUNK_BYTES
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"csv": self.csv.to_json(), "escapes": self.escapes, "chunk_bytes": self.chunk_bytes}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(CsvFormat(**document["csv"]), document["escapes"], document["chunk_bytes"])
+
+
+class DumplingFolder:
+    """The folder at a URL; see `etl.copy.source.Source`."""
+
+    def __init__(self, url: str, options: DumplingOptions, listing: Listing, position: int) -> None:
+        self._url = url
+        self._storage = _open(url)
+        self._options = replace(options, csv=replace(options.csv, escapes=options.escapes))
+        self._listing = listing
+        self.position = position
+        self._form: CsvFormat | None = None
+        self.stats = RowStats()
+        """How the rows that were read were found."""
+
+    @classmethod
+    def open(cls, url: str, options: DumplingOptions | None = None) -> Self:
+        """Look into the folder. Raises CopyError, DumpError, OSError."""
+        options = options or DumplingOptions()
+        options.csv.check()
+        storage = _open(url)
+        sizes = storage.sizes("")
+        if not sizes:
+            raise CopyError(f"{url}: there are no files")
+        metadata = storage.read(METADATA) if METADATA in sizes else None
+        position = read_position(url, sizes, metadata)
+        return cls(url, options, list_folder(url, sizes), position)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """In another process; nothing is looked up."""
+        return cls(spec["url"], DumplingOptions.from_json(spec["options"]), Listing(), spec["position"])
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": "dumpling", "url": self._url, "options": self._options.to_json(), "position": self.position,
+        }  # fmt: skip
+
+    def describe(self) -> str:
+        return f"Dumpling folder {self._url}"
+
+    @property
+    def listing(self) -> Listing:
+        """The files, by table."""
+        return self._listing
+
+    def tables(self) -> list[TableEstimate]:
+        return [
+            TableEstimate(*name, sum(file.bytes for file in self._listing.rows.get(name, ())))
+            for name in self._listing.tables()
+        ]
+
+    def check_schema(self, table: Table) -> None:
+        name = self._listing.schemas.get((table.schema_name, table.name))
+        if name is not None:
+            text = b"".join(pieces(self._storage, name)).decode("utf-8", "replace")
+            check_schema_file(name, text, table)
+
+    def chunks(self, table: Table) -> list[Chunk]:
+        places: list[tuple[dict[str, Any], int]] = []
+        form: CsvFormat | None = None
+        for file in self._listing.rows.get((table.schema_name, table.name), ()):
+            place: dict[str, Any] = {"file": file.name, "form": file.form}
+            if file.form == "csv":
+                form = form or self._detected(file.name, table)
+                place["csv"] = form.to_json()
+            ends = self._row_ends(form)
+            if compression(file.name) or not ends or file.bytes <= self._options.chunk_bytes:
+                places.append((place, file.bytes))
+                continue
+            for lo, hi in cuts(self._storage, file.name, file.bytes, ends, self._options.chunk_bytes):
+                places.append(({**place, "range": [lo, hi], "size": file.bytes}, hi - lo))
+        return [
+            Chunk(table.schema_name, table.name, number, place, size) for number, (place, size) in enumerate(places)
+        ]
+
+    def _row_ends(self, form: CsvFormat | None) -> tuple[bytes, ...]:
+        if not self._options.escapes:
+            return ()
+        if form is None:
+            return (b"),\n", b");\n")
+        return (form.terminator.encode(),) if form.terminator in ("\n", "\r\n") else ()
+
+    def _detected(self, file: str, table: Table) -> CsvFormat:
+        """How a file of this table is separated: as others of the folder, if its header says nothing else."""
+        given = self._options.csv
+        if given.is_known:
+            return given
+        names, begin = _names(table), head(self._storage, file, _HEAD_BYTES)
+        if self._form is not None and begin.startswith(self._form.header_line(names)):
+            return self._form
+        form = detect(file, begin, names, given)
+        if len(names) > 1:
+            self._form = form
+        return form
+
+    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+        place = chunk.place
+        file = str(place["file"])
+        lo, hi = place.get("range") or (0, None)
+        rows: SqlRows | CsvRows
+        if place["form"] == "sql":
+            spelling = SQL if self._options.escapes else SQL_DOUBLED
+            rows = SqlRows(file, _names(table), self._options.escapes, in_rows=lo > 0, offset=lo, stats=self.stats)
+        else:
+            form = CsvFormat(**place["csv"])
+            assert form.separator is not None and form.delimiter is not None
+            spelling = csv_spelling(
+                form.delimiter.encode(), form.separator.encode(), form.null.encode(), escapes=form.escapes
+            )
+            rows = CsvRows(file, _names(table), form, at_header=form.header and lo == 0, offset=lo, stats=self.stats)
+        for piece in pieces(self._storage, file, lo, hi):
+            for names, fields, offset in rows.feed(piece):
+                if len(fields.start):
+                    yield _batch(table, names, fields, (file, offset), spelling)
+        rows.finish(whole=hi is None or hi == place["size"])
+
+
+def _open(url: str) -> Any:
+    try:
+        return open_storage(url)
+    except RelayError as error:
+        raise CopyError(str(error).replace("relay URL", "dump URL")) from None
+
+
+def _names(table: Table) -> list[str]:
+    return [column.name for column in table.writable_columns]
+
+
+def _batch(
+    table: Table, names: Sequence[str], fields: Fields, where: tuple[str, int], spelling: Spelling
+) -> pa.RecordBatch:
+    """Fields, in the order of `names`, as a batch in the order of the table's columns."""
+    file, offset = where
+    at = {name.lower(): number for number, name in enumerate(names)}
+    columns = table.writable_columns
+    if len(at) != len(columns) or any(column.name.lower() not in at for column in columns):
+        raise DumpError(
+            file,
+            offset,
+            f"rows with the columns {', '.join(names)}; {table.full_name} has {', '.join(_names(table))} at the"
+            " dump's position",
+        )
+    arrays = []
+    for column in columns:
+        index = at[column.name.lower()]
+        try:
+            arrays.append(column_array(column, fields, index, spelling))
+        except ValueRefused as error:
+            place = offset + int(fields.start[error.row, index])
+            raise DumpError(file, place, f"{table.full_name}.{column.name}: {error.what}") from None
+    schema = pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

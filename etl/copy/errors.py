@@ -1,0 +1,22 @@
+"""What can be wrong with what is to be copied."""
+
+from __future__ import annotations
+
+from errors import RequestError
+
+
+class CopyError(RequestError):
+    """Copying can't begin, or can't go on; says why, and the way out. What is downstream so far is whole."""
+
+
+class DumpError(CopyError):
+    """A dump that can't be read. `file` and `offset` (bytes from its beginning, uncompressed) say where."""
+
+    def __init__(self, file: str, offset: int | None, found: str) -> None:
+        super().__init__(f"{file}{'' if offset is None else f', byte {offset}'}: {found}")
+        self.file = file
+        self.offset = offset
+        self.found = found
+
+    def __reduce__(self) -> tuple[type[DumpError], tuple[str, int | None, str]]:
+        return type(self), (self.file, self.offset, self.found)

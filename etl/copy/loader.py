@@ -1,0 +1,164 @@
+"""Writes chunks downstream: several sessions side by side, each chunk in one transaction, each exactly once.
+
+While one session writes what it has got, others wait for theirs to be read, so reading and writing overlap without
+more than a chunk a session in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from errors import ours
+from etl.copy.copied_table import CopiedTable
+from etl.copy.errors import CopyError
+from etl.copy.loads import MakeLoads
+from etl.copy.plan import CopyPlan, PlannedTable
+from etl.downstream import LoadOutcome, MySQLSession
+from etl.formats.sql_text import quote_name
+from etl.settings import Downstream
+
+log = logging.getLogger("sluice.copy")
+
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDone:
+    """A chunk that is downstream: its number, its table upstream, rows, bytes read."""
+
+    number: int
+    table: str
+    rows: int
+    bytes: int
+
+
+class Loader:
+    """Copies the chunks of a plan."""
+
+    def __init__(
+        self, downstream: Downstream, plan: CopyPlan, copied: CopiedTable, make: MakeLoads, sessions: int
+    ) -> None:
+        """`make` is called by `sessions` threads."""
+        self._downstream = downstream
+        self._plan = plan
+        self._copied = copied
+        self._make = make
+        self._sessions = sessions
+        self._stop = threading.Event()
+
+    def run(self, numbers: list[int], hold: Callable[[MySQLSession, int], None]) -> Iterator[ChunkDone]:
+        """Copy these chunks; they come as they are committed. `hold(session, n)` marks the n-th session as one of this
+        process. Raises CopyError, DownstreamError, what `make` raises; nothing of the chunk that failed stays.
+        """
+        waiting: SimpleQueue[int] = SimpleQueue()
+        for number in numbers:
+            waiting.put(number)
+        found: SimpleQueue[ChunkDone | BaseException | None] = SimpleQueue()
+        threads = [
+            threading.Thread(target=self._work, args=(n + 1, waiting, found, hold), name=f"copy-{n + 1}", daemon=True)
+            for n in range(min(self._sessions, max(len(numbers), 1)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            left = len(threads)
+            while left:
+                each = found.get()
+                if isinstance(each, BaseException):
+                    raise each
+                if each is None:
+                    left -= 1
+                else:
+                    yield each
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+    def _work(
+        self,
+        number: int,
+        waiting: SimpleQueue[int],
+        found: SimpleQueue[ChunkDone | BaseException | None],
+        hold: Callable[[MySQLSession, int], None],
+    ) -> None:
+        session = MySQLSession(self._downstream)
+        try:
+            while not self._stop.is_set():
+                try:
+                    chunk = waiting.get_nowait()
+                except Empty:
+                    break
+                found.put(self._persistently(session, chunk, lambda: hold(session, number)))
+            found.put(None)
+        except BaseException as error:
+            found.put(error)
+        finally:
+            session.close()
+
+    def _persistently(self, session: MySQLSession, number: int, hold: Callable[[], None]) -> ChunkDone:
+        """Copy a chunk; again after what passes by itself. Whether a commit went through, the chunk's row tells."""
+        for attempt in range(_TRIES):
+            try:
+                if not session.is_connected:
+                    session.connect()
+                    hold()
+                return self._copy(session, number)
+            except Exception as error:
+                session.close()
+                if not ours(error).transient or attempt == _TRIES - 1 or self._stop.is_set():
+                    raise
+                delay = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]
+                log.warning("chunk %d: %.300s; trying again in %.1f s", number, error, delay)
+                self._stop.wait(delay)
+        raise AssertionError("unreachable")
+
+    def _copy(self, session: MySQLSession, number: int) -> ChunkDone:
+        chunk = self._plan.chunks[number]
+        planned = self._plan.tables[self._plan.of_table[number]]
+        session.begin()
+        if not self._copied.claim(session, number, f"{chunk.full_name} {json.dumps(dict(chunk.place))}"[:500]):
+            session.rollback()
+            return ChunkDone(number, chunk.full_name, 0, chunk.bytes)
+        rows = 0
+        target = f"{quote_name(planned.schema)}.{quote_name(planned.name)}"
+        for batch in self._make(chunk, planned.table):
+            for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
+                outcome = session.load(
+                    target, json.loads(layout.as_py()), payload.as_buffer(), strict=not warnings.as_py()
+                )
+                self._check(session, planned, outcome, (count.as_py(), warnings.as_py()))
+                rows += count.as_py()
+        self._copied.note(session, number, rows)
+        session.commit()
+        return ChunkDone(number, chunk.full_name, rows, chunk.bytes)
+
+    def _check(
+        self, session: MySQLSession, planned: PlannedTable, outcome: LoadOutcome, expected: tuple[int, int]
+    ) -> None:
+        rows, warnings = expected
+        wanted = LoadOutcome(-1, rows, 0, warnings) if outcome.records < 0 else LoadOutcome(rows, 0, 0, warnings)
+        if outcome == wanted:
+            return
+        told = "; ".join(message for _, _, message in session.warnings()[:5]) if outcome.warnings else ""
+        what = f"{outcome}, {wanted} expected"
+        if outcome.deleted and outcome.records >= 0:
+            what = (
+                f"{outcome.deleted} of {rows} rows have a key that another row has there: text that differs upstream"
+                " may be the same under the downstream's collation, or tables that are merged have the same keys"
+            )
+        raise CopyError(
+            f"{planned.table.full_name} to {planned.target} on {session.address}: {what}"
+            f"{f' ({told})' if told else ''}. Nothing of this chunk stays"
+        )
+
+
+def count_rows(session: MySQLSession, schema: str, name: str) -> int:
+    """How many rows a downstream table has. Raises DownstreamError."""
+    return int(session.query(f"SELECT COUNT(*) FROM {quote_name(schema)}.{quote_name(name)}")[0][0])

@@ -1,0 +1,198 @@
+"""What a copy is going to do: which tables go where, in which chunks, and what hinders it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from etl.copy.definitions import Definitions
+from etl.copy.errors import CopyError
+from etl.copy.source import Chunk, Source
+from etl.formats.ddl_forms import unsure_columns
+from etl.rules import Filter, RouteError, Routes
+from upstream.schema import Table
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table to be copied to `schema`.`name` downstream. `merged`: others are copied there, too."""
+
+    table: Table
+    schema: str
+    name: str
+    merged: bool
+    bytes: int
+
+    @property
+    def target(self) -> str:
+        """`schema.table` downstream."""
+        return f"{self.schema}.{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {
+            "table": self.table.to_json(), "schema": self.schema, "name": self.name, "merged": self.merged,
+            "bytes": self.bytes,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> PlannedTable:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "table": Table.from_json(document["table"])})
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """Every chunk has its place in `chunks` for a number, and belongs to the table at that place of `of_table`.
+    `problems` hinder the copy; `notes` are for people to know.
+    """
+
+    ts: int
+    schema_version: int
+    tables: tuple[PlannedTable, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    of_table: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def bytes(self) -> int:
+        """About how much there is to read."""
+        return sum(chunk.bytes for chunk in self.chunks)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {
+            "ts": self.ts, "schema_version": self.schema_version, "tables": [t.to_json() for t in self.tables],
+            "chunks": [c.to_json() for c in self.chunks], "of_table": list(self.of_table),
+            "problems": list(self.problems), "notes": list(self.notes),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CopyPlan:
+        """The inverse of `to_json`."""
+        return cls(
+            document["ts"], document["schema_version"], tuple(map(PlannedTable.from_json, document["tables"])),
+            tuple(map(Chunk.from_json, document["chunks"])), tuple(document["of_table"]),
+            tuple(document["problems"]), tuple(document["notes"]),
+        )  # fmt: skip
+
+
+def make_plan(
+    source: Source, definitions: Definitions, filters: Filter, routes: Routes, globs: Sequence[str] = ()
+) -> CopyPlan:
+    """What copying all that the rules want, or of it what matches one of `globs` (``schema.table``), takes. Raises
+    CopyError when not even that can be known.
+    """
+    return _Planner(source, definitions, filters, routes, globs).plan()
+
+
+class _Planner:
+    def __init__(
+        self, source: Source, definitions: Definitions, filters: Filter, routes: Routes, globs: Sequence[str]
+    ) -> None:
+        self._source = source
+        self._definitions = definitions
+        self._filters = filters
+        self._routes = routes
+        self._globs = globs
+        self._held = {estimate.full_name: estimate for estimate in source.tables()}
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+
+    def plan(self) -> CopyPlan:
+        wanted = [t for t in self._definitions.tables if self._filters.wants_table(t.schema_name, t.name)]
+        there = [t for t in wanted if t.is_base_table]
+        self._check_missing(there)
+        self._check_unknown()
+        if others := [t.full_name for t in wanted if not t.is_base_table]:
+            self._notes.append(f"views and sequences are made as the upstream has them: {', '.join(others)}")
+        if any(column.kind == "timestamp" for t in there for column in t.columns):
+            self._notes.append("TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made")
+        chosen = [t for t in there if t.full_name in self._held and self._matches(t.full_name)]
+        for glob in self._globs:
+            if not any(fnmatchcase(t.full_name, glob) for t in chosen):
+                self._problems.append(f"--table {glob}: no table of the source that the rules want has such a name")
+        tables = [planned for table in chosen if (planned := self._planned(table)) is not None]
+        chunks, of_table = self._chunks(tables)
+        return CopyPlan(
+            self._definitions.ts, self._definitions.schema_version, tuple(tables), tuple(chunks), tuple(of_table),
+            tuple(self._problems), tuple(self._notes),
+        )  # fmt: skip
+
+    def _matches(self, name: str) -> bool:
+        return not self._globs or any(fnmatchcase(name, glob) for glob in self._globs)
+
+    def _check_missing(self, wanted: Sequence[Table]) -> None:
+        missing = [t.full_name for t in wanted if t.full_name not in self._held and self._matches(t.full_name)]
+        if missing:
+            self._problems.append(
+                f"{self._source.describe()} doesn't hold {_some(missing)}, which the rules want downstream: replication"
+                " would meet rows of tables that aren't there. Leave them out with [filter] (ignore-table,"
+                " ignore-schemas, replicate-do-db), or dump all of them"
+            )
+        left = [t.full_name for t in wanted if not self._matches(t.full_name)]
+        if left:
+            self._notes.append(
+                f"not copied, as no --table names them: {_some(left)}. Replication will stop at their first row unless"
+                " [filter] leaves them out, or they are there already"
+            )
+
+    def _check_unknown(self) -> None:
+        known = {table.full_name for table in self._definitions.tables}
+        unknown = [
+            e.full_name
+            for e in self._held.values()
+            if e.full_name not in known and self._filters.wants_table(e.schema, e.table)
+        ]
+        if unknown:
+            self._problems.append(
+                f"the upstream had no {_some(unknown)} at {self._definitions.ts}: is {self._source.describe()} of"
+                " another cluster?"
+            )
+
+    def _planned(self, table: Table) -> PlannedTable | None:
+        try:
+            self._source.check_schema(table)
+            target = self._routes.target(table.schema_name, table.name)
+        except (CopyError, RouteError) as error:
+            self._problems.append(str(error))
+            return None
+        size = self._held[table.full_name].bytes
+        return PlannedTable(table, target.schema, target.table, target.is_merged, size)
+
+    def _chunks(self, tables: Sequence[PlannedTable]) -> tuple[list[Chunk], list[int]]:
+        chunks: list[Chunk] = []
+        of_table: list[int] = []
+        # Wide tables first: what separates their fields, narrow ones may not tell.
+        for place in sorted(range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)):
+            try:
+                found = self._source.chunks(tables[place].table)
+            except CopyError as error:
+                self._problems.append(str(error))
+                continue
+            chunks += found
+            of_table += [place] * len(found)
+            if found and (unsure := unsure_columns(tables[place].table)):
+                self._problems.append(without_values(tables[place].table, unsure))
+        return chunks, of_table
+
+
+def without_values(table: Table, columns: Sequence[str]) -> str:
+    """Why generated columns that the downstream can't compute stop a copy."""
+    return (
+        f"{table.full_name}: {', '.join(columns)} would be plain columns downstream, as another server may compute them"
+        " in another way than TiDB, and the source has no values of theirs. Leave the table out with [filter]"
+        " ignore-table; or bring it by other means"
+    )
+
+
+def columns_to_load(table: Table) -> Table:
+    """The table as far as its rows are brought: generated columns are the downstream's to compute."""
+    return replace(table, columns=table.writable_columns)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"

@@ -1,0 +1,139 @@
+"""A bootstrap with all that belongs to it: the upstream's schema at the source's position, pumps that still have what
+was committed since, and a place among the drainers, so that they keep it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Self
+
+from etl.copy.bootstrap import Bootstrap, BootstrapSummary, Progress
+from etl.copy.definitions import Definitions, read_definitions
+from etl.copy.dumpling import DumplingFolder, DumplingOptions
+from etl.copy.errors import CopyError
+from etl.copy.loads import MakeLoads, SparkLoads
+from etl.copy.plan import CopyPlan
+from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
+from etl.ownership import DrainerEntry, other_writers, pipeline_id, seen_text
+from etl.settings import Settings
+from upstream import EtcdClient, PDClient, Registry, TiKVClient, tso
+
+_REGISTERED_S = 30.0
+
+
+class _Upstream:
+    """The cluster that the settings name."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self._settings = settings
+        upstream, tls = settings.upstream, settings.upstream.tls()
+        self.pd = PDClient(upstream.pd_urls, tls=tls)
+        stack.callback(self.pd.close)
+        self.tikv = TiKVClient(self.pd, tls=tls)
+        stack.callback(self.tikv.close)
+        etcd = EtcdClient(upstream.pd_urls, tls=tls)
+        stack.callback(etcd.close)
+        self.registry = Registry(etcd)
+
+    @classmethod
+    @contextmanager
+    def of(cls, settings: Settings) -> Iterator[Self]:
+        with ExitStack() as stack:
+            yield cls(settings, stack)
+
+    def definitions(self, ts: int) -> Definitions:
+        """The schema at `ts`. Raises CopyError if there was none."""
+        if ts > self.pd.tso():
+            raise CopyError(
+                f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's clock has not"
+                " reached: is it of another cluster?"
+            )
+        return read_definitions(self.pd, self.tikv, ts, self._settings.upstream.new_collations)
+
+    def problems(self, ts: int) -> list[str]:
+        """Why replication can't begin at `ts`."""
+        found = [
+            f"{seen_text(drainer)}, and may write to the same downstream: stop it first, or name it in [upstream]"
+            " unrelated-drainers"
+            for drainer in other_writers(self._settings, self.registry.drainers())
+        ]
+        planner = Planner(
+            self.pd.cluster_id, self._settings.window, self.pd.tso, self.registry.pumps, self._settings.upstream.tls()
+        )
+        try:
+            planner.plan(ts, empty_now=True)
+        except CommitsPurgedError as error:
+            found.append(
+                f"the pumps have no longer what was committed since the dump's position {ts}: {error}. Dump again;"
+                " pumps keep what is needed from the moment on at which the copy begins"
+            )
+        except (PumpUnavailableError, UpstreamBehindError) as error:
+            found.append(f"whether the pumps have what was committed since {ts} can't be known: {error}")
+        finally:
+            planner.close()
+        return found
+
+
+def plan_bootstrap(
+    settings: Settings, url: str, options: DumplingOptions, globs: Sequence[str] = (), into: Sequence[str] = ()
+) -> CopyPlan:
+    """What a bootstrap from the Dumpling folder at `url` would do, and in `problems` what hinders it. Writes nothing.
+    Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
+    """
+    source = _source(settings, url, options)
+    with _Upstream.of(settings) as upstream:
+        definitions = upstream.definitions(source.position)
+        plan = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs).plan(into)
+        return replace(plan, problems=(*plan.problems, *upstream.problems(source.position)))
+
+
+def run_bootstrap(
+    settings: Settings,
+    url: str,
+    options: DumplingOptions,
+    globs: Sequence[str] = (),
+    into: Sequence[str] = (),
+    *,
+    make: MakeLoads | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> BootstrapSummary:
+    """Make the settings' downstream a replica from the Dumpling folder at `url`, or go on with that. `make` is Spark by
+    default. Raises as `plan_bootstrap`, and CopyError for what hinders it, DdlError, WorkerError.
+    """
+    source = _source(settings, url, options)
+    with _Upstream.of(settings) as upstream, ExitStack() as stack:
+        definitions = upstream.definitions(source.position)
+        bootstrap = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs)
+        problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position))
+        if problems:
+            raise CopyError("\n".join(problems))
+        entry = DrainerEntry(settings, upstream.registry, upstream.pd.tso, source.position)
+        stack.callback(entry.close)
+        _wait_for(upstream.registry, pipeline_id(settings), source.position)
+        if late := upstream.problems(source.position):  # they are asked again now that they keep what is needed
+            raise CopyError("\n".join(late))
+        if make is None:
+            spark = SparkLoads(settings, source.spec())
+            stack.callback(spark.close)
+            make = spark
+        return bootstrap.run(make, into, on_progress)
+
+
+def _wait_for(registry: Registry, node_id: str, ts: int) -> None:
+    """Return once the registry has this pipeline at `ts`: pumps keep what comes after it. Raises CopyError."""
+    deadline = time.monotonic() + _REGISTERED_S
+    while (node_id, ts) not in {(drainer.node_id, drainer.max_commit_ts) for drainer in registry.drainers()}:
+        if time.monotonic() > deadline:
+            raise CopyError(f"the registry could not be told that {node_id} needs what was committed since {ts}")
+        time.sleep(0.05)
+
+
+def _source(settings: Settings, url: str, options: DumplingOptions) -> DumplingFolder:
+    if settings.downstream.type != "mysql":
+        raise CopyError(
+            f"[downstream] type is {settings.downstream.type}: only a database can be made a replica by a copy"
+        )
+    return DumplingFolder.open(url, options)

@@ -1,0 +1,91 @@
+"""Where rows to be copied come from: what each kind of source offers.
+
+A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each of which can be read
+by itself, anywhere, any number of times, with the same rows every time. A chunk is a few JSON values, so that it can be
+written down and sent to Spark's workers; no secret is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from upstream.schema import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one table. `place` says where they are, in the source's own terms; `bytes` is about how much there is to
+    read.
+    """
+
+    schema: str
+    table: str
+    number: int
+    place: Mapping[str, Any]
+    bytes: int
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table` upstream."""
+        return f"{self.schema}.{self.table}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {
+            "schema": self.schema, "table": self.table, "number": self.number, "place": dict(self.place),
+            "bytes": self.bytes,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Chunk:
+        """The inverse of `to_json`."""
+        return cls(**document)
+
+
+@dataclass(frozen=True, slots=True)
+class TableEstimate:
+    """A table of a source: about how many bytes there are to read, and how many rows, None if nothing tells."""
+
+    schema: str
+    table: str
+    bytes: int
+    rows: int | None = None
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table` upstream."""
+        return f"{self.schema}.{self.table}"
+
+
+class Source(Protocol):
+    """Rows at one timestamp. Every method raises CopyError."""
+
+    @property
+    def position(self) -> int:
+        """The commit timestamp (TSO) as of which the rows are: every transaction through it is inside, none after."""
+
+    def describe(self) -> str:
+        """What it is and where, for people; without secrets."""
+
+    def spec(self) -> dict[str, Any]:
+        """What `etl.copy.sources.open_source` needs to open it in another process, as JSON values without secrets."""
+
+    def tables(self) -> Sequence[TableEstimate]:
+        """The tables that it holds, sorted by name."""
+
+    def check_schema(self, table: Table) -> None:
+        """Raises CopyError if the source was made from another definition than this one, the upstream's at its
+        position.
+        """
+
+    def chunks(self, table: Table) -> Sequence[Chunk]:
+        """The chunks of a table, numbered from 0; the same ones each time."""
+
+    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+        """The rows of a chunk: one column for each of `table.writable_columns`, in types and texts of
+        `upstream.rows.arrow_schema`.
+        """

@@ -1,0 +1,17 @@
+"""The kinds of sources, opened anywhere from what `Source.spec` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.copy.dumpling import DumplingFolder
+from etl.copy.errors import CopyError
+from etl.copy.source import Source
+
+
+def open_source(spec: Mapping[str, Any]) -> Source:
+    """The source that `spec` describes, to read chunks from. Raises CopyError."""
+    if spec.get("kind") == "dumpling":
+        return DumplingFolder.from_spec(spec)
+    raise CopyError(f"a source of the unknown kind {spec.get('kind')!r}")

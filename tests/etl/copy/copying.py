@@ -1,0 +1,44 @@
+"""Bootstraps from the recorded dumps, and what a test needs to look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etl.copy.bootstrap import Bootstrap, BootstrapSummary
+from etl.copy.definitions import Definitions
+from etl.copy.dumpling import DumplingFolder
+from etl.copy.loads import make_loads
+from etl.rules import Filter
+from etl.settings import Apply, Relay, Settings, Upstream
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS, jobs
+from upstream.history import SchemaHistory
+from upstream.job import Job
+
+RECORDING = RECORDINGS / "bootstrap"
+DUMPS = {"dump-sql": "dump_sql", "dump-csv": "dump_csv", "dump-csv-plain": "dump_csv_plain"}
+"""Each folder, and the snapshot at its position."""
+CLUSTER = 7
+BANK_ONLY = Filter(do_schemas=("bank",))
+
+
+def definitions(ts: int) -> Definitions:
+    """What TiDB's job history says the schema was at `ts`."""
+    found = [Job.from_json(raw) for raw in jobs(RECORDING).values()]
+    return Definitions.of(SchemaHistory.from_jobs(job for job in found if job.finished_ts <= ts), ts)
+
+
+def settings_of(server: MariaDBServer, folder: Path, filters: Filter | None = None, mode: str = "atomic") -> Settings:
+    return Settings(
+        Upstream("unused"),
+        Relay(f"file://{folder}/relay"),
+        server.downstream,
+        apply=Apply(mode=mode, worker_count=2),
+        filters=filters or Filter(),
+    )
+
+
+def bootstrap(settings: Settings, dump: Path) -> BootstrapSummary:
+    source = DumplingFolder.open(str(dump))
+    copy = Bootstrap(settings, source, definitions(source.position), CLUSTER)
+    return copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))

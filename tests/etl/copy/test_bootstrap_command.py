@@ -1,0 +1,111 @@
+"""`sluice bootstrap` against the stand-in cluster: from an empty database to a replica that keeps up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from embedded.control import ClusterControl
+from embedded.stack import Stack
+from etl import load_settings
+from etl.apply import run_apply
+from etl.landing import run_land
+from etl.ownership import pipeline_id
+from tests.etl.copy.copying import RECORDING
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.etl.relay_from_recording import committed
+from tests.etl.snapshots import differences
+from upstream import EtcdClient, Registry
+
+ROOT = Path(__file__).resolve().parents[3]
+POSITION = 470629588824227844
+
+Sluice = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def pd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A stand-in cluster with a pump that has the whole recording."""
+    stack = Stack(tmp_path_factory.mktemp("up"))
+    try:
+        stack.up(["etcd", "cluster", "pump-1"], recording=RECORDING)
+        control = ClusterControl(stack.site().ports["cluster-control"])
+        control.replay(None, "max", "range")
+        deadline = time.monotonic() + 120
+        while (status := control.status())["state"] != "done":
+            assert status["state"] != "failed" and time.monotonic() < deadline, status
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{stack.site().ports['cluster']}"
+    finally:
+        stack.down()
+
+
+@pytest.fixture
+def config(pd_url: str, spark_remote: str, mariadb: MariaDBServer, tmp_path: Path) -> Path:
+    path = tmp_path / "sluice.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{(tmp_path / "relay").as_uri()}"\n[spark]\nremote ='
+        f' "{spark_remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n[apply]\nworker-count = 2\n'
+    )
+    return path
+
+
+@pytest.fixture
+def sluice(config: Path) -> Sluice:
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", *arguments, "--config", str(config)],
+            cwd=ROOT, capture_output=True, text=True, timeout=300, env=os.environ | {"SLUICE_HOME": str(config.parent)},
+        )  # fmt: skip
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done
+
+    return run
+
+
+def databases(server: MariaDBServer) -> set[str]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW DATABASES")
+        return {name for (name,) in cursor.fetchall()} - {"mysql", "information_schema", "performance_schema", "sys"}
+
+
+def test_an_empty_database_becomes_a_replica_that_keeps_up(
+    sluice: Sluice, config: Path, pd_url: str, mariadb: MariaDBServer
+) -> None:
+    dump = str(RECORDING / "dump-sql")
+    planned = sluice("bootstrap", "--from", dump, "--plan").stdout
+    assert f"position {POSITION}" in planned and "copy     bank.account:" in planned and "stops" not in planned
+    assert databases(mariadb) == set() and not (config.parent / "relay").exists()
+    said = sluice("bootstrap", "--from", dump).stdout
+    assert "41 tables, 7,989 rows are downstream" in said and f"The checkpoint is at {POSITION}" in said
+    assert "note     index ex of types.expr is on an expression: left out" in said
+    assert differences(RECORDING, "dump_sql", mariadb) == []
+    settings = load_settings(config)
+    with EtcdClient(pd_url) as etcd:
+        noted = {drainer.node_id: drainer.max_commit_ts for drainer in Registry(etcd).drainers()}
+    assert noted[pipeline_id(settings)] == POSITION
+    assert "is done: its result lies in" in sluice("bootstrap", "--from", dump, code=1).stderr
+    end = committed(RECORDING)[-1][0]
+    run_land(settings, until_ts=end, run_seconds=120)
+    applied = run_apply(settings, until_ts=end, run_seconds=120, prepare=local_preparer(settings))
+    assert applied.checkpoint >= end
+    assert differences(RECORDING, "z_end", mariadb) == []
+
+
+def test_what_hinders_a_bootstrap_is_all_said_before_anything_is_written(
+    sluice: Sluice, mariadb: MariaDBServer
+) -> None:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE bank")
+        cursor.execute("CREATE TABLE bank.account (id INT)")
+    refused = sluice("bootstrap", "--from", str(RECORDING / "dump-csv-plain"), code=1).stderr
+    assert "isn't empty: bank.account" in refused and "--into" in refused
+    assert "doesn't hold types.ai" in refused and "replicate-do-db" in refused
+    assert databases(mariadb) == {"bank"}
