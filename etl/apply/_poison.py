@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from errors import Signal
-from etl.apply._ahead import Batch
+from etl.apply._batch import Batch
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
 from etl.operate import RowChange, TablesAt, decode
 from etl.prepare import PrepareOptions, describe_window, prepare_steps
 from etl.rules import put_into
-from etl.settings import Settings
+from etl.settings import Downstream
 from etl.sinks import ApplyError
 from etl.sinks.step_writer import StepWriter
 from etl.spark.errors import WorkerError
@@ -47,20 +47,16 @@ class _GivenUp(Signal):
 
 
 def name_poison(
-    error: BaseException, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch | None
+    error: BaseException, batch: Batch, relay: RelayLog, options: PrepareOptions, downstream: Downstream
 ) -> None:
     """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of
     `batch` that can be found; else just return. Writes nothing. The sink's own session must be closed, for its
     locks.
     """
     refused = isinstance(error, ApplyError)
-    if (
-        batch is None
-        or not isinstance(error, ApplyError | WorkerError | ValueError)
-        or (refused and settings.downstream.type != "mysql")
-    ):
+    if not isinstance(error, ApplyError | WorkerError | ValueError) or (refused and downstream.type != "mysql"):
         return
-    search = _Search(settings, relay, options, batch, downstream=refused)
+    search = _Search(batch, relay, options, downstream if refused else None)
     try:
         found = search.run()
     except (_GivenUp, DownstreamError, RelayError, OSError) as trouble:
@@ -98,9 +94,8 @@ def _values(key: Mapping[str, Any]) -> str:
 
 
 class _Search:
-    def __init__(
-        self, settings: Settings, relay: RelayLog, options: PrepareOptions, batch: Batch, *, downstream: bool
-    ) -> None:
+    def __init__(self, batch: Batch, relay: RelayLog, options: PrepareOptions, downstream: Downstream | None) -> None:
+        """`downstream`: the database to try it in; None: the changes are only prepared."""
         self._relay = relay
         self._options = replace(options, shape="net", workers=1)
         self._batch = batch
@@ -108,8 +103,8 @@ class _Search:
         self._windows: list[Window] = []
         self._changes: list[pa.Table] = []
         self._until = time.monotonic() + _PATIENCE_S
-        self._session = MySQLSession(settings.downstream) if downstream else None
-        self._settings = settings
+        self._downstream = downstream
+        self._session = MySQLSession(downstream) if downstream is not None else None
         self._after = batch.after_ts
         self._checkpoint: Checkpoint | None = None
         self._safe = False
@@ -145,15 +140,9 @@ class _Search:
 
     def _begin(self) -> None:
         """Begin where the downstream is."""
-        if self._session is not None:
+        if self._session is not None and self._downstream is not None:
             self._session.connect()
-            downstream = self._settings.downstream
-            table = CheckpointTable(
-                self._session,
-                self._batch.windows[0].cluster_id,
-                downstream.checkpoint_schema,
-                downstream.checkpoint_table,
-            )
+            table = CheckpointTable.of(self._session, self._downstream, self._batch.windows[0].cluster_id)
             if not table.writer_lock().try_seize(self._session):
                 raise _GivenUp("another process writes there by now")
             self._checkpoint = checkpoint = table.load()

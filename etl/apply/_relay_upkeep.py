@@ -10,8 +10,6 @@ import threading
 import time
 import zlib
 
-from etl.ownership import downstream_name
-from etl.settings import Settings
 from relay import RelayError, RelayLog
 from relay.retention import Consumers
 
@@ -24,10 +22,11 @@ _CLOSE_S = 10.0
 class RelayUpkeep:
     """`at` after each checkpoint; `close` at the end."""
 
-    def __init__(self, relay: RelayLog, settings: Settings) -> None:
+    def __init__(self, relay: RelayLog, keep_ms: int, downstream: str) -> None:
+        """`keep_ms`: how long windows stay, 0 for ever. `downstream`: where it is applied to, in words."""
         self._consumers = Consumers(relay)
-        self._keep_ms = settings.relay.keep_ms
-        self._what = downstream_name(settings)
+        self._keep_ms = keep_ms
+        self._what = downstream
         self._name = f"apply-{zlib.crc32(self._what.encode()):08x}"
         self._due = 0.0
         self._stop = threading.Event()

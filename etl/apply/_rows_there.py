@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.downstream import MySQLSession
+from etl.downstream import Checkpoint, MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.operate import RowChange, TablesAt, decode
-from etl.settings import Settings
+from etl.rules import Rules
 from relay import SKIP, RelayLog
 from upstream.rows import ROWID_NAME
 from upstream.schema import Table
@@ -35,12 +35,11 @@ class _Row:
     images: list[Image] = field(default_factory=list)
 
 
-def first_missing(
-    session: MySQLSession, relay: RelayLog, settings: Settings, after: int, through: int, until: int
-) -> str:
-    """ "" if every row change committed in (after, through] is downstream; else the first row that isn't as it should
-    be, in words. Changes through `until` (TSO) may be downstream too.
+def first_missing(session: MySQLSession, relay: RelayLog, rules: Rules, checkpoint: Checkpoint, through: int) -> str:
+    """ "" if every row change committed after `checkpoint` through `through` (TSO) is downstream; else the first row
+    that isn't as it should be, in words. Changes through the checkpoint's `safe_until` may be downstream too.
     """
+    after, until = checkpoint.commit_ts, checkpoint.safe_until
     rows: dict[tuple[int, tuple[Any, ...]], _Row] = {}
     tables: dict[int, Table | None] = {}
     for window in relay.windows(after, until):
@@ -51,13 +50,13 @@ def first_missing(
         known = TablesAt(window)
         skipped = {
             decision.commit_ts for decision in relay.decisions.list(window.lo) if decision.action == SKIP
-        } | settings.ignored_ts
+        } | rules.ignored_ts
         for raw in relay.read([window]).to_pylist() if window.parts else ():
             commit_ts, table = int(raw["commit_ts"]), known.find(raw["table_id"], raw["commit_ts"])
             if (
                 not after < commit_ts <= until
                 or commit_ts in skipped
-                or (table is not None and _left_out(settings, table, raw["kind"]))
+                or (table is not None and _left_out(rules, table, raw["kind"]))
             ):
                 continue
             change = decode(raw, table)
@@ -72,12 +71,12 @@ def first_missing(
                     row.images.append(image)
             if len(rows) > _MAX_ROWS:
                 return f"more than {_MAX_ROWS} rows are concerned"
-    return _first_wrong(session, settings, rows, tables)
+    return _first_wrong(session, rules, rows, tables)
 
 
-def _left_out(settings: Settings, table: Table, kind: int) -> bool:
-    wanted = settings.filters.wants_table(table.schema_name, table.name)
-    return not wanted or kind in settings.filters.ignored_row_kinds(table.schema_name, table.name)
+def _left_out(rules: Rules, table: Table, kind: int) -> bool:
+    wanted = rules.filters.wants_table(table.schema_name, table.name)
+    return not wanted or kind in rules.filters.ignored_row_kinds(table.schema_name, table.name)
 
 
 def _after(change: RowChange) -> Iterator[tuple[dict[str, Any], Image]]:
@@ -91,7 +90,7 @@ def _after(change: RowChange) -> Iterator[tuple[dict[str, Any], Image]]:
 
 def _first_wrong(
     session: MySQLSession,
-    settings: Settings,
+    rules: Rules,
     rows: dict[tuple[int, tuple[Any, ...]], _Row],
     tables: dict[int, Table | None],
 ) -> str:
@@ -101,7 +100,7 @@ def _first_wrong(
         if table is None:
             continue  # dropped with all its rows
         if table_id not in columns:
-            goal = settings.routes.target(table.schema_name, table.name)
+            goal = rules.routes.target(table.schema_name, table.name)
             names = {str(name).lower() for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
             columns[table_id] = f"{quote_name(goal.schema)}.{quote_name(goal.table)}", names
         name, there = columns[table_id]

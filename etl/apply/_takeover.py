@@ -13,11 +13,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from etl.apply._ahead import StoppedError
+from etl.apply._batch import StoppedError
 from etl.apply._rows_there import first_missing
 from etl.downstream import Checkpoint, MySQLSession
-from etl.rules import ScopeError, scope_ddl
-from etl.settings import Settings
+from etl.rules import Rules, ScopeError, scope_ddl
 from etl.sinks.sink import TakesOver
 from relay import RelayLog
 from upstream.schema import Table
@@ -26,7 +25,7 @@ log = logging.getLogger("sluice.apply")
 
 
 def look_ahead(
-    sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], settings: Settings
+    sink: TakesOver, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], rules: Rules
 ) -> Checkpoint:
     """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
 
@@ -34,20 +33,19 @@ def look_ahead(
     whether to go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and
     StoppedError.
     """
-    ddls = list(_ddls(relay, checkpoint.commit_ts, checkpoint.safe_until, wait, settings))
+    ddls = list(_ddls(relay, checkpoint, wait, rules))
 
     def missing(session: MySQLSession, through: int) -> str:
-        return first_missing(session, relay, settings, checkpoint.commit_ts, through, checkpoint.safe_until)
+        return first_missing(session, relay, rules, checkpoint, through)
 
     return sink.look_ahead(ddls, missing)
 
 
-def _ddls(
-    relay: RelayLog, after: int, through: int, wait: Callable[[], bool], settings: Settings
-) -> Iterator[dict[str, Any]]:
-    """The DDL committed in (after, through] that goes downstream, as it goes there, each with `before`: its tables as
-    they were.
+def _ddls(relay: RelayLog, checkpoint: Checkpoint, wait: Callable[[], bool], rules: Rules) -> Iterator[dict[str, Any]]:
+    """The DDL committed after the checkpoint and through its `safe_until` that goes downstream, as it goes there, each
+    with `before`: its tables as they were.
     """
+    after, through = checkpoint.commit_ts, checkpoint.safe_until
     tables: dict[str, Any] = {}
     position, said = after, False
     while position < through:
@@ -65,10 +63,10 @@ def _ddls(
         tables |= window.tables
         for ddl in window.ddls:
             effect = (ddl.get("effect") or {}).get("tables") or {}
-            if after < int(ddl["commit_ts"]) <= through and int(ddl["commit_ts"]) not in settings.ignored_ts:
+            if after < int(ddl["commit_ts"]) <= through and int(ddl["commit_ts"]) not in rules.ignored_ts:
                 before = {int(key): Table.from_json(tables[key]) for key in effect if tables.get(key)}
                 with contextlib.suppress(ScopeError):  # told when it is to be applied
-                    scoped = scope_ddl(ddl, before, settings.filters, settings.routes)
+                    scoped = scope_ddl(ddl, before, rules.filters, rules.routes)
                     if scoped.ddl is not None:
                         yield scoped.ddl
             tables |= effect

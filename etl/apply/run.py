@@ -6,23 +6,26 @@ checkpoint row is the only state: any trouble with the connection leads back to 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict
+from typing import Protocol, runtime_checkable
 
 from errors import ours
-from etl.apply._ahead import Ahead, Batch, DecidedAnewError, HeldError, Prepare, StoppedError, decided_about
+from etl.apply._ahead import Ahead, Prepare
+from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, decided_about
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
 from etl.apply._relay_upkeep import RelayUpkeep
+from etl.apply._report import ApplySummary, BatchReport, report_of
 from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
-from etl.ownership import NotSoleWriterError, SoleWriter
+from etl.ownership import NotSoleWriterError, SoleWriter, downstream_name
 from etl.prepare import PrepareOptions
 from etl.rules import note_late, note_used
 from etl.settings import Settings
@@ -31,67 +34,20 @@ from etl.spark.errors import SparkError
 from etl.steps import Step
 from etl.waiting import Waiting
 from relay import RelayLog, Window
-from upstream import tso
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "run_apply"]
 
 log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
-_LAST_WARNINGS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """One batch of windows, written. `stages_ms`: read, decode, reduce and format inside the preparing job; prepare,
-    the whole job; wait, how long writing stood idle for it; send, ddl and commit downstream.
-    """
+@runtime_checkable
+class HoldsConnection(Protocol):
+    """A preparer that holds a connection."""
 
-    lo: int
-    hi: int
-    windows: int
-    transactions: int
-    changes: int
-    rows: int
-    ddls: int
-    stages_ms: dict[str, float]
-    lag_ms: float
-    """Wall clock at the end minus the physical part of `hi`."""
-
-
-@dataclass(slots=True)
-class ApplySummary:
-    """What a run did. `checkpoint` is the commit timestamp it got to; `rows` are net rows, `changes` row changes
-    upstream.
-    """
-
-    checkpoint: int = 0
-    batches: int = 0
-    windows: int = 0
-    transactions: int = 0
-    changes: int = 0
-    rows: int = 0
-    ddls: int = 0
-    retries: int = 0
-    warnings: list[str] = field(default_factory=list)
-    stages_ms: dict[str, float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
-    def _add(self, report: BatchReport, warnings: list[str]) -> None:
-        self.checkpoint = report.hi
-        self.batches += 1
-        for name in ("windows", "transactions", "changes", "rows", "ddls"):
-            setattr(self, name, getattr(self, name) + getattr(report, name))
-        for stage, milliseconds in report.stages_ms.items():
-            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + milliseconds, 3)
-        self.warn(warnings)
-
-    def warn(self, warnings: list[str]) -> None:
-        """Add warnings; the last ones are kept."""
-        self.warnings = (self.warnings + warnings)[-_LAST_WARNINGS:]
+    def reset(self) -> None:
+        """Drop the connection; the next use connects anew."""
 
 
 def run_apply(
@@ -109,91 +65,19 @@ def run_apply(
     Raises ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for
     good), relay errors, and what `prepare` raises.
     """
-    stop = stop or threading.Event()
-    end = None if run_seconds is None else time.monotonic() + run_seconds
-    relay = RelayLog.open(settings.relay.url)
-    summary = ApplySummary()
-    waiting = Waiting(log, "applying")
-
-    def over() -> bool:
-        reached = until_ts is not None and summary.checkpoint >= until_ts
-        return stop.is_set() or reached or (end is not None and time.monotonic() >= end)
-
+    limits = _Limits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
         prepare = SparkPreparer(settings.spark.remote, settings.relay.url, prepare_options(settings))
         prepare.warm_up()
-    first = _wait_for_first(relay, over)
-    if first is None:
-        return summary
-    sole = SoleWriter(settings, relay)
-    upkeep = RelayUpkeep(relay, settings)
-
-    def over_or_not_alone() -> bool:
-        sole.check()  # also while there is nothing to write
-        return over()
-
-    sink = open_sink(settings, first.cluster_id)
-    if isinstance(sink, TakesOver):
-        sink.guard(sole)
     try:
-        while not over():
-            ahead: Ahead | None = None
-            batch: Batch | None = None
-            try:
-                sole.check()
-                checkpoint = sink.recover()
-                if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, TakesOver):
-                    checkpoint = look_ahead(
-                        sink, checkpoint, relay, lambda: not stop.wait(_POLL_S) and not over(), settings
-                    )
-                summary.checkpoint = checkpoint.commit_ts if checkpoint else first.lo
-                _say_where(checkpoint, first, sink)
-                mine = checkpoint is not None and checkpoint.owner == sole.pipeline
-                sole.at(summary.checkpoint, wrote=mine)
-                check_refusal(checkpoint, relay)
-                flight = checkpoint.flight if checkpoint else None
-                safe_until = checkpoint.safe_until if checkpoint else 0
-                ahead = Ahead(relay, prepare, settings.apply, summary.checkpoint, flight, safe_until, until_ts)
-                for batch in ahead.batches(over_or_not_alone):
-                    _write(sink, batch, _guarded(batch.steps(stop), sole), summary, on_batch)
-                    sole.at(summary.checkpoint, wrote=True)
-                    upkeep.at(summary.checkpoint)
-                    summary.warn(note_used(relay, batch.decisions))
-                    summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
-                    waiting.over()
-            except StoppedError:
-                break
-            except HeldError as error:
-                log.info("%s", error)
-            except DecidedAnewError:
-                log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
-            except Exception as error:
-                told = ours(error)
-                if not told.transient:
-                    if (
-                        isinstance(error, ApplyError)
-                        and error.found
-                        and batch is not None
-                        and isinstance(sink, Remembers)
-                    ):
-                        sink.remember(str(error), [decision.commit_ts for decision in batch.decisions])
-                    sink.close()
-                    name_poison(error, settings, relay, prepare_options(settings), batch)
-                    raise
-                if isinstance(told, SparkError) and hasattr(prepare, "reset"):
-                    prepare.reset()
-                summary.retries += 1
-                stop.wait(waiting.after(told, f"at checkpoint {summary.checkpoint}"))
-            finally:
-                if ahead is not None:
-                    ahead.stop()
+        first = _wait_for_first(RelayLog.open(settings.relay.url), limits)
+        if first is None:
+            return ApplySummary()
+        with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch)) as loop:
+            return loop.run()
     finally:
-        upkeep.close()
-        sole.close()
-        sink.close()
-        if hasattr(prepare, "reset"):
+        if isinstance(prepare, HoldsConnection):
             prepare.reset()
-    return summary
 
 
 def prepare_options(settings: Settings) -> PrepareOptions:
@@ -208,49 +92,144 @@ def prepare_options(settings: Settings) -> PrepareOptions:
     )
 
 
-def _guarded(steps: Iterable[Step], sole: SoleWriter) -> Iterator[Step]:
-    """The steps, for as long as nobody else writes."""
-    for step in steps:
-        sole.check()
-        yield step
+class _Limits:
+    """How long a run goes on."""
+
+    def __init__(self, run_seconds: float | None, stop: threading.Event, until_ts: int | None) -> None:
+        self._end = None if run_seconds is None else time.monotonic() + run_seconds
+        self.stop = stop
+        self.until_ts = until_ts
+
+    def is_over(self, checkpoint_ts: int = 0) -> bool:
+        """Whether the run ends with the checkpoint at this TSO."""
+        reached = self.until_ts is not None and checkpoint_ts >= self.until_ts
+        return self.stop.is_set() or reached or (self._end is not None and time.monotonic() >= self._end)
 
 
-def _write(
-    sink: Sink,
-    batch: Batch,
-    steps: Iterable[Step],
-    summary: ApplySummary,
-    on_batch: Callable[[BatchReport], None] | None,
-) -> None:
-    written = sink.run(steps, batch.confirm)
-    hi = batch.hi
-    stages = dict(written.stages_ms) | {
-        "prepare": batch.prepare_s * 1000,
-        "wait": batch.waited_s * 1000,
-        "send": written.send_s * 1000,
-        "ddl": written.ddl_s * 1000,
-        "commit": written.commit_s * 1000,
-    }
-    report = BatchReport(
-        batch.after_ts,
-        hi,
-        len(batch.windows),
-        sum(w.transactions for w in batch.windows),
-        written.changes,
-        written.rows,
-        written.ddls,
-        {name: round(value, 3) for name, value in stages.items()},
-        round(time.time() * 1000 - tso.physical_ms(hi), 1),
-    )
-    summary._add(report, written.warnings)
-    if report.changes or report.ddls:
-        log.info("applied %s", json.dumps(asdict(report)))
-    if on_batch is not None:
-        on_batch(report)
+class _Loop:
+    """Applies from where the downstream is, and again after whatever passes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        first: Window,
+        prepare: Prepare,
+        limits: _Limits,
+        on_batch: Callable[[BatchReport], None] | None,
+    ) -> None:
+        self._settings = settings
+        self._first = first
+        self._prepare = prepare
+        self._limits = limits
+        self._on_batch = on_batch
+        self._relay = RelayLog.open(settings.relay.url)
+        self._sole = SoleWriter(settings, self._relay)
+        self._upkeep = RelayUpkeep(self._relay, settings.relay.keep_ms, downstream_name(settings))
+        self._sink = open_sink(settings, first.cluster_id)
+        if isinstance(self._sink, TakesOver):
+            self._sink.guard(self._sole)
+        self._summary = ApplySummary()
+        self._waiting = Waiting(log, "applying")
+        self._ahead: Ahead | None = None
+        self._batch: Batch | None = None
+        """What is being written, or was last, since the checkpoint was read."""
+
+    def run(self) -> ApplySummary:
+        while not self._is_over():
+            try:
+                self._apply()
+            except StoppedError:
+                break
+            except HeldError as error:
+                log.info("%s", error)
+            except DecidedAnewError:
+                log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
+            except Exception as error:
+                told = ours(error)
+                if not told.transient:
+                    self._give_up(error)
+                    raise
+                if isinstance(told, SparkError) and isinstance(self._prepare, HoldsConnection):
+                    self._prepare.reset()
+                self._summary.retries += 1
+                self._limits.stop.wait(self._waiting.after(told, f"at checkpoint {self._summary.checkpoint}"))
+            finally:
+                if self._ahead is not None:
+                    self._ahead.stop()
+        return self._summary
+
+    def close(self) -> None:
+        self._upkeep.close()
+        self._sole.close()
+        self._sink.close()
+
+    def _apply(self) -> None:
+        """From the checkpoint on, until the run is over."""
+        self._ahead = self._batch = None
+        self._sole.check()
+        checkpoint = self._recover()
+        self._ahead = Ahead(self._relay, self._prepare, self._settings.apply, checkpoint, self._limits.until_ts)
+        for batch in self._ahead.batches(self._is_over_for_sole_writer):
+            self._batch = batch
+            self._write(batch)
+
+    def _recover(self) -> Checkpoint:
+        """Where to go on from. Without a checkpoint that is where the relay log begins."""
+        sink = self._sink
+        checkpoint = sink.recover()
+        if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, TakesOver):
+            checkpoint = look_ahead(sink, checkpoint, self._relay, self._wait, self._settings.rules)
+        start = checkpoint or Checkpoint(self._first.lo)
+        self._summary.checkpoint = start.commit_ts
+        _say_where(checkpoint, self._first, sink)
+        self._sole.at(start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._sole.pipeline)
+        check_refusal(checkpoint, self._relay)
+        return start
+
+    def _write(self, batch: Batch) -> None:
+        relay = self._relay
+        written = self._sink.run(self._guarded(batch.steps(self._limits.stop)), batch.confirm)
+        report = report_of(batch, written)
+        self._summary.add(report, written.warnings)
+        if report.changes or report.ddls:
+            log.info("applied %s", json.dumps(asdict(report)))
+        if self._on_batch is not None:
+            self._on_batch(report)
+        self._sole.at(batch.hi, wrote=True)
+        self._upkeep.at(batch.hi)
+        self._summary.warn(note_used(relay, batch.decisions))
+        self._summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
+        self._waiting.over()
+
+    def _give_up(self, error: Exception) -> None:
+        """Before a terminal error goes up: have it refused again if a part may be downstream, and find out which
+        transaction is at fault, for an ApplyError that names it."""
+        sink, batch = self._sink, self._batch
+        if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, Remembers):
+            sink.remember(str(error), [decision.commit_ts for decision in batch.decisions])
+        sink.close()
+        if batch is not None:
+            name_poison(error, batch, self._relay, prepare_options(self._settings), self._settings.downstream)
+
+    def _guarded(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The steps, for as long as nobody else writes."""
+        for step in steps:
+            self._sole.check()
+            yield step
+
+    def _is_over(self) -> bool:
+        return self._limits.is_over(self._summary.checkpoint)
+
+    def _is_over_for_sole_writer(self) -> bool:
+        self._sole.check()  # also while there is nothing to write
+        return self._is_over()
+
+    def _wait(self) -> bool:
+        return not self._limits.stop.wait(_POLL_S) and not self._is_over()
 
 
-def _wait_for_first(relay: RelayLog, over: Callable[[], bool]) -> Window | None:
-    while not over():
+def _wait_for_first(relay: RelayLog, limits: _Limits) -> Window | None:
+    while not limits.is_over():
         window = relay.first()
         if window is not None:
             return window

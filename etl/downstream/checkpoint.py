@@ -24,6 +24,7 @@ from etl.downstream import server_errors
 from etl.downstream._writer_lock import WriterLock
 from etl.downstream.mysql import MySQLSession
 from etl.formats.sql_text import quote_name
+from etl.settings import Downstream
 
 
 class CheckpointError(SluiceError):
@@ -216,6 +217,11 @@ class CheckpointTable:
         self._schema = quote_name(schema)
         self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
+
+    @classmethod
+    def of(cls, session: MySQLSession, settings: Downstream, cluster_id: int) -> Self:
+        """The row that the settings name."""
+        return cls(session, cluster_id, settings.checkpoint_schema, settings.checkpoint_table)
 
     def writer_lock(self) -> WriterLock:
         """The lock of who writes where this row says how far it is."""

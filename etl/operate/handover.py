@@ -303,7 +303,7 @@ def _replace(settings: Settings, cluster_id: int, found: Checkpoint, wanted: Che
     session = MySQLSession(downstream)
     try:
         session.connect()
-        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+        table = CheckpointTable.of(session, downstream, cluster_id)
         session.begin()
         there = table.load(settled=True)
         if there is None or there.to_text() != found.to_text():

@@ -16,6 +16,7 @@ from etl.rules.filters import (
 )
 from etl.rules.name_pattern import PatternError, check, reads_otherwise
 from etl.rules.routes import Route, RouteError, Routes
+from etl.rules.wanted import Rules
 
 __all__ = [
     "DDL_EVENTS",
@@ -31,6 +32,7 @@ __all__ = [
     "Route",
     "RouteError",
     "Routes",
+    "Rules",
     "ScopeError",
     "Scoped",
     "check",

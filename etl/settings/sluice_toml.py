@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import RequestError
-from etl.rules import Filter, Routes
+from etl.rules import Filter, Routes, Rules
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password, read_drainer
 from etl.settings.rules import RuleError, parse_filter, parse_routes
 from etl.settings.sinks import File, Kafka
@@ -253,6 +253,11 @@ class Settings:
     """Sections ``[[route]]``."""
     ignored_ts: frozenset[int] = frozenset()
     """``[filter] ignore-txn-commit-ts``."""
+
+    @property
+    def rules(self) -> Rules:
+        """What goes downstream, and under which names."""
+        return Rules(self.filters, self.routes, self.ignored_ts)
 
     @property
     def time_zone(self) -> str:

@@ -37,7 +37,7 @@ def read_writer(settings: Settings, cluster_id: int) -> str | None:
     session = MySQLSession(downstream)
     try:
         session.connect()
-        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+        table = CheckpointTable.of(session, downstream, cluster_id)
         found = table.writer_lock().holder(session)
         return found[1] if found else None
     finally:
@@ -49,9 +49,7 @@ def _from_table(settings: Settings, cluster_id: int, *, settled: bool) -> Checkp
     session = MySQLSession(downstream)
     try:
         session.connect()
-        return CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table).load(
-            settled=settled
-        )
+        return CheckpointTable.of(session, downstream, cluster_id).load(settled=settled)
     except DownstreamError as error:
         if error.code in (server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE):
             return None

@@ -87,9 +87,8 @@ class MySQLSink:
     @classmethod
     def open(cls, settings: Settings, cluster_id: int) -> Self:
         """The settings' downstream; nothing is connected yet."""
-        downstream = settings.downstream
-        session = MySQLSession(downstream)
-        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
+        session = MySQLSession(settings.downstream)
+        table = CheckpointTable.of(session, settings.downstream, cluster_id)
         return cls(session, table, Filter(), origin=Origin.of(settings))
 
     @property

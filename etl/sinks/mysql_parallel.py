@@ -124,13 +124,11 @@ class ParallelMySQLSink(MySQLSink):
     shape = "groups"
 
     def __init__(self, settings: Settings, cluster_id: int) -> None:
-        downstream = settings.downstream
-        session = MySQLSession(downstream)
-        table = CheckpointTable(session, cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table)
-        origin = Origin.of(settings)
+        session, origin = MySQLSession(settings.downstream), Origin.of(settings)
+        table = CheckpointTable.of(session, settings.downstream, cluster_id)
         super().__init__(session, table, Filter(), origin=origin)
         self._rules = origin.rules
-        self._settings = settings
+        self._downstream = settings.downstream
         self._cluster_id = cluster_id
         self._workers: list[_Worker] = []
         self._waiting_bytes = 0
@@ -201,11 +199,8 @@ class ParallelMySQLSink(MySQLSink):
 
     def _worker(self, number: int) -> _Worker:
         while len(self._workers) <= number:
-            session = MySQLSession(self._settings.downstream)
-            downstream = self._settings.downstream
-            table = CheckpointTable(
-                session, self._cluster_id, downstream.checkpoint_schema, downstream.checkpoint_table
-            )
+            session = MySQLSession(self._downstream)
+            table = CheckpointTable.of(session, self._downstream, self._cluster_id)
             self._workers.append(_Worker(session, table, len(self._workers)))
         return self._workers[number]
 

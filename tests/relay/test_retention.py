@@ -6,7 +6,7 @@ import pytest
 from relaykit import BASE, HOUR, land
 
 from etl.apply._relay_upkeep import RelayUpkeep
-from etl.settings import Downstream, Relay, Settings, SettingsError, Upstream, parse_settings
+from etl.settings import Relay, SettingsError, parse_settings
 from relay import RelayCorruptError, RelayLog
 from relay.retention import Consumers, keep_ms
 
@@ -77,7 +77,7 @@ def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_mi
 
 
 def _upkeep(log, keep):
-    upkeep = RelayUpkeep(log, Settings(Upstream("http://127.0.0.1:1"), Relay(log.url, keep), Downstream("db", 3306)))
+    upkeep = RelayUpkeep(log, Relay(log.url, keep).keep_ms, "db:3306")
     upkeep.at(BASE + 5 * HOUR)
     upkeep._thread.join(60)
     upkeep.close()

@@ -1,0 +1,120 @@
+"""Which landed windows are applied next: as many as go together, as far as operators let applying go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from etl.downstream import Flight
+from etl.settings import Apply
+from relay import RelayGapError, RelayLog, Window
+
+log = logging.getLogger("sluice.apply")
+
+_POLL_S = 0.02
+_CONTROL_INTERVAL_S = 0.2
+_NO_END = 2**63 - 1
+
+
+class NextWindows:
+    """`after` gives the windows of one batch after the other. Used by one thread; `stopped` may be set by others."""
+
+    def __init__(
+        self, relay: RelayLog, limits: Apply, flight: Flight | None, until_ts: int | None, stopped: threading.Event
+    ) -> None:
+        """`flight`: what was begun before; the first batch must end where it does, whatever the limits and operators
+        say. `until_ts`: nothing after this TSO.
+        """
+        self._relay = relay
+        self._limits = limits
+        self._first_hi = flight.until if flight else None
+        self._until_ts = until_ts
+        self._stopped = stopped
+        self._waiting_said = False
+        self._control_due = 0.0
+        self._paused = False
+        self._until: int | None = None
+        self._at_boundary = -1
+
+    def after(self, position: int) -> tuple[tuple[Window, ...], int]:
+        """The windows after `position` (TSO) that are landed, and where the batch that they are ends; waits for the
+        first, and for operators. No windows when stopped. Raises RelayGapError and other relay errors.
+        """
+        windows = self._together(position)
+        if not windows:
+            return (), position
+        hi = min(windows[-1].hi, self._end())
+        self._first_hi = None
+        return tuple(windows), hi
+
+    def _together(self, position: int) -> list[Window]:
+        while (first := self._find(position) if self._may_go_on(position) else None) is None:
+            if self._stopped.wait(_POLL_S):
+                return []
+        windows = [first]
+        rows, size = first.changes, sum(part.bytes for part in first.parts)
+        while not self._stopped.is_set() and windows[-1].hi < self._end():
+            following = self._relay.next(windows[-1].hi)
+            if following is None and self._first_hi is not None:  # a flight is written again as a whole
+                self._wait_for_flight(windows[-1].hi)
+                continue
+            if following is None:
+                break
+            rows += following.changes
+            size += sum(part.bytes for part in following.parts)
+            if self._first_hi is None and (rows > self._limits.max_rows or size > self._limits.max_bytes):
+                break
+            windows.append(following)
+        return windows if not self._stopped.is_set() else []
+
+    def _wait_for_flight(self, position: int) -> None:
+        if not self._waiting_said:
+            log.warning(
+                "changes through %s were begun; waiting until they are landed again, which they are through %s",
+                self._first_hi,
+                position,
+            )
+            self._waiting_said = True
+        self._stopped.wait(_POLL_S)
+
+    def _find(self, position: int) -> Window | None:
+        window = self._relay.next(position)
+        if window is not None or self._settled(position):
+            return window
+        window = self._relay.find(position)
+        if window is not None and window.lo > position:
+            raise RelayGapError(
+                f"{self._relay.url}: the checkpoint is at {position}, but the next landed window begins at {window.lo}:"
+                " what lies between was removed or never landed; land it again, or copy the downstream anew as of a"
+                " later time and set its checkpoint"
+            )
+        self._at_boundary = position if window is None else -1
+        return window
+
+    def _may_go_on(self, position: int) -> bool:
+        """Whether operators let applying go beyond `position`; what they said is read again now and then."""
+        now = time.monotonic()
+        if now >= self._control_due:
+            self._control_due = now + _CONTROL_INTERVAL_S
+            control = self._relay.control()
+            until = min((ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None), default=None)
+            if (control.apply_paused, until) != (self._paused, self._until):
+                log.info(
+                    "applying %s",
+                    "is paused" if control.apply_paused else "goes on" if until is None else f"goes through {until}",
+                )
+            self._paused, self._until = control.apply_paused, until
+        return not self._paused and position < self._end()
+
+    def _end(self) -> int:
+        """Where the next batch ends at the latest (TSO)."""
+        if self._first_hi is not None:
+            return self._first_hi
+        return _NO_END if self._until is None else self._until
+
+    def _settled(self, position: int) -> bool:
+        """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
+        name.
+        """
+        return self._at_boundary == position

@@ -1,0 +1,88 @@
+"""What applying says of itself: per batch, and per run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from etl.apply._batch import Batch
+from etl.sinks import Written
+from upstream import tso
+
+_LAST_WARNINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """One batch of windows, written. `stages_ms`: read, decode, reduce and format inside the preparing job; prepare,
+    the whole job; wait, how long writing stood idle for it; send, ddl and commit downstream.
+    """
+
+    lo: int
+    hi: int
+    windows: int
+    transactions: int
+    changes: int
+    rows: int
+    ddls: int
+    stages_ms: dict[str, float]
+    lag_ms: float
+    """Wall clock at the end minus the physical part of `hi`."""
+
+
+@dataclass(slots=True)
+class ApplySummary:
+    """What a run did. `checkpoint` is the commit timestamp it got to; `rows` are net rows, `changes` row changes
+    upstream.
+    """
+
+    checkpoint: int = 0
+    batches: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    rows: int = 0
+    ddls: int = 0
+    retries: int = 0
+    warnings: list[str] = field(default_factory=list)
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def add(self, report: BatchReport, warnings: list[str]) -> None:
+        self.checkpoint = report.hi
+        self.batches += 1
+        for name in ("windows", "transactions", "changes", "rows", "ddls"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        for stage, milliseconds in report.stages_ms.items():
+            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + milliseconds, 3)
+        self.warn(warnings)
+
+    def warn(self, warnings: list[str]) -> None:
+        """Add warnings; the last ones are kept."""
+        self.warnings = (self.warnings + warnings)[-_LAST_WARNINGS:]
+
+
+def report_of(batch: Batch, written: Written) -> BatchReport:
+    """What to say of a batch that is written."""
+    stages = dict(written.stages_ms) | {
+        "prepare": batch.prepare_s * 1000,
+        "wait": batch.waited_s * 1000,
+        "send": written.send_s * 1000,
+        "ddl": written.ddl_s * 1000,
+        "commit": written.commit_s * 1000,
+    }
+    return BatchReport(
+        batch.after_ts,
+        batch.hi,
+        len(batch.windows),
+        sum(w.transactions for w in batch.windows),
+        written.changes,
+        written.rows,
+        written.ddls,
+        {name: round(value, 3) for name, value in stages.items()},
+        round(time.time() * 1000 - tso.physical_ms(batch.hi), 1),
+    )
