@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from embedded import Stack
+
+Command = Callable[..., Any]
 
 
 def stack_of(ctx: click.Context) -> Stack:
@@ -35,3 +37,11 @@ def stop_signals_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def recording_option(what: str) -> Callable[[Command], Command]:
+    """The option `--recording`: the folder of a recording, as the argument `directory`. `what` it is for, and the
+    default.
+    """
+    kind = click.Path(exists=True, file_okay=False, path_type=Path)
+    return click.option("--recording", "directory", type=kind, help=what)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cli._stack import stop_signals_raise
+from cli._stack import recording_option, stop_signals_raise
 from embedded import Stack
 from embedded.repository import default_home, recording_folder
 
@@ -26,12 +26,7 @@ def command() -> None:
 
 
 @command.command("apply")
-@click.option(
-    "--recording",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="What to apply [the recording `sysbench`].",
-)
+@recording_option("What to apply [the recording `sysbench`].")
 @click.option(
     "--mode",
     type=click.Choice(["atomic", "parallel"]),
@@ -72,12 +67,7 @@ def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, as_j
 
 
 @command.command("land")
-@click.option(
-    "--recording",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Whose changes to land again and again [the recording `sysbench`].",
-)
+@recording_option("Whose changes to land again and again [the recording `sysbench`].")
 @click.option(
     "--changes",
     "sizes",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cli._progress import ReplayProgress
-from cli._stack import stack_of, stop_signals_raise
+from cli._stack import recording_option, stack_of, stop_signals_raise
 from embedded.recording import Recording
 from embedded.repository import recording_folder
 from embedded.run import RunSummary, run
@@ -15,12 +15,7 @@ from embedded.stack import DEFAULT_RECORDING
 
 
 @click.command("run")
-@click.option(
-    "--recording",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="What to replay [the recording `shop`].",
-)
+@recording_option("What to replay [the recording `shop`].")
 @click.option(
     "--speed",
     metavar="N|max",

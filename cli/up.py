@@ -6,19 +6,15 @@ from pathlib import Path
 
 import click
 
-from cli._stack import stack_of, stop_signals_raise
+from cli._stack import recording_option, stack_of, stop_signals_raise
 from embedded import LOOPBACK, airflow_url, password_file
 
 
 @click.command("up")
 @click.argument("parts", nargs=-1)
-@click.option(
-    "--recording",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="What the stand-in cluster plays [the recording `shop`].",
-)
+@recording_option("What the stand-in cluster plays [the recording `shop`].")
 @click.pass_context
-def command(ctx: click.Context, parts: tuple[str, ...], recording: Path | None) -> None:
+def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) -> None:
     """Start the stack, or only PARTS of it, and leave it running. What runs already stays untouched.
 
     Parts: etcd, cluster, pump-1, pump-2, mariadb, spark, airflow-api, airflow-scheduler, airflow-dag-processor,
@@ -28,7 +24,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], recording: Path | None) 
     before = stack.running()
     try:
         with stop_signals_raise():
-            started = stack.up(parts, recording=recording, report=click.echo)
+            started = stack.up(parts, recording=directory, report=click.echo)
     except BaseException:
         if not before and not parts:
             click.echo("stopping what was started", err=True)

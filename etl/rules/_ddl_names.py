@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from etl.formats.ddl_text import tokens
+from etl.formats.ddl_text import is_blank, tokens
 from etl.formats.sql_text import quote_name
 
 Rename = Callable[[str, str], tuple[str, str]]
@@ -53,7 +53,7 @@ def rename_in_query(query: str, rename: Rename) -> str:
 def rename_database(statement: str, name: str) -> str:
     """A CREATE, ALTER or DROP DATABASE with another name."""
     words = tokens(statement)
-    at = [i for i, word in enumerate(words) if not _blank(word)]
+    at = [i for i, word in enumerate(words) if not is_blank(word)]
     for n, i in enumerate(at):
         if words[i].upper() in ("DATABASE", "SCHEMA"):
             rest = [j for j in at[n + 1 :] if words[j].upper() not in _BEFORE_NAME]
@@ -66,7 +66,7 @@ def rename_database(statement: str, name: str) -> str:
 class _Renaming:
     def __init__(self, statement: str, schema: str, rename: Rename) -> None:
         self._words = tokens(statement)
-        self._at = [i for i, word in enumerate(self._words) if not _blank(word)]
+        self._at = [i for i, word in enumerate(self._words) if not is_blank(word)]
         self._schema = schema
         self._rename = rename
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
@@ -212,10 +212,6 @@ class _Renaming:
             if not has_alias and name != target[1]:
                 self._words[self._at[end - 1]] += f" AS {quote_name(name)}"
         return end
-
-
-def _blank(word: str) -> bool:
-    return word.isspace() or word.startswith("/*") or (word.startswith("--") and len(word) > 1)
 
 
 def _is_name(word: str) -> bool:
