@@ -78,6 +78,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         "pd_url": f"http://{LOOPBACK}:{ports['cluster']}",
         "etcd_url": f"http://{LOOPBACK}:{ports['etcd-client']}",
         "control_url": f"http://{LOOPBACK}:{ports['cluster-control']}",
+        "sql": {"host": LOOPBACK, "port": ports["cluster-sql"], "user": "root"},
         "recording": str(site.recording),
     }
     result["pumps"] = [f"{LOOPBACK}:{ports[name]}" for name in PUMP_NAMES]

@@ -166,6 +166,7 @@ class Stack:
                 "etcd-client": "etcd",
                 "etcd-peer": "etcd",
                 "cluster-control": "cluster",
+                "cluster-sql": "cluster",
                 "airflow": "airflow-api",
             }.get(port_name, port_name)
             if owner in wanted and port_name in state.ports and not _becomes_free(state.ports[port_name]):

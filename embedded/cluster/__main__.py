@@ -1,4 +1,4 @@
-"""`python -m embedded.cluster --recording DIR --etcd URL --listen HOST:PORT --control HOST:PORT`"""
+"""`python -m embedded.cluster --recording DIR --etcd URL --listen HOST:PORT --control HOST:PORT --sql HOST:PORT`"""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ def main() -> int:
     parser.add_argument("--etcd", required=True, help="URL of the etcd behind PD's port")
     parser.add_argument("--listen", default="127.0.0.1:2379", help="where PD, TiKV and etcd are served (gRPC)")
     parser.add_argument("--control", default="127.0.0.1:2380", help="where the control port is served (HTTP)")
+    parser.add_argument("--sql", default="127.0.0.1:0", help="where TiDB's SQL port is served (MySQL)")
     parser.add_argument("--cluster-id", type=int, help="default: the recording's, or random")
     given = parser.parse_args()
     try:
-        asyncio.run(_serve(ClusterOptions(given.etcd, given.listen, given.control, given.recording, given.cluster_id)))
+        options = ClusterOptions(given.etcd, given.listen, given.control, given.sql, given.recording, given.cluster_id)
+        asyncio.run(_serve(options))
     except (RecordingError, OSError) as error:
         print(f"stand-in cluster: {error}", file=sys.stderr)
         return 2
@@ -39,8 +41,8 @@ async def _serve(options: ClusterOptions) -> None:
         loop.add_signal_handler(number, ended.set)
     await cluster.start()
     print(
-        f"stand-in cluster {cluster.cluster_id}: PD, TiKV and etcd on port {cluster.port}, control on port "
-        f"{cluster.control_port}",
+        f"stand-in cluster {cluster.cluster_id}: PD, TiKV and etcd on port {cluster.port}, SQL on port "
+        f"{cluster.sql_port}, control on port {cluster.control_port}",
         flush=True,
     )
     try:

@@ -8,6 +8,8 @@
     GET  /workload                  its state
     POST /tidb                      {"address": host:port, "do": …}, one of start, begin, prewrite, commit, reconnect,
                                     isolate, kill
+    POST /gc                        {"safe_point": TSO}: TiDB's GC drops what is older, as far as services let it;
+                                    {"safe_point": the one that rules}
 
 Errors are {"error": text} with status 400 (a wrong request) or 409 (not now).
 """

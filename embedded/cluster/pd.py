@@ -98,6 +98,19 @@ class PDService(pb_grpc.pd.PDServicer):
         await self._check(request, context)
         return pb.pd.GetGCSafePointResponse(header=self._header(), safe_point=self._gc_safe_point)
 
+    @property
+    def gc_safe_point(self) -> int:
+        """The TSO below which old versions are gone."""
+        return self._gc_safe_point
+
+    def collect_garbage(self, wanted: int) -> int:
+        """As TiDB's GC worker does: drop versions older than `wanted` (TSO), but none that a service holds. The safe
+        point from now on.
+        """
+        held = [point for point, until in self._service_safe_points.values() if until > time.monotonic()]
+        self._gc_safe_point = max(self._gc_safe_point, min([wanted, *held]))
+        return self._gc_safe_point
+
     async def UpdateServiceGCSafePoint(
         self, request: Any, context: grpc.aio.ServicerContext
     ) -> pb.pd.UpdateServiceGCSafePointResponse:

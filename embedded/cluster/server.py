@@ -1,4 +1,6 @@
-"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that replays or works."""
+"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that replays or works, and
+its SQL port.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import contextlib
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from embedded.cluster.pd import PDService
 from embedded.cluster.player import Player, ReplayError
 from embedded.cluster.pump_writer import STRATEGIES, PumpWriter
 from embedded.cluster.regions import RegionMap
+from embedded.cluster.sql import ClusterState, SQLServer, Versions
 from embedded.cluster.store import Store
 from embedded.cluster.tidb_server import TiDBServer
 from embedded.cluster.tikv import TiKVService
@@ -46,11 +48,14 @@ _SERVER_OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """`listen` and `control` are host:port (port 0: any free one); without `recording` only workloads can run."""
+    """`listen`, `control` and `sql` are host:port (port 0: any free one); without `recording` only workloads can run,
+    and the SQL port has no tables.
+    """
 
     etcd: str
     listen: str = "127.0.0.1:0"
     control: str = "127.0.0.1:0"
+    sql: str = "127.0.0.1:0"
     recording: Path | None = None
     cluster_id: int | None = None
 
@@ -73,12 +78,13 @@ class Cluster:
         self.history = DDLHistory(self.store)
         if self.recording:
             self.history.load(self.recording)
-            put_variables(self.store, partial(recorded_new_collations, self.recording))
+            put_variables(self.store, self._new_collations)
         self.regions = RegionMap(_STORE_ID, self.history.splits())
         self.commits = CommitLog()
         self.state = "idle"
         self.error: str | None = None
-        self.port = self.control_port = 0
+        self.port = self.control_port = self.sql_port = 0
+        self._versions = Versions(self.recording, self._new_collations)
         self._player: Player | None = None
         self._workload: Workload | None = None
         self._task: asyncio.Task[None] | None = None
@@ -96,7 +102,7 @@ class Cluster:
         except RuntimeError as error:
             raise OSError(f"can't listen on {self._options.listen}: {error}") from error
         self._address = f"{host}:{self.port}"
-        pd = PDService(self.cluster_id, f"http://{self._address}", self._address, self.oracle, self.regions)
+        self._pd = pd = PDService(self.cluster_id, f"http://{self._address}", self._address, self.oracle, self.regions)
         pb_grpc.pd.add_PDServicer_to_server(pd, self._server)
         pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions), self._server)
         self._server.add_generic_rpc_handlers((self._proxy,))
@@ -114,16 +120,28 @@ class Cluster:
                 "POST /workload": self.start_workload,
                 "GET /workload": self.workload_status,
                 "POST /tidb": self.tidb,
+                "POST /gc": self.collect_garbage,
             },
         )
         self.control_port = self._control.port
         self._control.start()
+        loop = asyncio.get_running_loop()
+        state = ClusterState(
+            self._versions,
+            take_ts=lambda: asyncio.run_coroutine_threadsafe(self.oracle.take(), loop).result(_OPEN_TIMEOUT_S),
+            limit=self._last_played,
+            gc_safe_point=lambda: pd.gc_safe_point,
+        )
+        self._sql = SQLServer(state, *_split(self._options.sql))
+        self.sql_port = self._sql.port
+        self._sql.start()
 
     async def stop(self) -> None:
         """Ends what runs and stops listening."""
         await self.stop_work({})
         for tidb in self._tidbs.values():
             await tidb.kill()
+        await asyncio.to_thread(self._sql.stop)
         await asyncio.to_thread(self._control.stop)
         await self._server.stop(grace=0.2)
         await self._proxy.close()
@@ -238,6 +256,10 @@ class Cluster:
             return {}
         raise Refused(400, f"do {step!r}: one of start, begin, prewrite, commit, reconnect, isolate, kill")
 
+    async def collect_garbage(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /gc: TiDB's GC worker runs."""
+        return {"safe_point": self._pd.collect_garbage(int(parameters.get("safe_point") or 0))}
+
     async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /stop: ends a replay or workload, its open transactions rolled back."""
         if self._task and not self._task.done():
@@ -255,6 +277,15 @@ class Cluster:
         except (TypeError, ValueError) as error:
             raise Refused(400, "after is a TSO, limit a number of entries") from error
         return [list(entry) for entry in self.commits.after(after, min(limit, _COMMITS_A_PAGE))]
+
+    def _last_played(self) -> int | None:
+        """Up to where the recording has happened, or will have when its replay is over; None: all of it."""
+        if self.state in ("stopped", "failed"):
+            return self.commits.newest_ts
+        return self._until_ts
+
+    def _new_collations(self) -> bool:
+        return recorded_new_collations(self.recording) if self.recording else True
 
     async def _open(self, writer: PumpWriter) -> None:
         self._opening = True

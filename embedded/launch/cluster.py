@@ -8,12 +8,12 @@ import grpc
 
 from embedded.launch.part import LIVE, LOOPBACK, Part, Site, get_json
 
-PORTS = ("cluster", "cluster-control")
+PORTS = ("cluster", "cluster-control", "cluster-sql")
 
 
 def cluster(site: Site) -> Part:
     """The stand-in cluster for the recording of `site`."""
-    port, control = site.ports["cluster"], site.ports["cluster-control"]
+    port, control, sql = (site.ports[name] for name in PORTS)
 
     def probe() -> None:
         get_json(f"http://{LOOPBACK}:{control}/status")
@@ -28,8 +28,9 @@ def cluster(site: Site) -> Part:
             sys.executable, "-m", "embedded.cluster", *(() if live else ("--recording", str(site.recording))),
             "--etcd", f"http://{LOOPBACK}:{site.ports['etcd-client']}",
             "--listen", f"{LOOPBACK}:{port}", "--control", f"{LOOPBACK}:{control}",
+            "--sql", f"{LOOPBACK}:{sql}",
         ),
-        ports={"pd": port, "control": control},
+        ports={"pd": port, "control": control, "sql": sql},
         probe=probe,
         needs=("etcd",),
         summary=f"PD http://{LOOPBACK}:{port}, {'for live traffic' if live else f'plays {site.recording}'}",

@@ -83,8 +83,8 @@ def etcd(tmp_path):
 
 
 class ClusterProcess:
-    def __init__(self, process, port, control):
-        self.process, self.port, self.control = process, port, control
+    def __init__(self, process, port, sql, control):
+        self.process, self.port, self.sql, self.control = process, port, sql, control
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path):
@@ -112,7 +112,17 @@ class ClusterProcess:
 
 @contextlib.contextmanager
 def cluster(etcd_url, recording=None, *more):
-    arguments = ["--etcd", etcd_url, "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", *more]
+    arguments = [
+        "--etcd",
+        etcd_url,
+        "--listen",
+        "127.0.0.1:0",
+        "--control",
+        "127.0.0.1:0",
+        "--sql",
+        "127.0.0.1:0",
+        *more,
+    ]
     if recording is not None:
         arguments += ["--recording", str(recording)]
     process = subprocess.Popen(
@@ -122,7 +132,7 @@ def cluster(etcd_url, recording=None, *more):
         line = process.stdout.readline()
         assert line, f"the cluster ended with {process.wait()}"
         ports = [int(word.strip(",")) for word in line.split() if word.strip(",").isdigit()]
-        yield ClusterProcess(process, ports[-2], ports[-1])
+        yield ClusterProcess(process, *ports[-3:])
     finally:
         end(process)
         process.stdout.close()

@@ -1,0 +1,56 @@
+"""The few SQL functions that readers of a TiDB, and generated columns of the recordings, use. NULL in, NULL out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from embedded.cluster.sql.values import as_number, number_text
+from upstream.tso import physical_ms
+
+_DAYS_BEFORE_ONE = 365  # TO_DAYS('0001-01-01') is 366, date.toordinal() of it 1
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else number_text(value)
+
+
+def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: None if None in arguments else function(*arguments)
+
+
+def _hex(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value & (1 << 64) - 1:X}"
+    return (value if isinstance(value, bytes) else _text(value).encode()).hex().upper()
+
+
+def _parse_tso(tso: Any) -> str:
+    moment = datetime.fromtimestamp(physical_ms(int(as_number(tso))) / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "CONCAT": _strict(lambda *parts: "".join(map(_text, parts))),
+    "UPPER": _strict(lambda v: _text(v).upper()),
+    "LOWER": _strict(lambda v: _text(v).lower()),
+    "HEX": _strict(_hex),
+    "LENGTH": _strict(lambda v: len(v) if isinstance(v, bytes) else len(_text(v).encode())),
+    "YEAR": _strict(lambda v: int(_text(v)[:4])),
+    "MONTH": _strict(lambda v: int(_text(v)[5:7])),
+    "HOUR": _strict(lambda v: int(_text(v).split(" ")[-1].split(":")[0])),
+    "DATE": _strict(lambda v: _text(v)[:10]),
+    "TO_DAYS": _strict(lambda v: datetime.fromisoformat(_text(v)[:10]).toordinal() + _DAYS_BEFORE_ONE),
+    "ABS": _strict(lambda v: abs(as_number(v))),
+    "MOD": _strict(lambda a, b: as_number(a) % as_number(b) if as_number(b) else None),
+    "COALESCE": lambda *items: next((item for item in items if item is not None), None),
+    "IFNULL": lambda a, b: b if a is None else a,
+    "TIDB_PARSE_TSO": _strict(_parse_tso),
+    "CAST_CHAR": _strict(_text),
+    "CAST_BINARY": _strict(lambda v: v if isinstance(v, bytes) else _text(v).encode()),
+    "CAST_SIGNED": _strict(lambda v: int(as_number(v))),
+    "CAST_UNSIGNED": _strict(lambda v: int(as_number(v)) & (1 << 64) - 1),
+}
