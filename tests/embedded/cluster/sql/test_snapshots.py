@@ -8,10 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.embedded.cluster_harness import RECORDINGS
 from tests.embedded.sql_harness import TEXT, port, quoted
 
-NAMES = [name for name in ("bootstrap", "edges", "shop", "types") if (RECORDINGS / name).is_dir()]
+NAMES = ["bootstrap", "edges", "shop", "types"]
 
 
 @pytest.fixture(scope="module", params=NAMES)
