@@ -45,14 +45,14 @@ def pd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def registry(pd_url: str) -> Iterator[Registry]:
-    with EtcdClient(pd_url) as etcd:
+    with EtcdClient(pd_url, timeout_s=60) as etcd:
         yield Registry(etcd)
         remove_all(etcd, "/tidb-binlog/v1/drainers/")
 
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, pd_url: str, tmp_path: Path) -> Story:
-    with PDClient(pd_url) as pd:
+    with PDClient(pd_url, timeout_s=60) as pd:
         story = Story(mariadb, tmp_path, cluster_id=pd.cluster_id)
     story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
     story.insert(ITEM, {"id": 1, "v": 1})

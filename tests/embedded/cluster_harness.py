@@ -205,7 +205,7 @@ class PumpServer(pb_grpc.pump.PumpServicer):
 
 @contextlib.contextmanager
 def pumps(pd_url, cluster_id, journal, count=2, delay_s=0.0):
-    with EtcdClient(pd_url) as client:
+    with EtcdClient(pd_url, timeout_s=60) as client:
         registry = Registry(client)
         started = [PumpServer(f"pump-{n}", registry, journal, cluster_id, delay_s) for n in range(count)]
         try:

@@ -39,7 +39,7 @@ def test_tikv_has_the_row_of_mysql_tidb_under_whatever_name_a_recording_goes(
 ) -> None:
     with (
         cluster(etcd_url, copied(name, tmp_path / "x")) as started,
-        PDClient(started.url) as pd,
+        PDClient(started.url, timeout_s=60) as pd,
         TiKVClient(pd) as tikv,
     ):
         assert has_new_collations(tikv, pd.tso(), "auto") is expected
@@ -51,7 +51,11 @@ def test_landing_finds_that_a_recorded_cluster_compares_bytes(
     etcd_url: str, caplog: pytest.LogCaptureFixture, begins: str
 ) -> None:
     """Also where it begins with the empty schema of before `mysql.tidb` was made."""
-    with cluster(etcd_url, RECORDINGS / "oldcoll") as started, PDClient(started.url) as pd, TiKVClient(pd) as tikv:
+    with (
+        cluster(etcd_url, RECORDINGS / "oldcoll") as started,
+        PDClient(started.url, timeout_s=60) as pd,
+        TiKVClient(pd) as tikv,
+    ):
         with pumps(started.url, pd.cluster_id, Journal()):
             started.post("/replay")
             assert started.wait_state("done", "failed")["state"] == "done"

@@ -37,7 +37,7 @@ class Stage:
 
     def __init__(self, site: ClusterProcess, pump: PumpProcess) -> None:
         self.site, self.pump = site, pump
-        self.pd = PDClient(site.url)
+        self.pd = PDClient(site.url, timeout_s=60)
         self.tikv = TiKVClient(self.pd)
         self.reader = Client(pump.address)
         self.worked = False
@@ -85,7 +85,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 @contextlib.contextmanager
 def _cluster(etcd: Etcd) -> Iterator[ClusterProcess]:
     url = f"http://127.0.0.1:{etcd.port}"
-    with EtcdClient(url) as client:
+    with EtcdClient(url, timeout_s=60) as client:
         for prefix in ("/tidb-binlog/", "/topology/", "/tidb/"):
             remove_all(client, prefix)
     with cluster(url, None, "--cluster-id", str(CLUSTER)) as site:
@@ -185,7 +185,7 @@ def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_dec
 
 def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> None:
     """In doubt, as for a client that etcd doesn't know, only time decides."""
-    with _cluster(etcd) as site, PDClient(site.url) as pd, TiKVClient(pd) as tikv:
+    with _cluster(etcd) as site, PDClient(site.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:
         pump = PumpProcess(SimpleNamespace(url=site.url), tmp_path / "p", "-prewrite-timeout", "2")  # type: ignore[arg-type]
         pump.start()
         site.post("/tidb", address=_HERE, do="start", ttl_s=45)

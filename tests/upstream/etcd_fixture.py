@@ -97,5 +97,5 @@ def remove_all(client: EtcdClient, prefix: str) -> None:
 def etcd_url(_shared_etcd: EtcdProcess) -> Iterator[str]:
     """The address of a real etcd that holds no keys."""
     yield _shared_etcd.url
-    with EtcdClient(_shared_etcd.url) as client:
+    with EtcdClient(_shared_etcd.url, timeout_s=60) as client:
         remove_all(client, "/")

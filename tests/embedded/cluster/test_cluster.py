@@ -42,7 +42,7 @@ def idle(etcd_url):
 
 @pytest.fixture
 def pd(idle):
-    with PDClient(idle.url) as client:
+    with PDClient(idle.url, timeout_s=60) as client:
         yield client
 
 
@@ -165,7 +165,7 @@ def test_before_the_replay_there_is_no_schema_history(pd, tikv):
 
 
 def test_etcd_is_served_on_pds_port_byte_for_byte(idle, etcd_url):
-    with EtcdClient(idle.url) as through, EtcdClient(etcd_url) as direct:
+    with EtcdClient(idle.url, timeout_s=60) as through, EtcdClient(etcd_url, timeout_s=60) as direct:
         assert through.create("/test/a", b"\x00\xff")
         assert not through.create("/test/a", b"again")
         assert direct.get("/test/a") == through.get("/test/a")
@@ -215,7 +215,7 @@ def test_schema_history_grows_with_the_replay(etcd_url):
     finished = {t.ddl_job_id: t.commit_ts for t in recording.transactions().values() if t.ddl_job_id}
     expected = [job for job in recorded_jobs(recording) if finished[job["id"]] <= label.ts]
     assert 0 < len(expected) < len(finished)
-    with cluster(etcd_url, DDL) as started, PDClient(started.url) as pd, TiKVClient(pd) as tikv:
+    with cluster(etcd_url, DDL) as started, PDClient(started.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:
         with pumps(started.url, recording.cluster_id, Journal()):
             assert started.post("/replay", until="d_many")["state"] == "replaying"
             status = started.wait_state("done")
@@ -240,7 +240,11 @@ def test_schema_history_grows_with_the_replay(etcd_url):
 
 def test_every_recorded_transaction_has_its_fate_in_tikv_after_the_replay(etcd_url):
     recording = Recording(RECORDINGS / "orphans")
-    with cluster(etcd_url, recording.directory) as started, PDClient(started.url) as pd, TiKVClient(pd) as tikv:
+    with (
+        cluster(etcd_url, recording.directory) as started,
+        PDClient(started.url, timeout_s=60) as pd,
+        TiKVClient(pd) as tikv,
+    ):
         some = next(iter(recording.transactions().values()))
         assert tikv.mvcc_get(some.prewrite_key).status(some.start_ts).kind == TxnKind.NOT_FOUND
         with pumps(started.url, recording.cluster_id, Journal()):
@@ -364,6 +368,6 @@ def test_a_damaged_recording_ends_the_process_with_the_reason(tmp_path, etcd_url
 
 
 def test_a_cluster_without_recording_starts_at_the_wall_clock(etcd_url):
-    with cluster(etcd_url) as started, PDClient(started.url) as pd:
+    with cluster(etcd_url) as started, PDClient(started.url, timeout_s=60) as pd:
         assert abs((pd.tso() >> 18) - time.time() * 1000) < 60_000
         assert "no recording" in started.post("/replay")["error"]

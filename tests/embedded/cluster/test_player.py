@@ -49,7 +49,7 @@ def test_the_shop_is_replayed_as_tidb_would_write_it_with_timestamps_that_never_
     with (
         cluster(etcd_url, recording.directory) as started,
         pumps(started.url, recording.cluster_id, journal, delay_s=0.02),
-        PDClient(started.url) as pd,
+        PDClient(started.url, timeout_s=60) as pd,
     ):
         started.post("/replay", strategy="hash")
         taken = []
@@ -96,7 +96,7 @@ def test_a_cut_at_a_label_sends_whole_transactions_up_to_it_and_time_goes_on_pas
     with (
         cluster(etcd_url, recording.directory) as started,
         pumps(started.url, recording.cluster_id, journal),
-        PDClient(started.url) as pd,
+        PDClient(started.url, timeout_s=60) as pd,
     ):
         started.post("/replay", until="a_loaded")
         status = started.wait_state("done")
@@ -118,7 +118,7 @@ def test_transactions_that_lost_their_end_are_decided_in_tikv_and_nowhere_else(e
     with (
         cluster(etcd_url, recording.directory) as started,
         pumps(started.url, recording.cluster_id, journal),
-        PDClient(started.url) as pd,
+        PDClient(started.url, timeout_s=60) as pd,
         TiKVClient(pd) as tikv,
     ):
         started.post("/replay")
@@ -139,7 +139,7 @@ def test_transactions_that_lost_their_end_are_decided_in_tikv_and_nowhere_else(e
 def test_a_pump_that_dies_and_comes_back_loses_nothing(etcd_url):
     recording = Recording(RECORDINGS / "ddl")
     journal = Journal()
-    with cluster(etcd_url, recording.directory) as started, EtcdClient(started.url) as client:
+    with cluster(etcd_url, recording.directory) as started, EtcdClient(started.url, timeout_s=60) as client:
         registry = Registry(client)
         with pumps(started.url, recording.cluster_id, journal, delay_s=0.01) as running:
             started.post("/replay")
@@ -160,7 +160,7 @@ def test_while_no_pump_answers_pd_still_does_and_the_replay_goes_on_when_one_is_
     with (
         cluster(etcd_url, recording.directory) as started,
         pumps(started.url, recording.cluster_id, journal) as running,
-        PDClient(started.url) as pd,
+        PDClient(started.url, timeout_s=60) as pd,
     ):
         for pump in running:
             pump.refusing = True
@@ -199,7 +199,7 @@ def test_a_stopped_replay_rolls_back_what_is_open_and_time_goes_on(etcd_url):
     with (
         cluster(etcd_url, recording.directory) as started,
         pumps(started.url, recording.cluster_id, journal, delay_s=0.01),
-        PDClient(started.url) as pd,
+        PDClient(started.url, timeout_s=60) as pd,
         TiKVClient(pd) as tikv,
     ):
         started.post("/replay", speed=5)

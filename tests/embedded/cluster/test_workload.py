@@ -38,7 +38,7 @@ def committed_in_order(journal):
 
 
 def tables_of(started):
-    with PDClient(started.url) as pd, TiKVClient(pd) as tikv:
+    with PDClient(started.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:
         jobs = list(read_ddl_jobs(tikv, pd.tso()))
         assert read_schema_version(tikv, pd.tso()) == max(job["binlog"]["SchemaVersion"] for job in jobs)
     infos = [(job, job["binlog"]["TableInfo"]) for job in jobs if job["type"] == 3]
@@ -110,7 +110,7 @@ def test_its_tables_come_from_ddl_jobs_that_reach_the_history_after_their_binlog
 def test_a_commit_timestamp_is_newer_than_the_acknowledgement_of_its_prewrite(stack):
     started, journal = stack
     run(started, rate="max", transactions=200, rows=2, database="c")
-    with PDClient(started.url) as pd:
+    with PDClient(started.url, timeout_s=60) as pd:
         assert pd.tso() > max(e.commit_ts for e in journal.binlogs(COMMIT))
     acked = set()
     for event in journal.events:

@@ -88,7 +88,7 @@ def test_an_empty_database_becomes_a_replica_that_keeps_up(
     assert "note     index ex of types.expr is on an expression: left out" in said
     assert differences(RECORDING, "dump_sql", mariadb) == []
     settings = load_settings(config)
-    with EtcdClient(pd_url) as etcd:
+    with EtcdClient(pd_url, timeout_s=60) as etcd:
         noted = {drainer.node_id: drainer.max_commit_ts for drainer in Registry(etcd).drainers()}
     assert noted[pipeline_id(settings)] == POSITION
     assert "is done: its result lies in" in sluice("bootstrap", "--from", dump, code=1).stderr

@@ -211,7 +211,7 @@ def test_the_newest_lander_takes_over_and_the_older_one_ends(settings, expected)
 
 def test_starting_now_is_made_durable_at_once(settings):
     now = dataclasses.replace(settings, upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1))
-    with PDClient(settings.upstream.pd_urls) as pd:
+    with PDClient(settings.upstream.pd_urls, timeout_s=60) as pd:
         before = pd.tso()
         summary = run_land(
             now, start_ts=pd.tso(), run_seconds=60, stop=lambda: RelayLog.open(settings.relay.url).last() is not None
@@ -236,7 +236,7 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
 
 
 def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
-    etcd = EtcdClient(settings.upstream.pd_urls)
+    etcd = EtcdClient(settings.upstream.pd_urls, timeout_s=60)
     registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
 
     def drainer() -> NodeStatus | None:
@@ -272,7 +272,7 @@ def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows
         settings, downstream=dataclasses.replace(mariadb.downstream, checkpoint_schema="tidb_binlgo"),
         upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1),
     )  # fmt: skip
-    with EtcdClient(settings.upstream.pd_urls) as etcd:
+    with EtcdClient(settings.upstream.pd_urls, timeout_s=60) as etcd:
         Registry(etcd).update_drainer(NodeStatus("gone:8249", "10.0.0.1:8249", "offline", max_commit_ts=77))
         try:
             with pytest.raises(
@@ -301,7 +301,11 @@ def others(etcd):
 def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings, expected, mariadb):
     _, table, totals = expected
     at = totals.ddls[len(totals.ddls) // 2].commit_ts
-    with mariadb.connect() as connection, connection.cursor() as cursor, PDClient(settings.upstream.pd_urls) as pd:
+    with (
+        mariadb.connect() as connection,
+        connection.cursor() as cursor,
+        PDClient(settings.upstream.pd_urls, timeout_s=60) as pd,
+    ):
         cursor.execute("CREATE DATABASE tidb_binlog")
         cursor.execute(
             "CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)"
@@ -321,7 +325,7 @@ def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings
 
 def write(settings, make_payload):
     """Write a transaction to the pumps as TiDB would: (a timestamp before it, its start_ts, its commit_ts)."""
-    with PDClient(settings.upstream.pd_urls) as pd, PumpClient(settings.upstream.pd_urls) as client:
+    with PDClient(settings.upstream.pd_urls, timeout_s=60) as pd, PumpClient(settings.upstream.pd_urls) as client:
         before, start_ts = pd.tso(), pd.tso()
         client.prewrite(start_ts, make_payload(start_ts))
         commit_ts = pd.tso()

@@ -41,8 +41,8 @@ class Site:
             assert status["state"] != "failed" and time.monotonic() < deadline, status
             time.sleep(0.05)
         self.url = f"http://127.0.0.1:{self.stack.site().ports['cluster']}"
-        self.pd = PDClient(self.url)
-        self.etcd = EtcdClient(self.url)
+        self.pd = PDClient(self.url, timeout_s=60)
+        self.etcd = EtcdClient(self.url, timeout_s=60)
         self.registry = Registry(self.etcd)
 
     def close(self):

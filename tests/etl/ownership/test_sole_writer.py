@@ -31,7 +31,7 @@ ITEM = table(11, "item", "id int", "v int", primary="id")
 
 @pytest.fixture
 def registry(etcd_url: str) -> Iterator[Registry]:
-    with EtcdClient(etcd_url) as etcd:
+    with EtcdClient(etcd_url, timeout_s=60) as etcd:
         yield Registry(etcd)
 
 

@@ -11,7 +11,7 @@ PUMP = NodeStatus("db1:8250", "10.0.0.1:8250", max_commit_ts=407306588892692486,
 
 @pytest.fixture
 def etcd(etcd_url):
-    with EtcdClient(etcd_url) as client:
+    with EtcdClient(etcd_url, timeout_s=60) as client:
         yield client
 
 

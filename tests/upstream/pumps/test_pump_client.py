@@ -18,7 +18,7 @@ P, C, R = pb.binlog.Prewrite, pb.binlog.Commit, pb.binlog.Rollback
 
 @pytest.fixture
 def registry(etcd_url):
-    with EtcdClient(etcd_url) as etcd:
+    with EtcdClient(etcd_url, timeout_s=60) as etcd:
         yield Registry(etcd)
 
 

@@ -200,7 +200,7 @@ def test_a_locked_key_is_waited_for(cluster, tikv, call):
 def test_a_lock_that_stays_is_an_error_that_names_the_transaction(cluster):
     cluster.locks[b"k001"] = _lock(b"k001")
     with (
-        PDClient(cluster.urls) as pd,
+        PDClient(cluster.urls, timeout_s=60) as pd,
         TiKVClient(pd, timeout_s=2) as client,
         pytest.raises(TiKVError, match=f"6b303031 stayed locked.*{TS}, primary 6b303030"),
     ):
