@@ -103,6 +103,42 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
     return 0
 
 
+@command.command("copy")
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of the dump, 190 bytes each [1,000,000].")
+@click.option("--format", "form", type=click.Choice(["sql", "csv"]), default="sql", show_default=True)
+@click.option(
+    "--indexes", type=click.Choice(["before", "after", "both"]), default="after", show_default=True,
+    help="When the secondary index is made, of the rows; `both` compares.",
+)  # fmt: skip
+@_JSON
+@click.pass_context
+def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: str, as_json: bool) -> int:
+    """Rows/s and MB/s of making an empty database a replica from a dump, and what limits it."""
+    from bench.copy import ROWS, measure
+
+    ways = [(form, each) for each in (("before", "after") if indexes == "both" else (indexes,))]
+    with stop_signals_raise():
+        results = measure(_stack(ctx), rows or ROWS, ways, _reporter(as_json=as_json))
+    if as_json:
+        return _print_json({"copies": [asdict(result) | {"limit": result.limit} for result in results]}, 0)
+    for result in results:
+        alone = f"{result.rows / result.rows_seconds:,.0f} rows/s, {result.bytes / 1e6 / result.rows_seconds:,.1f} MB/s"
+        click.echo(
+            f"\n{result.form}, index {result.indexes} the rows: {result.rows / result.seconds:,.0f} rows/s,"
+            f" {result.bytes / 1e6 / result.seconds:,.1f} MB/s ({result.rows:,} rows in {result.seconds:.2f} s; rows"
+            f" alone {alone})"
+        )
+        cpu = {name: 1e6 * seconds / result.rows for name, seconds in result.cpu_s.items()}
+        for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", result.rss_mib)):
+            click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+        click.echo(
+            f"  limited by            {result.limit}: sessions waited {result.waited_s:.1f} s for rows, wrote"
+            f" {result.written_s:.1f} s"
+        )
+    _print_machine()
+    return 0
+
+
 @command.command("lag")
 @click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")

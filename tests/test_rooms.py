@@ -39,7 +39,7 @@ ETL = {
     "ownership": {"downstream", "settings"},
     "landing": {"downstream", "explode", "ownership", "recorded_schema", "settings", "sinks", "spark", "waiting"},
     "operate": {"ddl", "downstream", "formats", "landing", "ownership", "settings", "shapes", "sinks"},
-    "copy": {"ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "spark"},
+    "copy": {"ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "spark", "waiting"},
     "apply": {
         "downstream", "formats", "operate", "ownership", "prepare", "rules", "settings", "sinks", "spark", "steps",
         "waiting",

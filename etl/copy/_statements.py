@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from etl.rules import Filter, Routes, scope_ddl
+from upstream.column_types import FLAG_AUTO_INCREMENT
 from upstream.ddl_actions import Action
 from upstream.schema import Schema, Table
-
-_FLAG_AUTO_INCREMENT = 512
 
 
 def create_schema(schema: Schema, ts: int) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def without_rest(table: Table, *, indexes: bool) -> Table:
     bare = replace(table, foreign_keys=())
     if not indexes:
         return bare
-    counting = {column.name for column in table.columns if column.flag & _FLAG_AUTO_INCREMENT}
+    counting = {column.name for column in table.columns if column.flag & FLAG_AUTO_INCREMENT}
     kept = tuple(index for index in table.indexes if index.primary or index.columns[0][0] in counting)
     return replace(bare, indexes=kept)
 

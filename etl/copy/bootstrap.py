@@ -37,8 +37,6 @@ __all__ = ["Bootstrap", "BootstrapSummary", "Progress"]
 log = logging.getLogger("sluice.copy")
 
 JOB = "bootstrap"
-INDEXES_AFTER_BYTES = 32 << 20
-"""Of a table from this size on secondary indexes are made after its rows; see docs/decisions.md."""
 _DONE = -1
 _LOCK_WAIT_S = 5.0
 
@@ -52,6 +50,9 @@ class Progress:
     bytes: int = 0
     chunks: int = 0
     rows: int = 0
+    waited_s: float = 0.0
+    """How long sessions, summed, waited for rows; `written_s`: and wrote them."""
+    written_s: float = 0.0
     doing: str = ""
     began_s: float = field(default_factory=time.monotonic)
 
@@ -60,6 +61,8 @@ class Progress:
         self.bytes += done.bytes
         self.chunks += 1
         self.rows += done.rows
+        self.waited_s += done.waited_s
+        self.written_s += done.written_s
         self.doing = done.table
 
 
@@ -78,6 +81,9 @@ class BootstrapSummary:
 
 class Bootstrap:
     """One bootstrap of the settings' downstream, which is a database, from a source."""
+
+    indexes_after_bytes = 32 << 20
+    """Of a table from this size on secondary indexes are made after its rows; see docs/decisions.md."""
 
     def __init__(
         self, settings: Settings, source: Source, definitions: Definitions, cluster_id: int, globs: Sequence[str] = ()
@@ -256,7 +262,9 @@ class Bootstrap:
             if self._settings.filters.wants_schema(schema.name) and (schema.name in names or not self._globs):
                 self._execute(executor, create_schema(schema, plan.ts))
         for planned in plan.tables:
-            bare = planned.table if planned.merged else without_rest(planned.table, indexes=_indexes_after(planned))
+            bare = (
+                planned.table if planned.merged else without_rest(planned.table, indexes=self._indexes_after(planned))
+            )
             self._execute(executor, create(bare, plan.ts))
             self._check_computed(planned)
 
@@ -279,7 +287,7 @@ class Bootstrap:
     ) -> None:
         for what in (0, 1):  # every index before the first foreign key
             for planned in plan.tables:
-                bare = without_rest(planned.table, indexes=_indexes_after(planned))
+                bare = without_rest(planned.table, indexes=self._indexes_after(planned))
                 steps = [] if planned.merged else add_rest(bare, planned.table, plan.ts)
                 for step in steps:
                     if (step["type"] == steps[0]["type"] and bare.indexes != planned.table.indexes) == (what == 0):
@@ -330,6 +338,5 @@ class Bootstrap:
         self._session.commit()
         log.info("the downstream is complete through %d (%s)", plan.ts, tso.to_datetime(plan.ts))
 
-
-def _indexes_after(planned: PlannedTable) -> bool:
-    return planned.bytes >= INDEXES_AFTER_BYTES
+    def _indexes_after(self, planned: PlannedTable) -> bool:
+        return planned.bytes >= self.indexes_after_bytes

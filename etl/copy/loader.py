@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -21,21 +22,25 @@ from etl.copy.plan import CopyPlan, PlannedTable
 from etl.downstream import LoadOutcome, MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.settings import Downstream
+from etl.waiting import Waiting
 
 log = logging.getLogger("sluice.copy")
 
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDone:
-    """A chunk that is downstream: its number, its table upstream, rows, bytes read."""
+    """A chunk that is downstream: its number, its table upstream, rows, bytes read; the seconds that its session waited
+    for its rows, and spent writing them.
+    """
 
     number: int
     table: str
     rows: int
     bytes: int
+    waited_s: float = 0.0
+    written_s: float = 0.0
 
 
 class Loader:
@@ -104,6 +109,7 @@ class Loader:
 
     def _persistently(self, session: MySQLSession, number: int, hold: Callable[[], None]) -> ChunkDone:
         """Copy a chunk; again after what passes by itself. Whether a commit went through, the chunk's row tells."""
+        waiting = Waiting(log, f"copying chunk {number}")
         for attempt in range(_TRIES):
             try:
                 if not session.is_connected:
@@ -112,11 +118,10 @@ class Loader:
                 return self._copy(session, number)
             except Exception as error:
                 session.close()
-                if not ours(error).transient or attempt == _TRIES - 1 or self._stop.is_set():
+                told = ours(error)
+                if not told.transient or attempt == _TRIES - 1 or self._stop.is_set():
                     raise
-                delay = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]
-                log.warning("chunk %d: %.300s; trying again in %.1f s", number, error, delay)
-                self._stop.wait(delay)
+                self._stop.wait(waiting.after(told))
         raise AssertionError("unreachable")
 
     def _copy(self, session: MySQLSession, number: int) -> ChunkDone:
@@ -126,18 +131,23 @@ class Loader:
         if not self._copied.claim(session, number, f"{chunk.full_name} {json.dumps(dict(chunk.place))}"[:500]):
             session.rollback()
             return ChunkDone(number, chunk.full_name, 0, chunk.bytes)
-        rows = 0
+        rows, written_s, began = 0, 0.0, time.perf_counter()
         target = f"{quote_name(planned.schema)}.{quote_name(planned.name)}"
         for batch in self._make(chunk, planned.table):
             for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
+                sent = time.perf_counter()
                 outcome = session.load(
                     target, json.loads(layout.as_py()), payload.as_buffer(), strict=not warnings.as_py()
                 )
                 self._check(session, planned, outcome, (count.as_py(), warnings.as_py()))
                 rows += count.as_py()
+                written_s += time.perf_counter() - sent
+        sent = time.perf_counter()
         self._copied.note(session, number, rows)
         session.commit()
-        return ChunkDone(number, chunk.full_name, rows, chunk.bytes)
+        ended = time.perf_counter()
+        written_s += ended - sent
+        return ChunkDone(number, chunk.full_name, rows, chunk.bytes, ended - began - written_s, written_s)
 
     def _check(
         self, session: MySQLSession, planned: PlannedTable, outcome: LoadOutcome, expected: tuple[int, int]

@@ -1,0 +1,181 @@
+"""How fast a Dumpling folder becomes a replica, and what limits it.
+
+MariaDB at its default durability and Spark run, nothing else. A dump of one table of sysbench's shape is written (190
+bytes a row, random text, one secondary index), and copied by `etl.copy` in this process with the default settings,
+into an empty database; a small one before it, which warms Spark up. Rates are of the whole, from the first table to the
+checkpoint, and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is what to
+compare. What limits is told by how long sessions waited for rows that Spark was reading, and how long they wrote.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.memory import Peak
+from embedded import Stack
+from embedded.launch import drop_everything
+from etl.copy.bootstrap import Bootstrap, Progress
+from etl.copy.definitions import Definitions
+from etl.copy.dumpling import DumplingFolder
+from etl.copy.loads import SparkLoads
+from etl.settings import Relay, Settings, load_settings
+from upstream import tso
+from upstream.column_types import CHAR, FLAG_NOT_NULL, FLAG_PRIMARY_KEY, INT
+from upstream.schema import Column, Index, Schema, Table
+
+ROWS = 1_000_000
+_WARM_UP_ROWS = 20_000
+_PARTS = ("mariadb", "spark")
+_POSITION = tso.compose(1_790_000_000_000)
+_STATEMENT_ROWS = 5_000
+_TEXT = {"charset": "utf8mb4", "collate": "utf8mb4_bin", "flag": FLAG_NOT_NULL}
+TABLE = Table(
+    11, 3, "sbtest", "sbtest1",
+    (
+        Column(1, "id", 0, INT, flag=FLAG_NOT_NULL | FLAG_PRIMARY_KEY), Column(2, "k", 1, INT, flag=FLAG_NOT_NULL),
+        Column(3, "c", 2, CHAR, flen=120, **_TEXT), Column(4, "pad", 3, CHAR, flen=60, **_TEXT),
+    ),
+    (Index(1, "k_1", (("k", 1, -1),)),), "utf8mb4", "utf8mb4_bin", pk_is_handle=True,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class CopyResult:
+    """One copy."""
+
+    form: str
+    indexes: str
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    rows_seconds: float = 0.0
+    """Until the last chunk was downstream."""
+    waited_s: float = 0.0
+    """Summed over the sessions, as is `written_s`."""
+    written_s: float = 0.0
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    rss_mib: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> str:
+        """What the sessions waited for most."""
+        return "the downstream (writing)" if self.written_s > self.waited_s else "reading (Spark)"
+
+
+def measure(
+    stack: Stack, rows: int, ways: list[tuple[str, str]], report: Callable[[str], None]
+) -> list[CopyResult]:  # fmt: skip
+    """A result for each of `ways`: ("sql" or "csv", indexes "before" or "after" the rows). Raises StackError."""
+    stack.down()
+    stack.wipe("mariadb", "spark", "relay", "logs")
+    folder = stack.home / "dumps"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        stack.claim()
+        stack.up(_PARTS, report=report)
+        settings = load_settings(stack.home / "sluice.toml")
+        results = []
+        for number, (form, indexes) in enumerate([(ways[0][0], "before"), *ways]):
+            dump = folder / f"{form}-{rows if number else _WARM_UP_ROWS}"
+            if not dump.exists():
+                write_dump(dump, form, rows if number else _WARM_UP_ROWS)
+            report(f"copying {dump.name}, indexes {indexes} the rows")
+            drop_everything(stack.site().ports["mariadb"])
+            results.append(_copy(stack, settings, dump, (form, indexes, number)))
+        return results[1:]
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_dump(folder: Path, form: str, rows: int) -> None:
+    """A Dumpling folder with `rows` rows of TABLE, in two files."""
+    folder.mkdir(parents=True)
+    (folder / "metadata").write_text(
+        f"Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {_POSITION}\n"
+        "\tGTID:\n\nFinished dump at: 2026-11-22 01:03:38\n"
+    )
+    randomly = random.Random(1)
+    pattern = "({},{},'{}','{}')" if form == "sql" else '{},{},"{}","{}"\r\n'
+    texts = ["-".join(f"{randomly.randrange(10**11):011}" for _ in range(10)) for _ in range(1000)]
+    for part in range(2):
+        with (folder / f"sbtest.sbtest1.{part:09}.{form}").open("w", newline="") as file:
+            file.write("/*!40101 SET NAMES binary*/;\n" if form == "sql" else '"id","k","c","pad"\r\n')
+            for first in range(part * rows // 2, (part + 1) * rows // 2, _STATEMENT_ROWS):
+                lines = [
+                    pattern.format(n + 1, randomly.randrange(rows), randomly.choice(texts), randomly.choice(texts)[:59])
+                    for n in range(first, min(first + _STATEMENT_ROWS, (part + 1) * rows // 2))
+                ]
+                if form == "sql":
+                    file.write("INSERT INTO `sbtest1` VALUES\n" + ",\n".join(lines) + ";\n")
+                else:
+                    file.write("".join(lines))
+
+
+def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int]) -> CopyResult:
+    form, indexes, number = way
+    relay = dump.parent / f"relay-{number}"
+    settings = Settings(settings.upstream, Relay(relay.as_uri()), settings.downstream, spark=settings.spark)
+    source = DumplingFolder.open(str(dump))
+    made = Definitions(_POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
+    bootstrap = Bootstrap(settings, source, made, 1)
+    bootstrap.indexes_after_bytes = 0 if indexes == "after" else 1 << 60
+    result = CopyResult(form, indexes)
+    processes = _Processes(stack)
+    make = SparkLoads(settings, source.spec())
+
+    def progressed(progress: Progress) -> None:
+        if progress.chunks == progress.chunks_in_all and not result.rows_seconds:
+            result.rows_seconds = round(time.monotonic() - progress.began_s, 3)
+            result.waited_s, result.written_s = round(progress.waited_s, 3), round(progress.written_s, 3)
+
+    before = processes.cpu()
+    with processes.peak() as peak:
+        summary = bootstrap.run(make, on_progress=progressed)
+    after = processes.cpu()
+    make.close()
+    result.rows, result.bytes, result.seconds = summary.rows, summary.bytes, summary.seconds
+    result.cpu_s = {name: round(after[name] - before[name], 2) for name in after}
+    result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}
+    return result
+
+
+class _Processes:
+    """CPU time and memory of the processes that copying needs, by what they are."""
+
+    def __init__(self, stack: Stack) -> None:
+        parts = stack.state().parts
+        self._spark = psutil.Process(parts["spark"].process.pid)
+        self._server = psutil.Process(parts["mariadb"].process.pid)
+        self._client = psutil.Process()
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds so far; `workers` are Spark's Python workers."""
+        return {
+            "client": sum(self._client.cpu_times()[:2]),
+            "JVM": sum(self._spark.cpu_times()[:2]),
+            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
+            "MariaDB": sum(self._server.cpu_times()[:2]),
+        }
+
+    def rss(self) -> dict[str, int]:
+        """Bytes now; of the largest where there are several."""
+        return {
+            "client": self._client.memory_info().rss,
+            "JVM": self._spark.memory_info().rss,
+            "worker": max((each.memory_info().rss for each in self._workers()), default=0),
+        }
+
+    def peak(self) -> Peak:
+        """A context that gives the largest `rss` inside of it."""
+        return Peak(self.rss)
+
+    def _workers(self) -> list[psutil.Process]:
+        return [child for child in self._spark.children(recursive=True) if child.is_running()]
