@@ -1,0 +1,155 @@
+"""What a bootstrap refuses, what it leaves behind when it stops, and where rows arrive."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.copy.bootstrap import Bootstrap, BootstrapSummary
+from etl.copy.definitions import Definitions
+from etl.copy.dumpling import DumplingFolder
+from etl.copy.errors import CopyError, DumpError
+from etl.copy.loads import make_loads
+from etl.downstream import MySQLSession
+from etl.rules import Route, Routes
+from etl.settings import Relay, Settings, Upstream
+from relay import RelayLog, Window
+from tests.etl.copy.dump_writer import POSITION, Way, content, write
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import table
+from upstream.schema import Schema, Table
+
+ITEM = table(11, "item", "id int", "v int", primary="id")
+LOG = table(12, "log", "v int")
+COLUMNS = [("id", "int", False), ("v", "int", False)]
+
+
+def settings_of(server: MariaDBServer, folder: Path, routes: Routes | None = None) -> Settings:
+    return Settings(Upstream("unused"), Relay(f"file://{folder}/relay"), server.downstream, routes=routes or Routes())
+
+
+def items(rows: list[tuple[bytes, bytes]]) -> bytes:
+    return content("item", COLUMNS, rows, Way())
+
+
+def bootstrap(settings: Settings, url: str, *tables: Table, into: tuple[str, ...] = ()) -> BootstrapSummary:
+    source = DumplingFolder.open(url)
+    schemas = tuple(
+        {t.schema_id: Schema(t.schema_id, t.schema_name, "utf8mb4", "utf8mb4_bin") for t in tables}.values()
+    )
+    definitions = Definitions(source.position, 5, schemas, tables)
+    made = Bootstrap(settings, source, definitions, 7)
+    return made.run(lambda chunk, one: make_loads(source.spec(), chunk, one), into)
+
+
+def ask(server: MariaDBServer, query: str) -> list[Any]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())
+
+
+def test_a_damaged_file_stops_with_its_place_and_nothing_is_half_done(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    settings, dump = settings_of(mariadb, tmp_path), tmp_path / "dump"
+    good, bad = items([(b"1", b"1"), (b"2", b"2")]), items([(b"3", b"3"), (b"4", b"4")])
+    url = write(dump, {"d.item.0.sql": good, "d.item.1.sql": bad[:-2]})
+    with pytest.raises(DumpError, match=rf"d\.item\.1\.sql, byte {len(bad) - 2}: the file ends in the middle"):
+        bootstrap(settings, url, ITEM)
+    assert {row for (row,) in ask(mariadb, "SELECT id FROM d.item")} in ({1, 2}, set())
+    assert ask(mariadb, "SELECT * FROM tidb_binlog.checkpoint") == []
+    write(dump, {"d.item.1.sql": bad})
+    assert bootstrap(settings, url, ITEM).rows_there == 4
+    assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(1,), (2,), (3,), (4,)]
+    ((text,),) = ask(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")
+    assert json.loads(text) == {"consistent": True, "commitTS": POSITION, "ts-map": {}, "schema-version": 5}
+
+
+def test_keys_that_are_the_same_downstream_stop(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1"), (b"1", b"2")])})
+    with pytest.raises(CopyError, match=r"1 of 2 rows have a key that another row has"):
+        bootstrap(settings_of(mariadb, tmp_path), url, ITEM)
+    assert ask(mariadb, "SELECT * FROM d.item") == []
+
+
+def test_rows_that_somebody_else_wrote_stop_it_before_the_checkpoint(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    settings = settings_of(mariadb, tmp_path)
+    url = write(tmp_path / "dump", {"d.log.0.sql": content("log", [("v", "int", False)], [(b"1",)], Way())})
+    source = DumplingFolder.open(url)
+    made = Bootstrap(settings, source, Definitions(POSITION, 5, (Schema(LOG.schema_id, "d"),), (LOG,)), 7)
+
+    def make(chunk: Any, one: Table) -> Any:
+        yield from make_loads(source.spec(), chunk, one)
+        ask(mariadb, "INSERT INTO d.log VALUES (7)")
+
+    with pytest.raises(CopyError, match=r"d\.log .* has 2 rows, 1 were copied: somebody else wrote there"):
+        made.run(make)
+    assert ask(mariadb, "SELECT * FROM tidb_binlog.checkpoint") == []
+
+
+def test_a_target_that_is_not_empty_is_refused_unless_it_is_named(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    ask(mariadb, "CREATE DATABASE d")
+    ask(mariadb, "CREATE TABLE d.other (id INT)")
+    settings = settings_of(mariadb, tmp_path)
+    url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
+    with pytest.raises(CopyError, match=r"isn't empty: d\.other"):
+        bootstrap(settings, url, ITEM)
+    ask(mariadb, "CREATE TABLE d.item (id INT)")
+    with pytest.raises(CopyError, match=r"isn't empty: d\.item"):
+        bootstrap(settings, url, ITEM, into=("d",))
+    ask(mariadb, "DROP TABLE d.item")
+    assert bootstrap(settings, url, ITEM, into=("d",)).rows == 1
+
+
+def test_a_replica_is_refused_and_so_is_a_relay_log_of_another_time(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    settings = settings_of(mariadb, tmp_path)
+    url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
+    bootstrap(settings, url, ITEM)
+    ask(mariadb, "DROP DATABASE d")
+    with pytest.raises(CopyError, match=r"is done: its result lies in jobs/bootstrap/result\.json"):
+        bootstrap(settings, url, ITEM)
+    other = settings_of(mariadb, tmp_path / "other")
+    window = Window(POSITION + 5, POSITION + 9, 7, "test", 0, 0, 0, 1, (), {}, (), ())
+    RelayLog.open(other.relay.url).commit(window)
+    with pytest.raises(CopyError) as caught:
+        bootstrap(other, url, ITEM)
+    assert "has a checkpoint of this cluster already" in str(caught.value)
+    assert f"holds the windows from {POSITION + 5} to {POSITION + 9}" in str(caught.value)
+
+
+def test_a_bootstrap_of_something_else_is_told_whose_place_it_would_take(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    settings = settings_of(mariadb, tmp_path)
+    bad = write(tmp_path / "bad", {"d.item.0.sql": items([(b"1", b"1")])[:-2]})
+    with pytest.raises(DumpError):
+        bootstrap(settings, bad, ITEM)
+    other = write(tmp_path / "other", {"d.item.0.sql": items([(b"1", b"1")])})
+    with pytest.raises(CopyError, match=r"the job bootstrap of .* was begun for something else, .*/bad"):
+        bootstrap(settings, other, ITEM)
+
+
+def test_two_processes_at_once_are_kept_apart(
+    mariadb: MariaDBServer, tmp_path: Path, session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etl.copy.bootstrap._LOCK_WAIT_S", 0.2)
+    settings = settings_of(mariadb, tmp_path)
+    url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
+    source = DumplingFolder.open(url)
+    made = Bootstrap(settings, source, Definitions(POSITION, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7)
+    assert made._lock.try_seize(session)
+    with pytest.raises(CopyError, match=r"another process writes to .* as this pipeline, in connection \d+"):
+        made.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
+
+
+def test_tables_that_routes_merge_arrive_in_one(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    routes = Routes((Route("d", "item*", "all", "items", "a rule"),))
+    second = table(13, "item2", "id int", "v int", primary="id")
+    files = {
+        "d.item.0.sql": items([(b"1", b"1")]),
+        "d.item2.0.sql": content("item2", COLUMNS, [(b"2", b"2"), (b"3", b"3")], Way()),
+    }
+    summary = bootstrap(settings_of(mariadb, tmp_path, routes), write(tmp_path / "dump", files), ITEM, second)
+    assert summary.rows_there == 3
+    assert ask(mariadb, "SELECT id, v FROM `all`.items ORDER BY id") == [(1, 1), (2, 2), (3, 3)]
