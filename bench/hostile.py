@@ -150,7 +150,7 @@ def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[
     return waits, failures + len(due)
 
 
-def beside(
+def beside(  # noqa: PLR0913 whom, who, and for how long: the last has a default
     address: str, cluster_id: int, pump: psutil.Process, names: Sequence[str], seconds: float, rate: float = _RATE
 ) -> Outcome:
     """As `observe`, while the hostile clients of these names do what they do, in processes of their own."""

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from bench.pull_reader import PullReader
-from bench.pump_load import run_case
+from bench.pump_load import Load, run_case
 from embedded import LOOPBACK, Stack
 from upstream import PDClient, PumpReader
 
@@ -43,7 +43,7 @@ def measure(
         with pulls as reader:
             for case in cases:
                 before, read_before = process.cpu_times(), reader.messages
-                result = run_case(address, pd.cluster_id, case, seconds, connections=4, processes=2)
+                result = run_case(address, pd.cluster_id, case, seconds, Load())
                 after = process.cpu_times()
                 pump_cpu = (after.user + after.system - before.user - before.system) / result.seconds
                 results.append(

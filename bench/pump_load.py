@@ -88,19 +88,36 @@ class Messages:
         return self._cluster + encode_uvarint(len(payload)) + payload
 
 
-def _work(pipe: Connection, address: str, cluster_id: int, callers: list[int], size: int, number: int, of: int) -> None:
-    """One process with a connection for each entry of `callers`."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How a case's callers are spread."""
+
+    connections: int = 4
+    processes: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one process of `of` does: so many callers on each connection, with payloads of `size` bytes."""
+
+    callers: list[int]
+    size: int
+    number: int
+    of: int
+
+
+def _work(pipe: Connection, address: str, cluster_id: int, share: _Share) -> None:
     host, port = address.rsplit(":", 1)
-    messages = Messages(cluster_id, size)
+    messages = Messages(cluster_id, share.size)
     clients = {}
-    for count in callers:
+    for count in share.callers:
         client = LaneClient(host, int(port))
         clients[client.fileno()] = (client, count)
     pipe.send("ready")
     begin, end = pipe.recv()
     while time.monotonic() < begin:
         time.sleep(0.001)
-    clock = Clock(number, of)
+    clock = Clock(share.number, share.of)
     waits: list[float] = []
     errors: list[str] = []
     flight: dict[tuple[int, int], tuple[float, int]] = {}  # (connection, stream) -> sent at, start_ts or 0 for a Commit
@@ -141,18 +158,18 @@ def _work(pipe: Connection, address: str, cluster_id: int, callers: list[int], s
     pipe.send((np.array(waits), errors, done - begin, time.process_time() - cpu))
 
 
-def run_case(address: str, cluster_id: int, case: str, seconds: float, connections: int, processes: int) -> Result:
+def run_case(address: str, cluster_id: int, case: str, seconds: float, load: Load) -> Result:
     """Run one case of callers x bytes; RuntimeError if a load process dies."""
     callers, size = (int(part) for part in case.split("x"))
-    connections = min(connections, callers)
-    processes = min(processes, connections)
+    connections = min(load.connections, callers)
+    processes = min(load.processes, connections)
     per_connection = [callers // connections + (i < callers % connections) for i in range(connections)]
     context = multiprocessing.get_context("spawn")
     workers: list[tuple[Any, Connection]] = []
     for number in range(processes):
         ours, theirs = context.Pipe()
-        arguments = (theirs, address, cluster_id, per_connection[number::processes], size, number, processes)
-        process = context.Process(target=_work, args=arguments, daemon=True)
+        share = _Share(per_connection[number::processes], size, number, processes)
+        process = context.Process(target=_work, args=(theirs, address, cluster_id, share), daemon=True)
         process.start()
         theirs.close()
         workers.append((process, ours))
@@ -204,8 +221,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments.cluster_id,
             case,
             arguments.seconds,
-            arguments.connections,
-            arguments.processes,
+            Load(arguments.connections, arguments.processes),
         )
         failed += result.errors
         if arguments.json:

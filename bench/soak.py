@@ -97,17 +97,24 @@ class _Reader(threading.Thread):
         self.join(30)
 
 
-def measure(
-    stack: Stack, mode: str, kills: int, interval_s: float, seed: int, report: Callable[[str], None]
-) -> SoakResult:
-    """Kill `kills` times, about `interval_s` apart. Raises StackError when something doesn't come back."""
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """`count` kills, about `interval_s` apart; `seed` says of what and when."""
+
+    count: int
+    interval_s: float
+    seed: int
+
+
+def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]) -> SoakResult:
+    """Kill while a recording is replayed. Raises StackError when something doesn't come back."""
     folder = recording_folder(RECORDING)
     recording = Recording(folder)
     labels = sorted(recording.labels, key=lambda label: label.ts)
-    result = SoakResult(mode, seed)
-    rng = random.Random(seed)
+    result = SoakResult(mode, kills.seed)
+    rng = random.Random(kills.seed)
     recorded_s = tso.ms_between(labels[0].ts, labels[-1].ts) / 1000
-    speed = max(0.01, min(1.0, recorded_s / (kills * interval_s * 1.3)))
+    speed = max(0.01, min(1.0, recorded_s / (kills.count * kills.interval_s * 1.3)))
     with fresh_stack(stack, folder, report):
         site = stack.site()
         airflow = AirflowClient(stack.home, site.ports["airflow"])
@@ -120,8 +127,8 @@ def measure(
             replay.send(stack, labels[-1].name, f"{speed:.3f}", "range")
             report(f"replaying at {speed:.3f} times the recorded speed")
             done = 0
-            while done < kills:
-                time.sleep(rng.uniform(0.3, 1.7) * interval_s)
+            while done < kills.count:
+                time.sleep(rng.uniform(0.3, 1.7) * kills.interval_s)
                 victim = rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
                 if not _kill(stack, victim, rng):
                     continue
@@ -129,8 +136,8 @@ def measure(
                 result.kills[victim] = result.kills.get(victim, 0) + 1
                 progress = view.progress()
                 report(
-                    f"kill {done}/{kills}: {victim}; landed {progress.landed}, applied {progress.applied}, received"
-                    f" {progress.received}"
+                    f"kill {done}/{kills.count}: {victim}; landed {progress.landed}, applied {progress.applied},"
+                    f" received {progress.received}"
                 )
                 _revive(stack)
             report("no more kills: waiting for the rest")

@@ -227,12 +227,11 @@ def pump_command(ctx: click.Context, *, cases: tuple[str, ...], seconds: float, 
 @click.pass_context
 def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:
     """Kill -9 at random in a long replay, with a reader that sums the bank's accounts."""
-    from bench.soak import check, measure
+    from bench.soak import Kills, check, measure
 
     with stop_signals_raise():
-        result = measure(
-            _stack(ctx, f'\n[apply]\nmode = "{mode}"\n'), mode, kills, interval, seed, _reporter(as_json=as_json)
-        )
+        stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
+        result = measure(stack, mode, Kills(kills, interval, seed), _reporter(as_json=as_json))
     wrong = check(result)
     most = sorted(result.sums.items(), key=lambda item: -item[1])[:3]
     if as_json:

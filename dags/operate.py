@@ -57,14 +57,14 @@ def operate() -> None:
         from etl import load_settings, operate
 
         wanted = params or {}
-        said = operate.act(
-            load_settings(),
+        form = operate.Form(
             wanted["action"],
             wanted["value"] or "",
             wanted["sql"] or "",
             f"airflow {run_id}",
             wanted["why"] or "",
         )
+        said = operate.act(load_settings(), form)
         print(said)
         return said
 

@@ -50,7 +50,7 @@ class HoldsConnection(Protocol):
         """Drop the connection; the next use connects anew."""
 
 
-def run_apply(
+def run_apply(  # noqa: PLR0913 one optional wish each, by name
     settings: Settings,
     *,
     run_seconds: float | None = None,

@@ -139,10 +139,10 @@ def _step(data: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints, Ints, npt.NDA
 def _one_by_one(data: Bytes, messages: list[tuple[int, int, int]], run_tag: int, bad: list[int]) -> Fields:
     """The fields of messages (owner, where to begin, where it ends); the owners of those that are none go to `bad`."""
     owners, tags, begins, ends = array("i"), array("i"), array("q"), array("q")
-    view = data.data
+    found, view = (tags, begins, ends), data.data
     for owner, at, stop in messages:
         try:
-            _walk(data, view, at, stop, run_tag, tags, begins, ends)
+            _walk(view, at, stop, run_tag, found)
         except (IndexError, OverflowError, ValueError):  # behind the end of all, longer than a varint, or no field
             bad.append(owner)
         owners.extend(array("i", [owner]) * (len(tags) - len(owners)))
@@ -154,17 +154,9 @@ def _one_by_one(data: Bytes, messages: list[tuple[int, int, int]], run_tag: int,
     )
 
 
-def _walk(
-    data: Bytes,
-    view: memoryview,
-    at: int,
-    stop: int,
-    run_tag: int,
-    tags: array[int],
-    begins: array[int],
-    ends: array[int],
-) -> None:
-    add_tag, add_begin, add_end = tags.append, begins.append, ends.append
+def _walk(view: memoryview, at: int, stop: int, run_tag: int, found: tuple[array[int], array[int], array[int]]) -> None:
+    """The fields of one message, to `found`: tags, where they begin, where they end."""
+    add_tag, add_begin, add_end = (column.append for column in found)
     while at < stop:
         tag = view[at]
         at += 1
@@ -183,7 +175,7 @@ def _walk(
                 tag == run_tag
                 and at + 1 < stop
                 and view[at + 1] == tag
-                and (end := _run_end(data, at - 1, stop, tag)) > at + 1
+                and (end := _run_end(np.frombuffer(view, np.uint8), at - 1, stop, tag)) > at + 1
             ):
                 tag, begin, at = tag | RUN, at - 1, end
             else:

@@ -42,7 +42,7 @@ __all__ = [
 log = logging.getLogger("sluice.land")
 
 
-def run_land(
+def run_land(  # noqa: PLR0913 one optional wish each, by name
     settings: Settings,
     *,
     run_seconds: float | None = None,

@@ -4,14 +4,12 @@
 """
 
 from etl.operate.commands import (
-    ACTIONS,
     APPLY,
     AS_SET,
     BOTH,
     LAND,
     OperateError,
     accept,
-    act,
     for_run,
     identity,
     list_decisions,
@@ -26,6 +24,7 @@ from etl.operate.commands import (
     skip_transaction,
     status,
 )
+from etl.operate.form import ACTIONS, Form, act
 from etl.operate.window_view import RowChange, TablesAt, decode, describe, find_window, newest, row_changes
 from upstream.tso import parse_moment
 
@@ -35,6 +34,7 @@ __all__ = [
     "AS_SET",
     "BOTH",
     "LAND",
+    "Form",
     "OperateError",
     "RowChange",
     "TablesAt",

@@ -8,7 +8,6 @@ row is read behind the lock of whoever commits (`_in_time`)
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -17,8 +16,7 @@ from typing import Any
 
 from errors import RequestError, ours
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
-from etl.formats.operator_sql import split_statements
-from etl.operate.window_view import NotLandedError, describe, find_window, newest
+from etl.operate.window_view import NotLandedError, find_window
 from etl.ownership import downstream_name, pipeline_id
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint, read_writer
@@ -58,79 +56,6 @@ def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
     if mode not in MODES:
         raise SettingsError(f"mode {mode!r}: there are {', '.join(MODES)}")
     return replace(settings, apply=replace(settings.apply, mode=mode))
-
-
-ACTIONS = (
-    "show",
-    "status",
-    "pause",
-    "resume",
-    "run-until",
-    "skip-txn",
-    "skip-ddl",
-    "replace-ddl",
-    "remove-decision",
-    "accept",
-    "takeover",
-    "handover",
-)
-"""What the DAG `operate` offers."""
-
-
-def act(settings: Settings, action: str, value: str = "", sql: str = "", by: str = "", why: str = "") -> str:
-    """One of ACTIONS with what was typed into the form; what was done or found, as text. Raises ValueError."""
-    text = _act(settings, action, value.strip(), sql, by, why)
-    return text if action in ("show", "status") else f"{identity(settings)}\n{text}"
-
-
-def _act(settings: Settings, action: str, value: str, sql: str, by: str, why: str) -> str:
-    match action:
-        case "show":
-            return _shown(settings, value)
-        case "status":
-            return json.dumps(status(settings), indent=1, ensure_ascii=False)
-        case "pause" | "resume":
-            if action == "pause":
-                return pause(settings, value or BOTH)
-            return "\n".join([resume(settings, value or BOTH), *paused_dag(settings)])
-        case "run-until":
-            return run_until(settings, value)
-        case "skip-txn":
-            return skip_transaction(settings, _number(value), by, why)
-        case "skip-ddl":
-            return skip_ddl(settings, _number(value), by, why)
-        case "replace-ddl":
-            return replace_ddl(settings, _number(value), split_statements(sql), by, why)
-        case "remove-decision":
-            return remove_decision(settings, _number(value))
-        case "takeover" | "handover":
-            return _change_hands(settings, action)
-        case "accept":
-            return accept(settings, value)
-    raise OperateError(f"action {action!r}: there are {', '.join(ACTIONS)}")
-
-
-def _change_hands(settings: Settings, action: str) -> str:
-    from etl.operate import handover
-
-    if action == "takeover":
-        return handover.take_over(settings, log.info)
-    done = handover.hand_over(settings, log.info)
-    return "\n".join(
-        [f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:", *done.next_steps]
-    )
-
-
-def _number(value: str) -> int:
-    if not value.isdigit():
-        raise OperateError(f"value {value!r}: a commit timestamp (or, for a DDL, a job id) is needed")
-    return int(value)
-
-
-def _shown(settings: Settings, value: str) -> str:
-    relay = RelayLog.open(settings.relay.url)
-    windows = [find_window(relay, _number(value))[0]] if value else newest(relay, 1)
-    return json.dumps([describe(relay, window) for window in windows], indent=1, ensure_ascii=False)
 
 
 # Pausing, and stopping at a point in time

@@ -1,0 +1,114 @@
+"""The DAG `operate`: an action and what was typed into its form, done as the command line does it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+
+from etl.formats.operator_sql import split_statements
+from etl.operate.commands import (
+    BOTH,
+    OperateError,
+    accept,
+    identity,
+    pause,
+    paused_dag,
+    remove_decision,
+    replace_ddl,
+    resume,
+    run_until,
+    skip_ddl,
+    skip_transaction,
+    status,
+)
+from etl.operate.window_view import describe, find_window, newest
+from etl.settings import Settings
+from relay import RelayLog
+from upstream import tso
+
+log = logging.getLogger("sluice")
+
+ACTIONS = (
+    "show",
+    "status",
+    "pause",
+    "resume",
+    "run-until",
+    "skip-txn",
+    "skip-ddl",
+    "replace-ddl",
+    "remove-decision",
+    "accept",
+    "takeover",
+    "handover",
+)
+"""What the DAG `operate` offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One of ACTIONS, and what was typed into the other fields. `by`: who asks, kept with a decision."""
+
+    action: str
+    value: str = ""
+    sql: str = ""
+    by: str = ""
+    why: str = ""
+
+
+def act(settings: Settings, form: Form) -> str:
+    """Do it; what was done or found, as text. Raises ValueError."""
+    text = _act(settings, form)
+    return text if form.action in ("show", "status") else f"{identity(settings)}\n{text}"
+
+
+def _act(settings: Settings, form: Form) -> str:
+    value = form.value.strip()
+    match form.action:
+        case "show":
+            return _shown(settings, value)
+        case "status":
+            return json.dumps(status(settings), indent=1, ensure_ascii=False)
+        case "pause":
+            return pause(settings, value or BOTH)
+        case "resume":
+            return "\n".join([resume(settings, value or BOTH), *paused_dag(settings)])
+        case "run-until":
+            return run_until(settings, value)
+        case "skip-txn":
+            return skip_transaction(settings, _number(value), form.by, form.why)
+        case "skip-ddl":
+            return skip_ddl(settings, _number(value), form.by, form.why)
+        case "replace-ddl":
+            return replace_ddl(settings, _number(value), split_statements(form.sql), form.by, form.why)
+        case "remove-decision":
+            return remove_decision(settings, _number(value))
+        case "takeover" | "handover":
+            return _change_hands(settings, form.action)
+        case "accept":
+            return accept(settings, value)
+    raise OperateError(f"action {form.action!r}: there are {', '.join(ACTIONS)}")
+
+
+def _change_hands(settings: Settings, action: str) -> str:
+    from etl.operate import handover
+
+    if action == "takeover":
+        return handover.take_over(settings, log.info)
+    done = handover.hand_over(settings, log.info)
+    return "\n".join(
+        [f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:", *done.next_steps]
+    )
+
+
+def _number(value: str) -> int:
+    if not value.isdigit():
+        raise OperateError(f"value {value!r}: a commit timestamp (or, for a DDL, a job id) is needed")
+    return int(value)
+
+
+def _shown(settings: Settings, value: str) -> str:
+    relay = RelayLog.open(settings.relay.url)
+    windows = [find_window(relay, _number(value))[0]] if value else newest(relay, 1)
+    return json.dumps([describe(relay, window) for window in windows], indent=1, ensure_ascii=False)
