@@ -6,22 +6,22 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from etl.apply._batch import END, Batch, Queue, StoppedError, decided_about
 from etl.apply._next_windows import NextWindows
 from etl.downstream import Checkpoint
-from etl.prepare import began_before, counting_from, describe_window
-from etl.rules import put_into
+from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
+from etl.recorded_schema import RecordedSchema
 from etl.settings import Apply
 from etl.steps import Step, to_batches
-from relay import RelayLog, Window
+from relay import Part, RelayLog
 
-Prepare = Callable[[Sequence[Mapping[str, Any]]], Iterator[pa.RecordBatch]]
-"""Windows as `describe_window` gives them to record batches in STEP_SCHEMA."""
+Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
+"""From windows to record batches in STEP_SCHEMA."""
 
 _WAITING_BYTES = 64 * 2**20
 
@@ -96,48 +96,51 @@ class Ahead:
         windows = batch.windows
         batch.decisions = decided_about(self._relay, batch)
         if any(window.changes or window.ddls for window in windows):
-            safe, flight = batch.after_ts < self._checkpoint.safe_until, self._checkpoint.flight
-            if flight is not None and batch.after_ts >= flight.until:
-                flight = None
-            before = self._counted_before(windows[0], batch.after_ts)
-            described = [
-                describe_window(w, batch.after_ts, batch.hi, safe, flight, self._behind(w, batch.after_ts))
-                for w in windows
-            ]
-            described[0]["counted_before"] = before
-            yield from self._prepare(put_into(described, batch.decisions))
+            yield from self._prepare(self._describe(batch))
         else:
             yield from to_batches(
                 iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})])
             )
 
-    def _behind(self, window: Window, after_ts: int) -> dict[int, list[Window]]:
-        """For DDL that began before its window, by commit_ts: the windows between. Older ones may be gone, and then
-        hold nothing of it.
+    def _describe(self, batch: Batch) -> BatchDocument:
+        described = BatchDocument.of(batch.windows, batch.after_ts, batch.hi).decided(batch.decisions)
+        flight = self._checkpoint.flight
+        is_begun = flight is not None and batch.after_ts < flight.until
+        return replace(
+            described,
+            safe=batch.after_ts < self._checkpoint.safe_until,
+            flight=BegunFlight(flight.until, frozenset(flight.left_out)) if flight is not None and is_begun else None,
+            behind=self._behind(described.windows),
+            counted_before=self._counted_before(described.windows[0]),
+        )
+
+    def _behind(self, windows: Sequence[WindowDocument]) -> dict[int, tuple[tuple[Part, ...], ...]]:
+        """For DDL that began before its window, by commit_ts: the parts of the windows between. Older ones may be gone,
+        and then hold nothing of it.
         """
-        began = began_before(window, after_ts)
         return {
-            commit_ts: [w for w in self._relay.windows(ts, window.lo) if w.lo < window.lo]
-            for commit_ts, ts in began.items()
+            commit_ts: tuple(w.parts for w in self._relay.windows(ts, window.lo) if w.lo < window.lo)
+            for window in windows
+            for commit_ts, ts in window.began_before().items()
         }
 
-    def _counted_before(self, window: Window, after_ts: int) -> list[dict[str, Any]]:
-        """What `prepare` has to count anew, see `counting_from`: the windows between such a DDL and `after_ts`, each
-        with the DDL's job.
+    def _counted_before(self, window: WindowDocument) -> tuple[CountedBefore, ...]:
+        """What `prepare` has to count anew: the windows between a DDL and where `window` begins, each with the DDL's
+        job.
         """
         found = []
-        for job_id, began_ts in counting_from(window, after_ts).items():
-            windows = [w for w in self._relay.windows(began_ts, after_ts) if w.lo < after_ts]
+        for job_id, began_ts in window.counting_from().items():
+            windows = [w for w in self._relay.windows(began_ts, window.after_ts) if w.lo < window.after_ts]
             at = next(
                 (
-                    (i, int(ddl["commit_ts"]))
+                    (i, ddl.commit_ts)
                     for i, w in enumerate(windows)
-                    for ddl in w.ddls
-                    if ddl.get("job_id") == job_id
+                    for ddl in RecordedSchema.of(w).ddls
+                    if ddl.job_id == job_id
                 ),
                 None,
             )
             if at is not None:
-                parts = [part.to_dict() for w in windows[at[0] :] for part in w.parts]
-                found.append({"job_id": job_id, "after_ts": at[1], "parts": parts})
-        return found
+                parts = tuple(part for w in windows[at[0] :] for part in w.parts)
+                found.append(CountedBefore(job_id, at[1], parts))
+        return tuple(found)

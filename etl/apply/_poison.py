@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from errors import Signal
 from etl.apply._batch import Batch
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
 from etl.operate import RowChange, TablesAt, decode
-from etl.prepare import PrepareOptions, describe_window, prepare_steps
-from etl.rules import put_into
+from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_steps
 from etl.settings import Downstream
 from etl.sinks import ApplyError
 from etl.sinks.step_writer import StepWriter
@@ -108,7 +107,7 @@ class _Search:
         self._after = batch.after_ts
         self._checkpoint: Checkpoint | None = None
         self._safe = False
-        self._flight: Flight | None = None
+        self._flight: BegunFlight | None = None
 
     @property
     def address(self) -> str:
@@ -148,7 +147,8 @@ class _Search:
             self._checkpoint = checkpoint = table.load()
             self._session.rollback()
             if checkpoint is not None:
-                self._safe, self._flight = checkpoint.needs_safe_mode, checkpoint.flight  # some of it may be downstream
+                self._safe, flight = checkpoint.needs_safe_mode, checkpoint.flight  # some of it may be downstream
+                self._flight = BegunFlight(flight.until, frozenset(flight.left_out)) if flight is not None else None
                 self._after = max(self._after, checkpoint.commit_ts)
         self._windows = [window for window in self._batch.windows if window.hi > self._after]
         for window in self._windows:
@@ -184,20 +184,16 @@ class _Search:
         """What goes wrong when everything up to a place is applied; it is undone again."""
         if time.monotonic() > self._until:
             raise _GivenUp(f"it takes longer than {_PATIENCE_S:.0f} s")
-        windows = [
-            describe_window(window, self._after, self._batch.hi, self._safe, self._flight)
-            for window in self._windows[: place.window + 1]
-        ]
-        put_into(windows, self._decisions)
-        windows[-1]["rows"] = place.rows
+        described = BatchDocument.of(self._windows[: place.window + 1], self._after, self._batch.hi)
+        described = replace(described.decided(self._decisions), safe=self._safe, flight=self._flight, rows=place.rows)
         try:
             if self._session is not None:
                 self._session.begin()
                 writer = StepWriter(self._session)
                 writer.follow(self._checkpoint)
-                self._write(windows, writer)
+                self._write(described, writer)
             else:
-                for _ in prepare_steps(self._relay.url, windows, self._options):
+                for _ in prepare_steps(self._relay.url, described, self._options):
                     pass
             return None
         except DownstreamError as error:
@@ -210,8 +206,8 @@ class _Search:
             if self._session is not None:
                 self._session.rollback()
 
-    def _write(self, windows: Sequence[Mapping[str, Any]], writer: StepWriter) -> None:
-        for step in prepare_steps(self._relay.url, windows, self._options):
+    def _write(self, described: BatchDocument, writer: StepWriter) -> None:
+        for step in prepare_steps(self._relay.url, described, self._options):
             if step.kind == "ddl":  # what comes after it can't be tried without it, and was not what failed
                 return
             if step.kind not in (

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from etl.prepare import STEP_SCHEMA, PrepareOptions, prepare
+from etl.prepare import BatchDocument, PrepareOptions, prepare
 from etl.spark import session as spark_session
 from etl.spark.errors import told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
 from etl.spark.worker import settle
+from etl.steps import STEP_SCHEMA
 
 _TIMEOUT_S = 600.0
 _TASKS = pa.schema([("windows", pa.string())])
@@ -33,7 +34,7 @@ class PrepareWindows:
         with told_to_client():
             for batch in batches:
                 for text in batch.column(0).to_pylist():
-                    yield from prepare(self.relay_url, json.loads(text), self.options)
+                    yield from prepare(self.relay_url, BatchDocument.from_json(json.loads(text)), self.options)
         settle()
 
 
@@ -56,18 +57,18 @@ class SparkPreparer:
         seconds. Trouble is left for the first real job to meet.
         """
         with contextlib.suppress(Exception):
-            for _ in self([]):
+            for _ in self(BatchDocument()):
                 pass
 
-    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-        """Windows as `describe_window` gives them to record batches in STEP_SCHEMA, as they come. Raises SparkError,
+    def __call__(self, windows: BatchDocument) -> Iterator[pa.RecordBatch]:
+        """From windows to record batches in STEP_SCHEMA, as they come. Raises SparkError,
         which a WorkerError is too.
         """
         if self._frame is None:
             self._spark = spark_session.connect(self._remote, "apply", self._relay_url)
             self._frame = TaskFrame(self._spark, PrepareWindows(self._relay_url, self._options), _TASKS, STEP_SCHEMA)
         with self._judge.telling():
-            frame = self._frame.of(pa.table({"windows": [json.dumps(list(windows))]}))
+            frame = self._frame.of(pa.table({"windows": [json.dumps(windows.to_json())]}))
             for batch in stream(self._spark, frame, self._timeout_s):
                 yield batch.cast(STEP_SCHEMA)
 

@@ -14,6 +14,7 @@ from typing import Any
 from etl.downstream import Checkpoint, MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.operate import RowChange, TablesAt, decode
+from etl.recorded_schema import RecordedSchema
 from etl.rules import Rules
 from relay import SKIP, RelayLog
 from upstream.rows import ROWID_NAME
@@ -43,10 +44,9 @@ def first_missing(session: MySQLSession, relay: RelayLog, rules: Rules, checkpoi
     rows: dict[tuple[int, tuple[Any, ...]], _Row] = {}
     tables: dict[int, Table | None] = {}
     for window in relay.windows(after, until):
-        for ddl in window.ddls:
-            if after < int(ddl["commit_ts"]) <= through:
-                for table_id, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
-                    tables[int(table_id)] = Table.from_json(document) if document else None
+        for ddl in RecordedSchema.of(window).ddls:
+            if after < ddl.commit_ts <= through:
+                tables |= ddl.effect.tables
         known = TablesAt(window)
         skipped = {
             decision.commit_ts for decision in relay.decisions.list(window.lo) if decision.action == SKIP

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from etl.apply._batch import StoppedError
 from etl.apply._rows_there import first_missing
 from etl.downstream import Checkpoint, MySQLSession
+from etl.recorded_schema import RecordedSchema
 from etl.rules import Rules, ScopeError, scope_ddl
 from etl.sinks.sink import TakesOver
+from etl.steps import ScopedDdl
 from relay import RelayLog
 from upstream.schema import Table
 
@@ -41,12 +42,12 @@ def look_ahead(
     return sink.look_ahead(ddls, missing)
 
 
-def _ddls(relay: RelayLog, checkpoint: Checkpoint, wait: Callable[[], bool], rules: Rules) -> Iterator[dict[str, Any]]:
+def _ddls(relay: RelayLog, checkpoint: Checkpoint, wait: Callable[[], bool], rules: Rules) -> Iterator[ScopedDdl]:
     """The DDL committed after the checkpoint and through its `safe_until` that goes downstream, as it goes there, each
     with `before`: its tables as they were.
     """
     after, through = checkpoint.commit_ts, checkpoint.safe_until
-    tables: dict[str, Any] = {}
+    tables: dict[int, Table | None] = {}
     position, said = after, False
     while position < through:
         window = relay.find(position)
@@ -60,14 +61,14 @@ def _ddls(relay: RelayLog, checkpoint: Checkpoint, wait: Callable[[], bool], rul
             if not wait():
                 raise StoppedError  # what is still to come may have undone what is there
             continue
-        tables |= window.tables
-        for ddl in window.ddls:
-            effect = (ddl.get("effect") or {}).get("tables") or {}
-            if after < int(ddl["commit_ts"]) <= through and int(ddl["commit_ts"]) not in rules.ignored_ts:
-                before = {int(key): Table.from_json(tables[key]) for key in effect if tables.get(key)}
+        schema = RecordedSchema.of(window)
+        tables |= schema.tables
+        for ddl in schema.ddls:
+            if after < ddl.commit_ts <= through and ddl.commit_ts not in rules.ignored_ts:
+                before = {i: table for i in ddl.effect.tables if (table := tables.get(i)) is not None}
                 with contextlib.suppress(ScopeError):  # told when it is to be applied
                     scoped = scope_ddl(ddl, before, rules.filters, rules.routes)
                     if scoped.ddl is not None:
                         yield scoped.ddl
-            tables |= effect
+            tables |= ddl.effect.tables
         position = window.hi

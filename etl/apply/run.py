@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from errors import ours
 from etl.apply._ahead import Ahead, Prepare
 from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, decided_about
+from etl.apply._decided import note_late, note_used
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
@@ -27,7 +28,6 @@ from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
 from etl.ownership import NotSoleWriterError, SoleWriter, downstream_name
 from etl.prepare import PrepareOptions
-from etl.rules import note_late, note_used
 from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
 from etl.spark.errors import SparkError

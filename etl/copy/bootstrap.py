@@ -30,6 +30,7 @@ from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.settings import Settings
 from relay import RelayLog
 from upstream import tso
+from upstream.ddl_job import DdlJob
 from upstream.schema import Table
 
 __all__ = ["Bootstrap", "BootstrapSummary", "Progress"]
@@ -290,7 +291,7 @@ class Bootstrap:
                 bare = without_rest(planned.table, indexes=self._indexes_after(planned))
                 steps = [] if planned.merged else add_rest(bare, planned.table, plan.ts)
                 for step in steps:
-                    if (step["type"] == steps[0]["type"] and bare.indexes != planned.table.indexes) == (what == 0):
+                    if (step.type == steps[0].type and bare.indexes != planned.table.indexes) == (what == 0):
                         progress.doing = f"indexes of {planned.target}"
                         show(progress)
                         self._execute(executor, step)
@@ -303,13 +304,13 @@ class Bootstrap:
         wanted = self._settings.filters.wants_table(table.schema_name, table.name)
         return wanted and (table.is_view or table.is_sequence) and not self._globs
 
-    def _execute(self, executor: DdlExecutor, ddl: dict[str, Any]) -> None:
+    def _execute(self, executor: DdlExecutor, ddl: DdlJob) -> None:
         wanted = scoped(ddl, self._settings.filters, self._settings.routes)
         if wanted is None:
             return
         executor.fingerprint(wanted)  # makes the databases that routes need
         for warning in executor.execute(wanted):
-            log.warning("%s: %s", ddl["query"], warning)
+            log.warning("%s: %s", ddl.query, warning)
             self._warnings.append(warning)
         self._session.commit()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from etl.ddl._generate import column_definition, foreign_key_definition, index_definition, quote_text, table_options
 from etl.ddl._state import ActualColumn, IndexShape, actual_columns, actual_indexes, actual_partitions, has_foreign_key
@@ -21,13 +20,14 @@ from etl.formats.ddl_partitions import partition_change, partition_clause, plain
 from etl.formats.sql_text import quote_name, quote_table
 from upstream.column_types import LONG
 from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
 _NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _SHORT = {"varchar", "char", "varbinary", "binary"}
 
 
-def alterations(session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def alterations(session: MySQLSession, old: Table, table: Table, ddl: DdlJob) -> tuple[list[str], list[str]]:
     """(statements, warnings) that make the downstream's `old` the table it is to be; [] if there is nothing to do. May
     be asked for again after a crash.
     """
@@ -35,7 +35,7 @@ def alterations(session: MySQLSession, old: Table, table: Table, ddl: Mapping[st
 
 
 class _Alteration:
-    def __init__(self, session: MySQLSession, old: Table, table: Table, ddl: Mapping[str, Any]) -> None:
+    def __init__(self, session: MySQLSession, old: Table, table: Table, ddl: DdlJob) -> None:
         self._session = session
         self._dialect = session.dialect
         self._ddl = ddl
@@ -64,7 +64,7 @@ class _Alteration:
         return statements + self._partitions(), self._warnings
 
     def _partitions(self) -> list[str]:
-        truncates = int(self._ddl["type"]) == Action.TRUNCATE_PARTITION
+        truncates = self._ddl.type == Action.TRUNCATE_PARTITION
         change = partition_change(self._old, self._table, truncates)
         target = quote_table(self._table)
         if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
@@ -74,7 +74,7 @@ class _Alteration:
         # It was created without its partitions: their rows are as good as any, but for those that go.
         kept = {d["id"] for d in (self._table.partition or {}).get("definitions") or ()}
         gone = {d["id"] for d in (self._old.partition or {}).get("definitions") or ()} - kept
-        removes = truncates or int(self._ddl["type"]) == Action.DROP_PARTITION
+        removes = truncates or self._ddl.type == Action.DROP_PARTITION
         return [f"DELETE FROM {target} WHERE {rows_of_partitions(self._old, gone)}"] if removes and gone else []
 
     def _is_partitioned_as_wanted(self) -> bool:

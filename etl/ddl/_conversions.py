@@ -8,7 +8,7 @@ from those that the downstream holds.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from etl.formats.ddl_columns import ColumnChange, changed_columns
 from upstream import column_types, tso
 from upstream.codec.float import format_float
 from upstream.conversion import ConversionError, Session, convert
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column
 from upstream.time_zone import find_zone
 
@@ -62,9 +63,9 @@ class Conversion:
         return f"{self.change.before.full_name}.{old.name}{renamed} from {column_type(old)} to {column_type(new)}"
 
 
-def conversions(ddl: Mapping[str, Any]) -> list[Conversion]:
+def conversions(ddl: DdlJob) -> list[Conversion]:
     """The columns of a DDL whose values have to be computed."""
-    job_id = int(ddl.get("job_id") or 0)
+    job_id = ddl.job_id
     return [
         Conversion(change, job_id)
         for change in changed_columns(ddl)
@@ -97,14 +98,12 @@ def _served(old: Column, new: Column) -> bool:
     return new.flen < 0 or (0 <= old.flen <= new.flen and (new.tp in _SHORT_TEXT) == (old.tp in _SHORT_TEXT))
 
 
-def session_of(ddl: Mapping[str, Any]) -> Session:
+def session_of(ddl: DdlJob) -> Session:
     """The upstream session of a DDL job, as far as TiDB noted it."""
-    mode = ddl.get("sql_mode")
-    name = str(ddl.get("time_zone") or "")
-    began = int(ddl.get("converted_from_ts") or 0)
+    began = ddl.converted_from_ts
     return Session(
-        None if mode is None else int(mode), _zone(name), name,
-        tso.to_datetime(began) if began else None, tso.to_datetime(int(ddl["commit_ts"])) if began else None,
+        ddl.sql_mode, _zone(ddl.time_zone), ddl.time_zone,
+        tso.to_datetime(began) if began else None, tso.to_datetime(ddl.commit_ts) if began else None,
     )  # fmt: skip
 
 

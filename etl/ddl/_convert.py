@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from etl.formats.ddl_forms import holds_bytes, plain, widened
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
 from upstream import column_types
+from upstream.ddl_job import DdlJob
 from upstream.schema import STATE_PUBLIC, Column, Table
 
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
@@ -49,11 +50,11 @@ class Converter:
     def __init__(self, session: MySQLSession) -> None:
         self._session = session
 
-    def interrupted(self, ddl: Mapping[str, Any]) -> bool:
+    def interrupted(self, ddl: DdlJob) -> bool:
         """Whether a DDL was begun and not finished."""
         return bool(conversions(ddl)) and not self._session.dialect.is_tidb and self._swapped(ddl) is not None
 
-    def convert(self, ddl: Mapping[str, Any]) -> list[str]:
+    def convert(self, ddl: DdlJob) -> list[str]:
         """Convert what is left to be converted; warnings."""
         wanted = conversions(ddl)
         if not wanted or self._session.dialect.is_tidb:  # which converts as TiDB does
@@ -82,13 +83,13 @@ class Converter:
             if shown
         ]
 
-    def finish(self, ddl: Mapping[str, Any]) -> None:
+    def finish(self, ddl: DdlJob) -> None:
         """The whole DDL has been executed: forget how far it was."""
         wanted = conversions(ddl)
         if wanted and not self._session.dialect.is_tidb:
             self._session.execute(f"DROP TABLE IF EXISTS {_names(wanted)}, {_swapped(ddl)}")
 
-    def _swapped(self, ddl: Mapping[str, Any]) -> set[int] | None:
+    def _swapped(self, ddl: DdlJob) -> set[int] | None:
         try:
             return {int(c) for (c,) in self._session.query(f"SELECT c FROM {_swapped(ddl)}")}
         except DownstreamError as error:
@@ -101,7 +102,7 @@ class Converter:
             c.name.lower() for c in actual_columns(self._session, conversion.change.before)
         }
 
-    def _compute(self, conversion: Conversion, ddl: Mapping[str, Any]) -> set[str]:
+    def _compute(self, conversion: Conversion, ddl: DdlJob) -> set[str]:
         """Fill the table of new values; texts of values that were taken for what they look like."""
         new = conversion.change.new
         table, name = quote_table(conversion.change.before), quote_name(conversion.change.old.name)
@@ -110,7 +111,7 @@ class Converter:
                 f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its mode said"
             )
         results = _tables(conversion)[1]
-        with ddl_session(self._session, {}):
+        with ddl_session(self._session):
             definition = column_definition(results.columns[1], self._session.dialect)
             self._session.execute(
                 f"CREATE TABLE {quote_table(results)} (k BINARY(32) PRIMARY KEY, {definition}) ENGINE=InnoDB"
@@ -200,7 +201,7 @@ class Converter:
             yield [bytes(k) for k, _ in rows], [bytes(v) for _, v in rows]
             last = bytes(rows[-1][0])
 
-    def _put(self, conversion: Conversion, ddl: Mapping[str, Any]) -> list[str]:
+    def _put(self, conversion: Conversion, ddl: DdlJob) -> list[str]:
         """Add the new column, fill it, and let it take the old one's place; warnings."""
         change = conversion.change
         table, scratch = quote_table(change.before), quote_name(conversion.scratch)
@@ -254,7 +255,7 @@ class Converter:
 
     def _add_scratch(self, conversion: Conversion) -> None:
         table = quote_table(conversion.change.before)
-        with ddl_session(self._session, {}):
+        with ddl_session(self._session):
             for column in self._forms(conversion):
                 scratch = _bare(column, conversion.scratch)
                 try:
@@ -283,7 +284,7 @@ class Converter:
         indexes = self._indexes(conversion)
         warnings: list[str] = []
         refused: DownstreamError | None = None
-        with ddl_session(self._session, {}):
+        with ddl_session(self._session):
             for column in self._definitions(conversion):
                 clauses = [
                     *(drop for drop, _ in indexes),
@@ -343,7 +344,7 @@ class Converter:
             if any(str(part[0]).lower() == change.old.name.lower() for part in parts)
         ]
 
-    def _take_back(self, conversion: Conversion, ddl: Mapping[str, Any]) -> None:
+    def _take_back(self, conversion: Conversion, ddl: DdlJob) -> None:
         """The server refused: leave the table as it was."""
         with contextlib.suppress(DownstreamError):
             self._session.rollback()
@@ -361,8 +362,8 @@ def _names(of: Sequence[Conversion]) -> str:
     return ", ".join(quote_table(table) for conversion in of for table in _tables(conversion))
 
 
-def _swapped(ddl: Mapping[str, Any]) -> str:
-    name = f"swapped_{int(ddl.get('job_id') or 0)}"
+def _swapped(ddl: DdlJob) -> str:
+    name = f"swapped_{ddl.job_id}"
     return f"{quote_name(RECYCLE_SCHEMA)}.{quote_name(name)}"
 
 

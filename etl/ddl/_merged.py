@@ -4,35 +4,30 @@ executes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from etl.ddl._conversions import conversions
 from etl.ddl._generate import create_table
 from etl.ddl._ran import has_run
 from etl.downstream import MySQLSession
 from etl.formats.ddl_forms import computed, without_foreign_keys, without_partitions
-from etl.formats.ddl_tables import tables_of
 from etl.formats.sql_text import quote_name, quote_table
+from etl.steps import ScopedDdl
 from upstream.ddl_actions import Action
 from upstream.schema import Table
 
 _CREATES = {Action.CREATE_TABLE, Action.CREATE_TABLES}
 
 
-def done_by_another(session: MySQLSession, ddl: Mapping[str, Any]) -> bool:
+def done_by_another(session: MySQLSession, ddl: ScopedDdl) -> bool:
     """Whether the shared table is already as the statement leaves it."""
-    kind = int(ddl.get("type") or 0)
-    if not ddl.get("merged") or kind in _CREATES:
+    kind = ddl.type
+    if not ddl.merged or kind in _CREATES:
         return False
     if kind == Action.ADD_PARTITION:
         return all(
-            _partitions(table) <= _found_partitions(session, table)
-            for table in tables_of(ddl, "effect").values()
-            if table
+            _partitions(table) <= _found_partitions(session, table) for table in ddl.effect.tables.values() if table
         )
     if conversions(ddl):  # names don't tell
-        return all(not structure_differences(session, table) for table in tables_of(ddl, "effect").values() if table)
+        return all(not structure_differences(session, table) for table in ddl.effect.tables.values() if table)
     return has_run(session, ddl) is True
 
 

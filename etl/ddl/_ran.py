@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from etl.ddl._state import actual_columns
 from etl.downstream import MySQLSession
 from upstream.column_types import FLAG_MULTIPLE_KEY, FLAG_PRIMARY_KEY, FLAG_UNIQUE_KEY
 from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 from upstream.schema import STATE_PUBLIC, Table
 
 _KEY_FLAGS = FLAG_PRIMARY_KEY | FLAG_UNIQUE_KEY | FLAG_MULTIPLE_KEY
@@ -19,14 +19,14 @@ _PARTITIONS = (
 )
 
 
-def has_run(session: MySQLSession, ddl: Mapping[str, Any]) -> bool | None:
+def has_run(session: MySQLSession, ddl: DdlJob) -> bool | None:
     """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or
     neither.
     """
-    if int(ddl.get("type") or 0) == Action.TRUNCATE_TABLE:
+    if ddl.type == Action.TRUNCATE_TABLE:
         return None
-    before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
-    told = {_told(session, _table(before.get(key)), _table(document)) for key, document in after.items()} - {None}
+    after = ddl.effect.tables
+    told = {_told(session, _kept(ddl.before.get(i)), _kept(table)) for i, table in after.items()} - {None}
     return told.pop() if len(told) == 1 else None
 
 
@@ -36,7 +36,7 @@ in lower case.
 """
 
 
-def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def how_many_ran(session: MySQLSession, ddls: Sequence[DdlJob]) -> tuple[int, int]:
     """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or
     hadn't, for what a later one has done; so it is asked after which of them things are as they are, all together.
     """
@@ -47,11 +47,10 @@ def how_many_ran(session: MySQLSession, ddls: Sequence[Mapping[str, Any]]) -> tu
     return (fitting[0], fitting[-1]) if fitting else (0, len(ddls))
 
 
-def not_replayable(ddls: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def not_replayable(ddls: Iterable[DdlJob]) -> DdlJob | None:
     """The first DDL, if one is, before which changes can't be written on the tables as the DDL leaves them."""
     for ddl in ddls:
-        before, after = ddl.get("before") or {}, (ddl.get("effect") or {}).get("tables") or {}
-        if not all(_same_rows(_table(before.get(key)), _table(document)) for key, document in after.items()):
+        if not all(_same_rows(_kept(ddl.before.get(i)), _kept(table)) for i, table in ddl.effect.tables.items()):
             return ddl
     return None
 
@@ -76,21 +75,20 @@ def _same_rows(before: Table | None, after: Table | None) -> bool:
     return shape[0] == shape[1] and unique[1] <= unique[0] and _partitions(before) <= _partitions(after)
 
 
-def _states(ddls: Sequence[Mapping[str, Any]]) -> list[set[Fact]]:
+def _states(ddls: Sequence[DdlJob]) -> list[set[Fact]]:
     """What is there before the first and after each."""
-    tables: dict[str, Table | None] = {}
+    tables: dict[int, Table | None] = {}
     for ddl in ddls:
-        for key in (ddl.get("effect") or {}).get("tables") or {}:
-            tables.setdefault(key, _table((ddl.get("before") or {}).get(key)))
+        for table_id in ddl.effect.tables:
+            tables.setdefault(table_id, _kept(ddl.before.get(table_id)))
     states = [_facts(tables)]
     for ddl in ddls:
-        for key, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
-            tables[key] = _table(document)
+        tables |= {table_id: _kept(table) for table_id, table in ddl.effect.tables.items()}
         states.append(_facts(tables))
     return states
 
 
-def _facts(tables: Mapping[str, Table | None]) -> set[Fact]:
+def _facts(tables: Mapping[int, Table | None]) -> set[Fact]:
     found = set()
     for table in tables.values():
         if table is not None:
@@ -110,8 +108,8 @@ def _there(session: MySQLSession, places: set[tuple[str, str]]) -> set[Fact]:
     return found | {("table", schema, table, "") for kind, schema, table, _ in found if kind == "column"}
 
 
-def _table(document: Mapping[str, Any] | None) -> Table | None:
-    table = Table.from_json(document) if document else None
+def _kept(table: Table | None) -> Table | None:
+    """If it keeps rows."""
     return table if table is not None and table.is_base_table else None
 
 

@@ -6,38 +6,39 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from etl.ddl._conversions import conversions
 from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_columns import added_columns
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column
 
 _CURRENT_TIME = "CURRENT_TIMESTAMP"
 
 
 @contextlib.contextmanager
-def ddl_session(session: MySQLSession, ddl: Mapping[str, Any]) -> Iterator[None]:
-    """Set the session up for one DDL job, and back."""
+def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[None]:
+    """Set the session up for one DDL job, or for statements of our own around one, and back."""
     mode = str(session.query("SELECT @@SESSION.sql_mode")[0][0])
     # TiDB rounds what a change of type cuts off a time; MariaDB does so only if told to.
     rounding = ",TIME_ROUND_FRACTIONAL" if session.dialect.rounds_time_by_mode else ""
     session.query(f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')")
     try:
-        moment = _moment(ddl)
+        moment = _moment(ddl) if ddl is not None else ""
         if moment:
             # Existing rows get the default of the moment at which TiDB added the column.
             session.query("SET SESSION timestamp = UNIX_TIMESTAMP(%s)", (moment,))
-        if session.dialect.is_tidb and conversions(ddl):  # it converts by itself, in its session's time zone
-            session.query("SET SESSION time_zone = %s", (str(ddl.get("time_zone") or "+00:00"),))
+        if session.dialect.is_tidb and ddl is not None and conversions(ddl):
+            # It converts by itself, in its session's time zone.
+            session.query("SET SESSION time_zone = %s", (ddl.time_zone or "+00:00",))
         yield
     finally:
         with contextlib.suppress(DownstreamError):  # a lost connection has no session to be put right
             session.query("SET SESSION timestamp = DEFAULT, time_zone = '+00:00', sql_mode = %s", (mode,))
 
 
-def _moment(ddl: Mapping[str, Any]) -> str:
+def _moment(ddl: DdlJob) -> str:
     """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted it; "" if it
     didn't.
     """

@@ -6,19 +6,16 @@ Everything here may be repeated after a crash, as long as no later change has be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from errors import SluiceError
 from etl.ddl._generate import column_definition, table_options
 from etl.ddl._state import actual_columns, moving_columns, wrong_collations
 from etl.downstream import MySQLSession
 from etl.formats.ddl_columns import pair_columns
 from etl.formats.ddl_forms import held_as, is_longer
-from etl.formats.ddl_tables import table_pairs, tables_of
 from etl.formats.sql_text import literal_column, quote_name, quote_table
 from upstream.codec.column_value import missing_value
 from upstream.codec.columnar import arrow_type, constant
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Table
 
 # What a server fills in for existing rows may differ for these: its clock, its time zone, its idea of an empty
@@ -32,21 +29,19 @@ class UnsettledError(SluiceError):
     way_out = "bring the downstream's table to what the upstream has, then let the task go on"
 
 
-def settle(session: MySQLSession, ddl: Mapping[str, Any], values: bool = True) -> list[str]:
+def settle(session: MySQLSession, ddl: DdlJob, values: bool = True) -> list[str]:
     """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must
     not be when later changes are there. Raises UnsettledError, DownstreamError.
     """
     warnings: list[str] = []
-    before = {table.id: old for old, table in table_pairs(ddl)}
-    for table_id, table in tables_of(ddl, "effect").items():
+    before = {table.id: old for old, table in ddl.table_pairs()}
+    for table_id, table in ddl.effect.tables.items():
         if table is not None and table.is_base_table:
             warnings += _settle_table(session, before.get(table_id), table, ddl, values)
     return warnings
 
 
-def _settle_table(
-    session: MySQLSession, old: Table | None, table: Table, ddl: Mapping[str, Any], values: bool
-) -> list[str]:
+def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: DdlJob, values: bool) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
     names = {column.name.lower() for column in actual}
@@ -81,7 +76,7 @@ def _settle_table(
     return warnings
 
 
-def _added(old: Table, table: Table, ddl: Mapping[str, Any]) -> list[Column]:
+def _added(old: Table, table: Table, ddl: DdlJob) -> list[Column]:
     """Columns that existing rows have been given a value for."""
     known = pair_columns(old, table, ddl)
     return [column for column in table.writable_columns if column.id not in known]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from etl.dialect import Dialect
 from etl.downstream import DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_text import collation_name
 from etl.formats.sql_text import quote_name
+from upstream.ddl_job import DdlJob
 from upstream.schema import Table
 
 _FINGERPRINTS = (
@@ -58,22 +58,18 @@ IndexShape = tuple[bool, tuple[tuple[str, int], ...]]
 """Whether it is unique, and its (column in lower case, prefix length or 0)."""
 
 
-def affected_names(ddl: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:
     """(schemas, tables) that a DDL names, before or after it."""
-    schemas, tables = {str(ddl.get("schema_name") or "")}, {str(ddl.get("table_name") or "")}
-    effect = ddl.get("effect") or {}
-    for document in (effect.get("schemas") or {}).values():
-        if document:
-            schemas.add(document["name"])
-    for source in (effect.get("tables") or {}, ddl.get("before") or {}):
-        for document in source.values():
-            if document:
-                schemas.add(document["schema_name"])
-                tables.add(document["name"])
+    schemas, tables = {ddl.schema_name}, {ddl.table_name}
+    schemas |= {schema.name for schema in ddl.effect.schemas.values() if schema is not None}
+    for table in (*ddl.effect.tables.values(), *ddl.before.values()):
+        if table is not None:
+            schemas.add(table.schema_name)
+            tables.add(table.name)
     return schemas - {""}, tables - {""}
 
 
-def fingerprint(session: MySQLSession, ddl: Mapping[str, Any], swaps: bool) -> str:
+def fingerprint(session: MySQLSession, ddl: DdlJob, swaps: bool) -> str:
     """A hash over the definitions of everything the DDL affects; with `swaps` also over which table is which. Not over
     AUTO_INCREMENT: rows move it, and MySQL tells one that is a day old.
     """

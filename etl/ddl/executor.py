@@ -9,8 +9,8 @@ on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from errors import SluiceError
 from etl.ddl._alter import alterations, drop_foreign_keys
@@ -25,12 +25,11 @@ from etl.ddl._state import actual_columns, fingerprint
 from etl.downstream import DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_partitions import exchanged_partition
-from etl.formats.ddl_tables import table_pairs
-from etl.formats.ddl_tables import tables_of as _tables
 from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import columns_text, quote_name, quote_table
+from etl.steps import ScopedDdl
 from upstream.ddl_actions import RENAMES, Action
-from upstream.schema import Schema, Table
+from upstream.schema import Table
 
 __all__ = ["RECYCLE_SCHEMA", "DdlError", "DdlExecutor"]
 
@@ -60,7 +59,7 @@ class DdlExecutor:
         self._session = session
         self.recycle = RecycleBin(session, keep_dropped_s)
         self._converter = Converter(session)
-        self._special: dict[int, Callable[[Mapping[str, Any]], list[str]]] = {
+        self._special: dict[int, Callable[[ScopedDdl], list[str]]] = {
             Action.CREATE_SCHEMA: self._schema,
             Action.MODIFY_SCHEMA_CHARSET: self._schema,
             Action.DROP_SCHEMA: self._drop_schema,
@@ -81,64 +80,64 @@ class DdlExecutor:
             Action.RECOVER_SCHEMA: self._recover_schema,
         }
 
-    def fingerprint(self, ddl: Mapping[str, Any]) -> str:
+    def fingerprint(self, ddl: ScopedDdl) -> str:
         """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a
         trace. A database that routes need is made before: it is no trace of the statement.
         """
-        for schema in ddl.get("needs_schemas") or ():
+        for schema in ddl.needs_schemas:
             self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
-        return fingerprint(self._session, ddl, int(ddl["type"]) in _SWAPS)
+        return fingerprint(self._session, ddl, ddl.type in _SWAPS)
 
-    def is_transactional(self, ddl: Mapping[str, Any]) -> bool:
+    def is_transactional(self, ddl: ScopedDdl) -> bool:
         """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no
         marker.
         """
-        return int(ddl["type"]) == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
+        return ddl.type == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
 
-    def execute(self, ddl: Mapping[str, Any]) -> list[str]:
+    def execute(self, ddl: ScopedDdl) -> list[str]:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
         connection failed."""
         with self._errors(ddl):
             with ddl_session(self._session, ddl):
                 if done_by_another(self._session, ddl):
                     return [
-                        f"done already, as {ddl['merged']} merges tables: another of them brought the statement before"
+                        f"done already, as {ddl.merged} merges tables: another of them brought the statement before"
                     ]
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._settle(ddl)
 
-    def settle(self, ddl: Mapping[str, Any]) -> list[str]:
+    def settle(self, ddl: ScopedDdl) -> list[str]:
         """Make sure the result is what the upstream has, after a crash in the middle of `execute`.
         Raises as `execute`.
         """
         with self._errors(ddl):
             warnings: list[str] = []
-            kind = int(ddl["type"])
+            kind = ddl.type
             if self._converter.interrupted(ddl):
                 warnings = self._converter.convert(ddl)
             if kind in _REPEATABLE or kind not in self._special:
                 warnings += self._run(ddl)
             return warnings + self._settle(ddl)
 
-    def _run(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _run(self, ddl: ScopedDdl) -> list[str]:
         with ddl_session(self._session, ddl):
-            return self._special.get(int(ddl["type"]), self._alter)(ddl)
+            return self._special.get(ddl.type, self._alter)(ddl)
 
-    def settle_definitions(self, ddl: Mapping[str, Any]) -> list[str]:
+    def settle_definitions(self, ddl: ScopedDdl) -> list[str]:
         """The part of `settle` that may be done when later changes are downstream: no statement is run again, and no
         row changed.
         """
-        with self._errors(ddl), ddl_session(self._session, {}):
+        with self._errors(ddl), ddl_session(self._session):
             return settle(self._session, ddl, values=False)
 
-    def _settle(self, ddl: Mapping[str, Any]) -> list[str]:
-        with ddl_session(self._session, {}):
+    def _settle(self, ddl: ScopedDdl) -> list[str]:
+        with ddl_session(self._session):
             warnings = settle(self._session, ddl)
         self._converter.finish(ddl)
         return warnings
 
     @contextlib.contextmanager
-    def _errors(self, ddl: Mapping[str, Any]) -> Iterator[None]:
+    def _errors(self, ddl: ScopedDdl) -> Iterator[None]:
         try:
             yield
         except DownstreamError as error:
@@ -148,19 +147,19 @@ class DdlExecutor:
         except (UnsettledError, UnconvertibleError, ValueError) as error:
             raise self._failure(ddl, str(error)) from error
 
-    def _alter(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _alter(self, ddl: ScopedDdl) -> list[str]:
         """Make tables what they are after the job, from what they are."""
-        known = {table.id for _, table in table_pairs(ddl)}
-        effect = _tables(ddl, "effect")
+        known = {table.id for _, table in ddl.table_pairs()}
+        effect = ddl.effect.tables
         if not effect or any(t is not None and t.is_base_table and i not in known for i, t in effect.items()):
-            raise self._failure(ddl, f"job type {ddl['type']} doesn't say what becomes of which table")
+            raise self._failure(ddl, f"job type {ddl.type} doesn't say what becomes of which table")
         warnings: list[str] = []
-        for old, table in table_pairs(ddl):
+        for old, table in ddl.table_pairs():
             if old.is_base_table and table.is_base_table:
                 warnings += self._alter_one(ddl, old, table)
         return warnings
 
-    def _alter_one(self, ddl: Mapping[str, Any], old: Table, table: Table) -> list[str]:
+    def _alter_one(self, ddl: ScopedDdl, old: Table, table: Table) -> list[str]:
         first: DownstreamError | None = None
         tried: list[tuple[list[str], bool]] = []
         for form, within in self._attempts(table):
@@ -205,7 +204,7 @@ class DdlExecutor:
             with contextlib.suppress(DownstreamError):
                 self._session.query("SET SESSION innodb_strict_mode = ON")
 
-    def _execute(self, statement: str, ddl: Mapping[str, Any]) -> list[str]:
+    def _execute(self, statement: str, ddl: ScopedDdl) -> list[str]:
         """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what
         doesn't fit.
         """
@@ -217,9 +216,7 @@ class DdlExecutor:
                 return self._lenient(statement, error)
             if error.code not in server_errors.IN_FOREIGN_KEY:
                 raise
-            dropped = [
-                warning for t in _tables(ddl, "before").values() if t for warning in drop_foreign_keys(self._session, t)
-            ]
+            dropped = [warning for t in ddl.before.values() if t for warning in drop_foreign_keys(self._session, t)]
             self._session.execute(statement)
             return dropped
 
@@ -230,27 +227,28 @@ class DdlExecutor:
         self._session.execute(text)
         return [f"values that don't fit were converted: {error.message}"]
 
-    def _schema(self, ddl: Mapping[str, Any]) -> list[str]:
-        for document in ((ddl.get("effect") or {}).get("schemas") or {}).values():
-            schema = Schema.from_json(document)
+    def _schema(self, ddl: ScopedDdl) -> list[str]:
+        for schema in ddl.effect.schemas.values():
+            if schema is None:
+                continue
             dialect = self._session.dialect
             options = (
                 f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, dialect)}"
                 if schema.charset
                 else ""
             )
-            verb = "CREATE DATABASE IF NOT EXISTS" if int(ddl["type"]) == Action.CREATE_SCHEMA else "ALTER DATABASE"
+            verb = "CREATE DATABASE IF NOT EXISTS" if ddl.type == Action.CREATE_SCHEMA else "ALTER DATABASE"
             self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
         return []
 
-    def _drop_schema(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _drop_schema(self, ddl: ScopedDdl) -> list[str]:
         warnings: list[str] = []
-        for table_id, table in _tables(ddl, "before").items():
+        for table_id, table in ddl.before.items():
             if table is not None and table.is_base_table:
-                warnings += self.recycle.drop(table.schema_name, table.name, table_id, int(ddl["commit_ts"]))
-        schema = str(ddl["schema_name"])
-        if ddl.get("only_if_empty"):
-            for view in _tables(ddl, "before").values():
+                warnings += self.recycle.drop(table.schema_name, table.name, table_id, ddl.commit_ts)
+        schema = ddl.schema_name
+        if ddl.only_if_empty:
+            for view in ddl.before.values():
                 if view is not None and (view.is_view or view.is_sequence):
                     self._session.execute(
                         f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS {quote_table(view)}"
@@ -266,15 +264,15 @@ class DdlExecutor:
         self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
         return warnings
 
-    def _create(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _create(self, ddl: ScopedDdl) -> list[str]:
         return [
             warning
-            for table in _tables(ddl, "effect").values()
+            for table in ddl.effect.tables.values()
             if table is not None
             for warning in self._create_one(ddl, table)
         ]
 
-    def _create_one(self, ddl: Mapping[str, Any], table: Table) -> list[str]:
+    def _create_one(self, ddl: ScopedDdl, table: Table) -> list[str]:
         first: DownstreamError | None = None
         for form, within in self._attempts(table):
             made = form(table)
@@ -300,14 +298,14 @@ class DdlExecutor:
         assert first is not None
         raise first
 
-    def _found(self, ddl: Mapping[str, Any], table: Table) -> list[str]:
+    def _found(self, ddl: ScopedDdl, table: Table) -> list[str]:
         """A table that is to be created is there already: fine if it is the one."""
-        if ddl.get("merged"):
+        if ddl.merged:
             differences = structure_differences(self._session, table)
             if differences:
                 raise self._failure(
                     ddl,
-                    f"{table.full_name} is there already, merged from several tables ({ddl['merged']}), but with"
+                    f"{table.full_name} is there already, merged from several tables ({ddl.merged}), but with"
                     f" another structure: {'; '.join(differences)}",
                 )
             return []
@@ -317,20 +315,20 @@ class DdlExecutor:
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
         return [f"{table.full_name} is there already: taken as done"]
 
-    def _drop_table(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _drop_table(self, ddl: ScopedDdl) -> list[str]:
         # The job has names in lower case; how they are written is known from the table.
-        schema, name = str(ddl["schema_name"]), str(ddl["table_name"])
-        before = _tables(ddl, "before")
+        schema, name = ddl.schema_name, ddl.table_name
+        before = ddl.before
         warnings: list[str] = []
-        for table_id, gone in ((ddl.get("effect") or {}).get("tables") or {}).items():
-            if gone is None:
-                table = before.get(int(table_id))
+        for table_id, left in ddl.effect.tables.items():
+            if left is None:
+                table = before.get(table_id)
                 names = (table.schema_name, table.name) if table else (schema, name)
-                warnings += self.recycle.drop(*names, int(table_id), int(ddl["commit_ts"]))
+                warnings += self.recycle.drop(*names, table_id, ddl.commit_ts)
         return warnings
 
-    def _recover(self, ddl: Mapping[str, Any]) -> list[str]:
-        for table_id, table in _tables(ddl, "effect").items():
+    def _recover(self, ddl: ScopedDdl) -> list[str]:
+        for table_id, table in ddl.effect.tables.items():
             if table is None or not table.is_base_table or actual_columns(self._session, table):
                 continue
             if not self.recycle.recover(table.schema_name, table.name, table_id):
@@ -341,19 +339,19 @@ class DdlExecutor:
                 )
         return []
 
-    def _recover_schema(self, ddl: Mapping[str, Any]) -> list[str]:
-        self._schema({**ddl, "type": Action.CREATE_SCHEMA})
+    def _recover_schema(self, ddl: ScopedDdl) -> list[str]:
+        self._schema(replace(ddl, type=Action.CREATE_SCHEMA))
         return self._recover(ddl)
 
-    def _truncate(self, ddl: Mapping[str, Any]) -> list[str]:
-        old = next((int(i) for i, t in _tables(ddl, "effect").items() if t is None), 0)
+    def _truncate(self, ddl: ScopedDdl) -> list[str]:
+        old = next((i for i, t in ddl.effect.tables.items() if t is None), 0)
         warnings: list[str] = []
-        for table in _tables(ddl, "effect").values():
+        for table in ddl.effect.tables.values():
             if table is not None and not table.temp_table_type:
-                warnings += self.recycle.truncate(table.schema_name, table.name, old, int(ddl["commit_ts"]))
+                warnings += self.recycle.truncate(table.schema_name, table.name, old, ddl.commit_ts)
         return warnings
 
-    def _exchange(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _exchange(self, ddl: ScopedDdl) -> list[str]:
         """MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows: there the rows are
         swapped.
         """
@@ -374,10 +372,10 @@ class DdlExecutor:
         self._session.execute(f"DROP TEMPORARY TABLE {kept}")
         return []
 
-    def _exchanged(self, ddl: Mapping[str, Any]) -> tuple[Table, Table, str]:
+    def _exchanged(self, ddl: ScopedDdl) -> tuple[Table, Table, str]:
         """The partitioned table, the ordinary one, the partition."""
-        before = _tables(ddl, "before")
-        tables = [table for table in _tables(ddl, "effect").values() if table is not None]
+        before = ddl.before
+        tables = [table for table in ddl.effect.tables.values() if table is not None]
         partitioned, ordinary = (next(t for t in tables if bool(t.partition) is want) for want in (True, False))
         was = before.get(partitioned.id)
         try:
@@ -385,7 +383,7 @@ class DdlExecutor:
         except ValueError as error:
             raise self._failure(ddl, str(error)) from error
 
-    def _exchange_by_server(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _exchange_by_server(self, ddl: ScopedDdl) -> list[str]:
         partitioned, ordinary, place = self._exchanged(ddl)
         self._session.execute(
             f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE {quote_table(ordinary)}"
@@ -393,8 +391,8 @@ class DdlExecutor:
         )
         return []
 
-    def _rename(self, ddl: Mapping[str, Any]) -> list[str]:
-        before, after = _tables(ddl, "before"), _tables(ddl, "effect")
+    def _rename(self, ddl: ScopedDdl) -> list[str]:
+        before, after = ddl.before, ddl.effect.tables
         pairs = [(before.get(i), table) for i, table in after.items() if table is not None]
         if not pairs or any(old is None for old, _ in pairs):
             raise self._failure(ddl, "it renames a table of which the relay log doesn't say what it was")
@@ -420,10 +418,10 @@ class DdlExecutor:
             return [f"not renamed, as it was left out before: {error.message}"]
         return []
 
-    def _optional(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _optional(self, ddl: ScopedDdl) -> list[str]:
         """Views and sequences hold no rows: what the downstream doesn't take is left out."""
         warnings = []
-        for made in _tables(ddl, "effect").values():
+        for made in ddl.effect.tables.values():
             if made is None:
                 continue
             if not (made.view or made.sequence):
@@ -431,7 +429,7 @@ class DdlExecutor:
                     f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
                 )
                 continue
-            verb = "ALTER" if int(ddl["type"]) == Action.ALTER_SEQUENCE else "CREATE"
+            verb = "ALTER" if ddl.type == Action.ALTER_SEQUENCE else "CREATE"
             try:
                 self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
             except DownstreamError as error:
@@ -440,14 +438,10 @@ class DdlExecutor:
                 warnings.append(f"left out: {made.full_name}: {error.message}")
         return warnings
 
-    def _drop_optional(self, ddl: Mapping[str, Any]) -> list[str]:
-        kind = "VIEW" if int(ddl["type"]) == Action.DROP_VIEW else "SEQUENCE"
-        known = next((t for t in _tables(ddl, "before").values() if t), None)
-        name = (
-            quote_table(known)
-            if known
-            else f"{quote_name(str(ddl['schema_name']))}.{quote_name(str(ddl['table_name']))}"
-        )
+    def _drop_optional(self, ddl: ScopedDdl) -> list[str]:
+        kind = "VIEW" if ddl.type == Action.DROP_VIEW else "SEQUENCE"
+        known = next((t for t in ddl.before.values() if t), None)
+        name = quote_table(known) if known else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
         try:
             self._session.execute(f"DROP {kind} IF EXISTS {name}")
             return []
@@ -456,11 +450,11 @@ class DdlExecutor:
                 raise
             return [f"{kind} {name} was not dropped: {error.message}"]
 
-    def _impossible(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _impossible(self, ddl: ScopedDdl) -> list[str]:
         raise self._failure(ddl, "it brings back rows that are in no binlog")
 
-    def _failure(self, ddl: Mapping[str, Any], reason: str) -> DdlError:
+    def _failure(self, ddl: ScopedDdl, reason: str) -> DdlError:
         return DdlError(
-            f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']} in {ddl.get('schema_name')}: {reason}."
-            f" Statement: {str(ddl.get('query'))[:2000]} Way out: {_WAYS_OUT.format(ddl['commit_ts'])}"
+            f"{ddl.title} in {ddl.schema_name}: {reason}. Statement: {ddl.query[:2000]}"
+            f" Way out: {_WAYS_OUT.format(ddl.commit_ts)}"
         )

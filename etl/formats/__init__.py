@@ -5,7 +5,6 @@ __all__ = [
     "ddl_columns",
     "ddl_forms",
     "ddl_partitions",
-    "ddl_tables",
     "ddl_text",
     "deletes",
     "load_data",

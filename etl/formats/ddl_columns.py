@@ -7,13 +7,12 @@ Such a pair looks like a column dropped and another added; the statement tells t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from etl.formats.ddl_tables import table_pairs
 from etl.formats.ddl_text import is_blank, tokens
 from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Table
 
 _BEFORE_NAME = {"COLUMN", "IF", "EXISTS"}
@@ -29,22 +28,22 @@ class ColumnChange:
     new: Column
 
 
-def changed_columns(ddl: Mapping[str, Any]) -> Iterator[ColumnChange]:
+def changed_columns(ddl: DdlJob) -> Iterator[ColumnChange]:
     """Every public column that is there before and after a DDL, whatever has become of it."""
-    for old, after in table_pairs(ddl):
+    for old, after in ddl.table_pairs():
         by_id = {column.id: column for column in after.columns}
         for new_id, column in pair_columns(old, after, ddl).items():
             yield ColumnChange(old, after, column, by_id[new_id])
 
 
-def added_columns(ddl: Mapping[str, Any]) -> Iterator[tuple[Table, Column]]:
+def added_columns(ddl: DdlJob) -> Iterator[tuple[Table, Column]]:
     """Every column that a DDL adds to a table that was there before, with the table as it is after."""
-    for old, after in table_pairs(ddl):
+    for old, after in ddl.table_pairs():
         known = pair_columns(old, after, ddl)
         yield from ((after, column) for column in after.columns if column.public and column.id not in known)
 
 
-def pair_columns(before: Table, after: Table, ddl: Mapping[str, Any]) -> dict[int, Column]:
+def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
     """The column that each public column of `after`, by its id, was before; columns that were added are missing."""
     old = {column.id: column for column in before.columns if column.public}
     new = {column.id: column for column in after.columns if column.public}
@@ -55,11 +54,11 @@ def pair_columns(before: Table, after: Table, ddl: Mapping[str, Any]) -> dict[in
         pairs[come.pop(name).id] = gone.pop(name)
     if not gone or not come:
         return pairs
-    if int(ddl.get("type") or 0) == Action.MODIFY_COLUMN and len(gone) == len(come) == 1:
+    if ddl.type == Action.MODIFY_COLUMN and len(gone) == len(come) == 1:
         (was,), (is_now,) = gone.values(), come.values()
         pairs[is_now.id] = was
         return pairs
-    for was_name, name in _renamed(str(ddl.get("query") or "")):
+    for was_name, name in _renamed(ddl.query):
         if was_name in gone and name in come:
             pairs[come.pop(name).id] = gone.pop(was_name)
     return pairs

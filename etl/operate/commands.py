@@ -18,6 +18,7 @@ from errors import RequestError, ours
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
 from etl.operate.window_view import NotLandedError, find_window
 from etl.ownership import downstream_name, pipeline_id
+from etl.recorded_schema import RecordedSchema
 from etl.settings import MODES, Settings, SettingsError
 from etl.sinks import read_checkpoint, read_writer
 from relay import REPLACE, SKIP, Control, Decision, Failure, RelayError, RelayLog
@@ -274,7 +275,7 @@ def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
         raise OperateError(
             f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it"
         )
-    return "ddl" if any(int(ddl["commit_ts"]) == commit_ts for ddl in window.ddls) else "rows"
+    return "ddl" if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.of(window).ddls) else "rows"
 
 
 def _ddl(settings: Settings, relay: RelayLog, which: int) -> tuple[int, str]:
@@ -288,9 +289,9 @@ def _ddl(settings: Settings, relay: RelayLog, which: int) -> tuple[int, str]:
     first = relay.first()
     if first is not None:
         for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
-            for ddl in window.ddls:
-                if ddl.get("job_id") == which:
-                    return int(ddl["commit_ts"]), _at(settings, relay, int(ddl["commit_ts"]))
+            for ddl in RecordedSchema.of(window).ddls:
+                if ddl.job_id == which:
+                    return ddl.commit_ts, _at(settings, relay, ddl.commit_ts)
     raise OperateError(f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to come")
 
 

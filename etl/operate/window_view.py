@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from errors import RequestError
 from etl.formats.sql_text import shown
+from etl.recorded_schema import RecordedSchema
 from relay import DELETE, INSERT, UPDATE, RelayLog, Window
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
@@ -18,6 +19,7 @@ from upstream.tso import to_datetime
 
 _KINDS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 _SHOWN_BYTES = 64
+_SHOWN_OF_DDL = ("commit_ts", "job_id", "type", "schema_version", "schema_name", "table_name", "query")
 
 
 class NotLandedError(RequestError, ValueError):
@@ -47,14 +49,14 @@ class TablesAt:
 
     def __init__(self, window: Window) -> None:
         self._versions: dict[int, list[tuple[int, Table | None]]] = {}
-        for table_id, document in window.tables.items():
-            self._put(int(table_id), window.lo - 1, document)
-        for ddl in window.ddls:
-            for table_id, document in ((ddl.get("effect") or {}).get("tables") or {}).items():
-                self._put(int(table_id), int(ddl["commit_ts"]), document)
+        schema = RecordedSchema.of(window)
+        self._put(window.lo - 1, schema.tables)
+        for ddl in schema.ddls:
+            self._put(ddl.commit_ts, ddl.effect.tables)
 
-    def _put(self, table_id: int, after_ts: int, document: Mapping[str, Any] | None) -> None:
-        self._versions.setdefault(table_id, []).append((after_ts, Table.from_json(document) if document else None))
+    def _put(self, after_ts: int, tables: Mapping[int, Table | None]) -> None:
+        for table_id, table in tables.items():
+            self._versions.setdefault(table_id, []).append((after_ts, table))
 
     def find(self, table_id: int, commit_ts: int) -> Table | None:
         """The table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
@@ -102,9 +104,8 @@ def commits(relay: RelayLog, window: Window) -> set[int]:
     landing left out.
     """
     found = set(np.unique(relay.read([window])["commit_ts"].to_numpy()).tolist())
-    return (
-        found | {int(ddl["commit_ts"]) for ddl in window.ddls} | {int(entry["commit_ts"]) for entry in window.skipped}
-    )
+    found |= {ddl.commit_ts for ddl in RecordedSchema.of(window).ddls}
+    return found | {int(entry["commit_ts"]) for entry in window.skipped}
 
 
 def describe(relay: RelayLog, window: Window) -> dict[str, Any]:
@@ -120,13 +121,7 @@ def describe(relay: RelayLog, window: Window) -> dict[str, Any]:
         "schema_version": window.schema_version,
         "record": window.path,
         "parts": [part.to_dict() for part in window.parts],
-        "ddls": [
-            {
-                name: ddl.get(name)
-                for name in ("commit_ts", "job_id", "type", "schema_version", "schema_name", "table_name", "query")
-            }
-            for ddl in window.ddls
-        ],
+        "ddls": [{name: getattr(ddl, name) for name in _SHOWN_OF_DDL} for ddl in RecordedSchema.of(window).ddls],
         "skipped": [dict(entry) for entry in window.skipped],
         "tables": _count_tables(relay, window),
     }

@@ -1,21 +1,15 @@
 """Landed windows become steps. Runs in Spark's workers."""
 
-from etl.prepare._windows import (
-    STEP_SCHEMA,
-    PrepareOptions,
-    began_before,
-    counting_from,
-    describe_window,
-    prepare,
-    prepare_steps,
-)
+from etl.prepare._documents import BatchDocument, BegunFlight, CountedBefore, WindowDocument
+from etl.prepare._options import PrepareOptions
+from etl.prepare._windows import prepare, prepare_steps
 
 __all__ = [
-    "STEP_SCHEMA",
+    "BatchDocument",
+    "BegunFlight",
+    "CountedBefore",
     "PrepareOptions",
-    "began_before",
-    "counting_from",
-    "describe_window",
+    "WindowDocument",
     "prepare",
     "prepare_steps",
 ]

@@ -26,6 +26,7 @@ import pyarrow as pa
 from etl.prepare._partitions import PartitionError, partition_ids, partition_of
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from upstream.ddl_actions import MOVES_ROWS, Action
+from upstream.ddl_job import PastMove
 from upstream.job_versions import LONGEST_STATEMENT
 from upstream.rows import decode_deletes, decode_inserts, decode_updates, encode_delete, encode_insert
 from upstream.schema import Table
@@ -66,17 +67,15 @@ class Move:
         return None in self.partitions.values()
 
 
-def move_of(ddl: Mapping[str, Any], before: Mapping[int, Table]) -> Move | None:
-    """What a DDL of a window record moves; `before`: the tables it changes, as they were. None for others."""
-    kind = int(ddl.get("type") or 0)
-    after = {
-        int(i): Table.from_json(t) if t else None for i, t in ((ddl.get("effect") or {}).get("tables") or {}).items()
-    }
+def move_of(past: PastMove) -> Move | None:
+    """Where a DDL moves rows; None if nowhere."""
+    kind, after = past.type, past.effect.tables
+    before = {i: table for i, table in past.before.items() if table is not None}
     if kind not in MOVES_ROWS or not before:
         return None
-    versions = [int(v) for v in ddl.get("versions") or (ddl["schema_version"],)]
-    job_id = int(ddl.get("job_id") or 0)
-    finished_ts = int(ddl.get("finished_ts") or 0) if len(versions) == 1 else 0
+    versions = past.versions or (past.schema_version,)
+    job_id = past.job_id
+    finished_ts = past.finished_ts if len(versions) == 1 else 0
     partitioned = next((t for i, t in before.items() if t.is_partitioned and after.get(i) is not None), None)
     if kind in (Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING):
         old, new = (

@@ -1,9 +1,8 @@
-"""What goes downstream, under which names: filters, routes, and what operators decided."""
+"""What goes downstream, under which names: filters and routes."""
 
 from etl.rules._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl.rules._digest import rules_digest
 from etl.rules._skip import FOR_TIDB_ALONE, skip_reason
-from etl.rules.decided import REPLACED_BY, note_late, note_used, put_into
 from etl.rules.filters import (
     DDL_EVENTS,
     GROUP_EVENTS,
@@ -23,7 +22,6 @@ __all__ = [
     "FOR_TIDB_ALONE",
     "GROUP_EVENTS",
     "OWN_SCHEMAS",
-    "REPLACED_BY",
     "ROW_EVENTS",
     "EventRule",
     "Filter",
@@ -37,9 +35,6 @@ __all__ = [
     "Scoped",
     "check",
     "is_internal_table",
-    "note_late",
-    "note_used",
-    "put_into",
     "reads_otherwise",
     "rules_digest",
     "scope_ddl",

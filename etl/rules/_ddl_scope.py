@@ -14,12 +14,12 @@ from typing import Any
 from etl.formats.ddl_columns import pair_columns
 from etl.formats.ddl_partitions import plain_name
 from etl.rules._ddl_names import rename_database, rename_in_query, rename_tables
-from etl.rules.decided import REPLACED_BY
 from etl.rules.filters import Filter
 from etl.rules.routes import RouteError, Routes, Target
-from etl.steps import ChangeError
+from etl.steps import ChangeError, ScopedDdl
 from upstream.column_types import FLAG_NOT_NULL
 from upstream.ddl_actions import REMOVES_ROWS, RENAMES, Action
+from upstream.ddl_job import DdlJob, Effect
 from upstream.schema import Schema, Table
 
 _HAS_NO_SCHEMA = {Action.FLASHBACK_CLUSTER}
@@ -37,31 +37,30 @@ class Scoped:
     that are replicated belong to a table the job changes, so what came before must go downstream first.
     """
 
-    ddl: dict[str, Any] | None
+    ddl: ScopedDdl | None
     touches: bool
     warnings: tuple[str, ...] = ()
 
 
-def scope_ddl(ddl: Mapping[str, Any], before: Mapping[int, Table], filters: Filter, routes: Routes) -> Scoped:
+def scope_ddl(ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes) -> Scoped:
     """`before`: the tables the job changes as they are upstream before it. Raises ScopeError."""
     return _Scope(ddl, before, filters, routes).result()
 
 
 class _Scope:
-    def __init__(self, ddl: Mapping[str, Any], before: Mapping[int, Table], filters: Filter, routes: Routes) -> None:
+    def __init__(self, ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes) -> None:
         self._ddl = ddl
-        self._kind = int(ddl.get("type") or 0)
+        self._kind = ddl.type
         self._filters = filters
         self._routes = routes
-        effect = ddl.get("effect") or {}
-        self._schemas = {int(i): Schema.from_json(s) if s else None for i, s in (effect.get("schemas") or {}).items()}
-        self._after = {int(i): Table.from_json(t) if t else None for i, t in (effect.get("tables") or {}).items()}
+        self._schemas = ddl.effect.schemas
+        self._after = ddl.effect.tables
         self._before = {i: table for i, table in before.items() if i in self._after}
         self._warnings: list[str] = []
         self._merged: list[str] = []
 
     def result(self) -> Scoped:
-        schema, name, query = (str(self._ddl.get(key) or "") for key in ("schema_name", "table_name", "query"))
+        schema, name, query = self._ddl.schema_name, self._ddl.table_name, self._ddl.query
         kept = [i for i in self._after if self._is_wanted(i)]
         touches = bool(kept)
         whole = self._filters.wants_schema(schema) if schema or self._kind not in _HAS_NO_SCHEMA else True
@@ -71,21 +70,20 @@ class _Scope:
             return Scoped(None, False)
         if (self._after or self._ddl_had_schemas()) and not kept and not self._schemas:
             return Scoped(None, False)
-        replaced = REPLACED_BY in self._ddl
-        for table_id in () if replaced else kept:
+        for table_id in kept:
             self._check_crossing(table_id)
         after_names = [self._after[i] or self._before.get(i) for i in kept]
         for one, other in {(t.schema_name, t.name) for t in after_names if t} or {(schema, name)}:
             rule = self._filters.ignoring_rule(one, other, query)
             if rule is not None:
                 return Scoped(None, touches)
-        kept = [i for i in kept if replaced or self._may_run(i)]
+        kept = [i for i in kept if self._may_run(i)]
         if touches and not kept and not self._schemas:
             return Scoped(None, True, tuple(self._warnings))
-        return Scoped(self._document(kept, schema, name, query), True, tuple(self._warnings))
+        return Scoped(self._scoped(kept), True, tuple(self._warnings))
 
     def _ddl_had_schemas(self) -> bool:
-        return bool((self._ddl.get("effect") or {}).get("schemas"))
+        return bool(self._ddl.effect.schemas)
 
     def _is_wanted(self, table_id: int) -> bool:
         tables = [t for t in (self._before.get(table_id), self._after[table_id]) if t is not None]
@@ -152,7 +150,7 @@ class _Scope:
             source = (old or new).full_name if (old or new) else place  # type: ignore[union-attr]
             if removes and (new is None or self._kind != Action.TRUNCATE_TABLE):
                 self._warnings.append(
-                    f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} would remove rows of"
+                    f"{self._ddl.title} would remove rows of"
                     f" {source}: not executed, as {place} is merged from several tables ({merged.sources}); its rows"
                     " stay"
                 )
@@ -167,43 +165,45 @@ class _Scope:
         except RouteError as error:
             raise self._error(str(error), "change the rules, or") from None
 
-    def _document(self, kept: list[int], schema: str, name: str, query: str) -> dict[str, Any]:
-        before = {str(i): self._routed(self._before[i]).to_json() for i in kept if i in self._before}
+    def _scoped(self, kept: list[int]) -> ScopedDdl:
+        schema, name = self._ddl.schema_name, self._ddl.table_name
+        before = {i: self._routed(self._before[i]) for i in kept if i in self._before}
         after = {
-            str(i): self._routed(self._with_what_others_need(table)).to_json() if (table := self._after[i]) else None
-            for i in kept
+            i: self._routed(self._with_what_others_need(table)) if (table := self._after[i]) else None for i in kept
         }
-        document = dict(self._ddl) | {
-            "effect": {
-                "schemas": {str(i): s and self._routed_schema(s).to_json() for i, s in self._schemas.items()},
-                "tables": after,
-            },
-            "before": before,
-        }
-        if self._merged:
-            document["merged"] = self._merged[0]
-        if self._kind == Action.DROP_SCHEMA and not (
-            self._filters.wants_whole_schema(schema) and not self._routes.concerns_schema(schema)
-        ):
-            document["only_if_empty"] = True
+        scoped = ScopedDdl.of(
+            self._ddl,
+            effect=Effect({i: s and self._routed_schema(s) for i, s in self._schemas.items()}, after),
+            before=before,
+            merged=self._merged[0] if self._merged else "",
+            only_if_empty=self._kind == Action.DROP_SCHEMA
+            and (not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)),
+        )
         if not self._routes.rules:
-            return document
-        document["schema_name"] = self._routes.target_schema(schema)
-        if name:
-            document |= {"schema_name": self._name(schema, name)[0], "table_name": self._name(schema, name)[1]}
+            return scoped
+        schema_name, table_name = self._name(schema, name) if name else (self._routes.target_schema(schema), name)
+        return replace(
+            scoped,
+            schema_name=schema_name,
+            table_name=table_name,
+            query=self._routed_query(),
+            needs_schemas=self._new_schemas(after, before),
+        )
+
+    def _routed_query(self) -> str:
+        schema, query = self._ddl.schema_name, self._ddl.query
         if self._ddl_had_schemas():
-            document["query"] = rename_database(query, self._routes.target_schema(schema))
-        else:
-            document["query"] = rename_tables(query, schema, self._name)
+            return rename_database(query, self._routes.target_schema(schema))
+        return rename_tables(query, schema, self._name)
+
+    def _new_schemas(self, after: Mapping[int, Table | None], before: Mapping[int, Table]) -> tuple[str, ...]:
+        """Databases that only routes speak of, and in which no table of the job has been so far."""
         routed = {
-            i: t["schema_name"]
-            for i, t in after.items()
-            if t and (was := self._after[int(i)]) is not None and t["schema_name"] != was.schema_name
+            table.schema_name
+            for i, table in after.items()
+            if table and (was := self._after[i]) is not None and table.schema_name != was.schema_name
         }
-        made = set(routed.values()) - {str(t["schema_name"]) for t in before.values()}
-        if made:
-            document["needs_schemas"] = sorted(made)
-        return document
+        return tuple(sorted(routed - {table.schema_name for table in before.values()}))
 
     def _with_what_others_need(self, table: Table) -> Table:
         """Columns that one source of a merged table drops, the others may still have: there they stay,
@@ -219,7 +219,7 @@ class _Scope:
             return table
         names = ", ".join(column.name for column in dropped)
         self._warnings.append(
-            f"DDL job {self._ddl.get('job_id')} at commit_ts {self._ddl.get('commit_ts')} drops {names} of"
+            f"{self._ddl.title} drops {names} of"
             f" {old.full_name}: the columns stay, as other tables are merged with it ({self._merged[0]}); once all of"
             " them are without, drop the columns downstream by hand"
         )
@@ -258,9 +258,9 @@ class _Scope:
         return target.schema, target.table
 
     def _error(self, what: str, way: str) -> ScopeError:
-        ts = self._ddl.get("commit_ts")
+        ts = self._ddl.commit_ts
         return ScopeError(
-            f"DDL job {self._ddl.get('job_id')} at commit_ts {ts}: {what}. Statement:"
-            f" {str(self._ddl.get('query'))[:1000]} Way out: {way} leave the statement out: `sluice ddl skip {ts}`, or"
+            f"{self._ddl.title}: {what}. Statement:"
+            f" {self._ddl.query[:1000]} Way out: {way} leave the statement out: `sluice ddl skip {ts}`, or"
             f" {ts} in [filter] ignore-txn-commit-ts"
         )

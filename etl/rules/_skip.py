@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from etl.rules.filters import Filter
 from upstream.ddl_actions import DROPS_COLUMNS, IGNORED_ACTIONS, Action, action_name
+from upstream.ddl_job import DdlJob
 from upstream.schema import STATE_DELETE_ONLY
 
 FOR_TIDB_ALONE = {
@@ -23,21 +21,20 @@ FOR_TIDB_ALONE = {
 """Job types without meaning in a MySQL, and what they are about."""
 
 
-def skip_reason(ddl: Mapping[str, Any], filters: Filter) -> str | None:
+def skip_reason(ddl: DdlJob, filters: Filter) -> str | None:
     """Why nothing is executed downstream for a DDL; None if something is."""
-    kind = int(ddl.get("type") or 0)
-    query = str(ddl.get("query") or "").strip().lower()
+    kind = ddl.type
+    query = ddl.query.strip().lower()
     if query.startswith("select setval"):
         return "sequence values come with the rows"
     if kind in IGNORED_ACTIONS:
         return f"job type {kind} ({action_name(kind)}) changes nothing a downstream has"
     if kind in FOR_TIDB_ALONE:
         return f"{FOR_TIDB_ALONE[Action(kind)]} mean nothing downstream"
-    if kind in DROPS_COLUMNS and int(ddl.get("schema_state") or 0) == STATE_DELETE_ONLY:
+    if kind in DROPS_COLUMNS and ddl.schema_state == STATE_DELETE_ONLY:
         return "DROP COLUMN has only begun"
-    effect = ddl.get("effect") or {}
-    tables = [t for t in (effect.get("tables") or {}).values() if t]
-    schemas = {t["schema_name"] for t in tables} | {s["name"] for s in (effect.get("schemas") or {}).values() if s}
-    if not any(filters.wants_schema(name) for name in schemas or {str(ddl.get("schema_name") or "")}):
+    schemas = {table.schema_name for table in ddl.effect.tables.values() if table}
+    schemas |= {schema.name for schema in ddl.effect.schemas.values() if schema}
+    if not any(filters.wants_schema(name) for name in schemas or {ddl.schema_name}):
         return "the schema is filtered out"
     return None

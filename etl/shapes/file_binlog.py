@@ -8,8 +8,7 @@ the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from etl.steps import Step
 from relay import DELETE, INSERT, UPDATE
 from upstream import column_types, pb
 from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
@@ -77,13 +77,13 @@ def type_name(column: Column) -> str:
     return name
 
 
-def ddl_message(ddl: Mapping[str, Any]) -> bytes:
-    """The message of a DDL statement, from a ddl step's detail."""
-    text = f"{ddl['query']};"
-    if int(ddl["type"]) != Action.CREATE_SCHEMA:
-        text = f"use {quote_name(str(ddl['schema_name']))}; {text}"
+def ddl_message(ddl: DdlJob) -> bytes:
+    """The message of a DDL statement, of a ddl step."""
+    text = f"{ddl.query};"
+    if ddl.type != Action.CREATE_SCHEMA:
+        text = f"use {quote_name(ddl.schema_name)}; {text}"
     message: bytes = pb.file_binlog.Binlog(
-        tp=pb.file_binlog.DDL, commit_ts=int(ddl["commit_ts"]), ddl_query=text.encode("utf-8", "surrogateescape")
+        tp=pb.file_binlog.DDL, commit_ts=ddl.commit_ts, ddl_query=text.encode("utf-8", "surrogateescape")
     ).SerializeToString()
     return message
 

@@ -15,8 +15,7 @@ columns of expression indexes and keys over them are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from relay import DELETE, INSERT, UPDATE
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
 from upstream.column_types import FLAG_PRIMARY_KEY
+from upstream.ddl_job import DdlJob
 from upstream.schema import STATE_PUBLIC, Column, Table
 
 _MUTATION_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
@@ -47,15 +47,15 @@ def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step
     return binlog_steps(segment, timings, _mutations, _transactions)
 
 
-def ddl_message(ddl: Mapping[str, Any]) -> bytes:
-    """The message of a DDL statement, from a ddl step's detail."""
+def ddl_message(ddl: DdlJob) -> bytes:
+    """The message of a DDL statement, of a ddl step."""
     data = pb.secondary.DDLData(
-        schema_name=str(ddl.get("schema_name") or ""),
-        table_name=str(ddl.get("table_name") or ""),
-        ddl_query=str(ddl["query"]).encode("utf-8", "surrogateescape"),
+        schema_name=ddl.schema_name,
+        table_name=ddl.table_name,
+        ddl_query=ddl.query.encode("utf-8", "surrogateescape"),
     )
     message: bytes = pb.secondary.Binlog(
-        type=pb.secondary.DDL, commit_ts=int(ddl["commit_ts"]), ddl_data=data
+        type=pb.secondary.DDL, commit_ts=ddl.commit_ts, ddl_data=data
     ).SerializeToString()
     return message
 

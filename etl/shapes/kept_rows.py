@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from etl.steps import Step
-
-_KEY = "kept"
+from etl.steps import KeptRows, ScopedDdl, Step
 
 
 def with_kept_rows(ddl: Step, loads: Iterable[Step]) -> Step:
@@ -17,25 +15,17 @@ def with_kept_rows(ddl: Step, loads: Iterable[Step]) -> Step:
     loads = list(loads)
     if not loads:
         return ddl
-    heads = [
-        {
-            "schema": s.schema,
-            "table": s.table,
-            "detail": s.detail,
-            "rows": s.rows,
-            "commit_ts": s.commit_ts,
-            "bytes": len(s.payload),
-        }
-        for s in loads
-    ]
-    return replace(ddl, detail={**ddl.detail, _KEY: heads}, payload=b"".join(bytes(s.payload) for s in loads))
+    heads = tuple(KeptRows(s.schema, s.table, s.detail, s.rows, s.commit_ts, len(s.payload)) for s in loads)
+    payload = b"".join(bytes(s.payload) for s in loads)
+    return replace(ddl, detail=replace(ddl.detail, kept=heads), payload=payload)
 
 
 def kept_rows(ddl: Step) -> Iterator[Step]:
     """The load steps inside a DDL step."""
     at = 0
     data = bytes(ddl.payload)
-    for head in ddl.detail.get(_KEY) or ():
-        payload = data[at : at + head["bytes"]]
+    detail: ScopedDdl = ddl.detail
+    for head in detail.kept:
+        payload = data[at : at + head.length]
         at += len(payload)
-        yield Step("load", head["commit_ts"], head["schema"], head["table"], head["detail"], head["rows"], 0, payload)
+        yield Step("load", head.commit_ts, head.schema, head.table, head.detail, head.rows, 0, payload)

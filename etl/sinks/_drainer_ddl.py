@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from etl.ddl import DdlError, DdlExecutor, how_many_ran, not_replayable
 from etl.downstream import Checkpoint, MySQLSession
+from etl.steps import ScopedDdl
 from upstream.ddl_actions import Action
 
 log = logging.getLogger("sluice.apply")
@@ -18,7 +18,7 @@ def look_ahead(
     session: MySQLSession,
     executor: DdlExecutor,
     before: Checkpoint,
-    ddls: Sequence[Mapping[str, Any]],
+    ddls: Sequence[ScopedDdl],
     missing: Callable[[MySQLSession, int], str],
 ) -> Checkpoint:
     """The checkpoint after `before`, see `TakesOver.look_ahead`. What has run gets the definitions that it is to leave.
@@ -27,10 +27,10 @@ def look_ahead(
     least, most = how_many_ran(session, ddls)
     if before.pending is not None:
         least = 0  # one that was begun here: its marker tells
-    if least and (wrong := missing(session, int(ddls[least - 1]["commit_ts"]))):
+    if least and (wrong := missing(session, ddls[least - 1].commit_ts)):
         if (ddl := not_replayable(ddls[:least])) is not None:
             raise DdlError(
-                f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the"
+                f"{ddl.title}: {ddl.query[:500]}: the"
                 f" tables on {session.address} look as if it had run, but not all that was committed before it is"
                 f" there: {wrong}. Did somebody else make this change there? Then undo it, and let the task go on."
                 ' If it was the Drainer, and the rows are right as they are, set "commitTS" in the checkpoint to'
@@ -39,16 +39,16 @@ def look_ahead(
         least = 0  # written again on the tables as they are; the DDL finds that it is done
     session.query("COMMIT")
     if most < len(ddls):
-        before = replace(before, safe_until=min(before.safe_until, int(ddls[most]["commit_ts"]) - 1))
+        before = replace(before, safe_until=min(before.safe_until, ddls[most].commit_ts - 1))
     if least:
-        commit_ts = int(ddls[least - 1]["commit_ts"])
+        commit_ts = ddls[least - 1].commit_ts
         log.info("everything through the DDL at commit_ts %s is downstream already, for it has run", commit_ts)
         for number, ddl in enumerate(ddls[:least]):
-            later = set().union(*map(_tables_of, ddls[number + 1 : most]))
-            if not _tables_of(ddl) & later:  # else it isn't as this one left it
+            later = set().union(*(other.effect.tables for other in ddls[number + 1 : most]))
+            if later.isdisjoint(ddl.effect.tables):  # else it isn't as this one left it
                 executor.settle_definitions(ddl)
         session.query("COMMIT")
-        before = before.at(commit_ts, int(ddls[least - 1]["schema_version"]))
+        before = before.at(commit_ts, ddls[least - 1].schema_version)
     elif most < len(ddls) and before.pending is None:
         before = before.at(before.commit_ts)
     for ddl in ddls[least:most]:
@@ -56,29 +56,21 @@ def look_ahead(
     return before
 
 
-def _check_repeatable(ddl: Mapping[str, Any]) -> None:
+def _check_repeatable(ddl: ScopedDdl) -> None:
     """Raises DdlError for a DDL that must not run again if it has run."""
-    if int(ddl.get("type") or 0) == Action.EXCHANGE_PARTITION or _is_swap(ddl):
+    if ddl.type == Action.EXCHANGE_PARTITION or _is_swap(ddl):
         raise DdlError(
-            f"DDL job {ddl.get('job_id')} at commit_ts {ddl['commit_ts']}: {str(ddl.get('query'))[:500]}: the"
+            f"{ddl.title}: {ddl.query[:500]}: the"
             " Drainer may have run it before it broke off, and a second time would undo it. If it has run, set"
             ' "commitTS" in the checkpoint to this commit_ts; if it hasn\'t, set "safe-until" in the'
             ' checkpoint\'s "sluice" to one less'
         )
 
 
-def _is_swap(ddl: Mapping[str, Any]) -> bool:
+def _is_swap(ddl: ScopedDdl) -> bool:
     """Whether a DDL gives a table the name that another one had before it."""
-    before = {key: (table["schema_name"], table["name"]) for key, table in (ddl.get("before") or {}).items() if table}
-    after = {
-        key: (table["schema_name"], table["name"])
-        for key, table in ((ddl.get("effect") or {}).get("tables") or {}).items()
-        if table
-    }
+    before = {i: (table.schema_name, table.name) for i, table in ddl.before.items() if table}
+    after = {i: (table.schema_name, table.name) for i, table in ddl.effect.tables.items() if table}
     return any(
         name == after.get(key) and other != key for other, name in before.items() for key in after if key in before
     )
-
-
-def _tables_of(ddl: Mapping[str, Any]) -> set[str]:
-    return set((ddl.get("effect") or {}).get("tables") or {})

@@ -10,17 +10,15 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from etl.ddl import DdlError, DdlExecutor
 from etl.downstream import DownstreamError, MySQLSession, PendingDdl
 from etl.formats.operator_sql import changes_rows_only
 from etl.formats.sql_text import quote_name
-from etl.rules import REPLACED_BY
 from etl.sinks._checkpoint_row import CheckpointRow
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 
 log = logging.getLogger("sluice.apply")
 
@@ -48,22 +46,23 @@ class MarkedDdl:
 
     def _has_run(self, step: Step, confirm: Callable[[], None]) -> bool:
         """Whether the statement has run already; if not, leaves the marker that tells so next time."""
-        ddl, commit_ts = step.detail, step.commit_ts
+        ddl: ScopedDdl = step.detail
+        commit_ts = step.commit_ts
         fingerprint = self._executor.fingerprint(ddl)
         self._row.let_go()
         now = self._row.reached()
         pending = now.pending
-        if pending is not None and (pending.job_id, pending.commit_ts) == (int(ddl.get("job_id") or 0), commit_ts):
+        if pending is not None and (pending.job_id, pending.commit_ts) == (ddl.job_id, commit_ts):
             if pending.fingerprint != fingerprint and not pending.fingerprint.startswith(_REPLACED):
                 log.info("DDL job %s at commit_ts %s ran before the interruption", pending.job_id, commit_ts)
                 return True
             self._row.change(replace(now, pending=pending), confirm)
             return False
-        marker = PendingDdl(int(ddl.get("job_id") or 0), commit_ts, fingerprint)
+        marker = PendingDdl(ddl.job_id, commit_ts, fingerprint)
         self._row.change(replace(now.at(commit_ts - 1), pending=marker), confirm)
         return False
 
-    def _executed(self, ddl: Mapping[str, Any]) -> list[str]:
+    def _executed(self, ddl: ScopedDdl) -> list[str]:
         """Execute a DDL. One that is refused has not run: the marker goes, or repairing by hand would look like the DDL
         itself.
         """
@@ -80,12 +79,13 @@ class MarkedDdl:
         """Execute the operator's statements in place of a DDL, each once: the marker says which are done. A statement
         that doesn't commit by itself shares its transaction with the marker that is behind it. Raises as `run`.
         """
-        ddl, commit_ts = step.detail, step.commit_ts
-        statements = [str(statement) for statement in ddl[REPLACED_BY]]
-        job = int(ddl.get("job_id") or 0)
+        ddl: ScopedDdl = step.detail
+        commit_ts = step.commit_ts
+        statements = list(ddl.replaced_by or ())
+        job = ddl.job_id
         mark = f"{_REPLACED}{hashlib.sha256(json.dumps(statements).encode()).hexdigest()[:16]}"
         with contextlib.suppress(DownstreamError):  # it may not be there, or not yet
-            self._session.query(f"USE {quote_name(str(ddl.get('schema_name') or ''))}")
+            self._session.query(f"USE {quote_name(ddl.schema_name)}")
         for number in range(self._replaced_so_far(step, mark, statements), len(statements)):
             fingerprint = self._executor.fingerprint(ddl)
             self._row.let_go()

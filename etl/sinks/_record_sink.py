@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from etl.downstream import Checkpoint
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks.sink import Confirm, Written, nothing_to_confirm
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 
 
 class RecordSink(ABC):
@@ -33,12 +32,12 @@ class RecordSink(ABC):
                     if ddl is not None:
                         self._write_ddl(ddl)
                         written.ddls += 1
-                    self._moved_to(step)
+                    self._moved_to(step.commit_ts, step.detail.schema_version or None)
                     written.ddl_s += time.perf_counter() - started
                 case "commit":
                     confirm(step)
                     self._make_durable(step)
-                    self._save(self._moved_to(step))
+                    self._save(self._moved_to(step.commit_ts, step.detail.get("schema_version")))
                     written.commits += 1
                     written.changes += step.changes
                     written.add_stages(step.detail.get("timings_ms"))
@@ -48,8 +47,8 @@ class RecordSink(ABC):
                     raise ValueError(f"unknown step {step.kind!r}")
         return written
 
-    def _moved_to(self, step: Step) -> Checkpoint:
-        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, step.detail.get("schema_version"))
+    def _moved_to(self, commit_ts: int, schema_version: int | None) -> Checkpoint:
+        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(commit_ts, schema_version)
         return self._checkpoint
 
     @abstractmethod
@@ -57,7 +56,7 @@ class RecordSink(ABC):
         """Whole records, or a piece of one with `more` to come."""
 
     @abstractmethod
-    def _write_ddl(self, ddl: Mapping[str, Any]) -> None:
+    def _write_ddl(self, ddl: ScopedDdl) -> None:
         """A statement, from a ddl step's detail."""
 
     @abstractmethod

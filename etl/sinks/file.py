@@ -12,10 +12,9 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from etl.downstream import Checkpoint, CheckpointMovedError, Savepoint, SavepointFile, sync_folder
 from etl.formats.binlog_file import COMPRESSED, BinlogFileError, FileName, encode_record, new_name, split_records
@@ -25,7 +24,7 @@ from etl.sinks._file_recovery import End, find_end
 from etl.sinks._file_upkeep import Upkeep
 from etl.sinks._record_sink import RecordSink
 from etl.sinks.sink import ApplyError
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 
 _UPKEEP_INTERVAL_S = 3600.0
 
@@ -111,7 +110,7 @@ class FileSink(RecordSink):
         if time.monotonic() >= self._upkeep_due:
             self._start_upkeep()
 
-    def _write_ddl(self, ddl: Mapping[str, Any]) -> None:
+    def _write_ddl(self, ddl: ScopedDdl) -> None:
         self._write_records(memoryview(encode_record(ddl_message(ddl))), more=False)
 
     def _write_records(self, data: memoryview, *, more: bool) -> None:

@@ -9,9 +9,8 @@ the topic had come.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -22,7 +21,7 @@ from etl.shapes.kafka_binlog import ddl_message
 from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon, reason
 from etl.sinks._record_sink import RecordSink
 from etl.sinks.sink import ApplyError
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 
 
 class KafkaSink(RecordSink):
@@ -77,7 +76,7 @@ class KafkaSink(RecordSink):
         self._checkpoint = checkpoint if checkpoint.commit_ts else None
         return self._checkpoint
 
-    def _write_ddl(self, ddl: Mapping[str, Any]) -> None:
+    def _write_ddl(self, ddl: ScopedDdl) -> None:
         self._send(ddl_message(ddl))
 
     def _write_records(self, data: memoryview, *, more: bool) -> None:

@@ -12,9 +12,9 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from etl.ddl import DdlExecutor, relax
 from etl.downstream import (
@@ -26,7 +26,7 @@ from etl.downstream import (
     MySQLSession,
     Refusal,
 )
-from etl.rules import REPLACED_BY, Filter, rules_digest, skip_reason
+from etl.rules import Filter, rules_digest, skip_reason
 from etl.settings import Settings, Upstream
 from etl.shapes.kept_rows import kept_rows
 from etl.sinks._checkpoint_row import CheckpointRow
@@ -35,7 +35,7 @@ from etl.sinks._marked_ddl import MarkedDdl
 from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
 from etl.sinks.step_writer import StepWriter
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 from upstream import PDClient, tso
 
 log = logging.getLogger("sluice.apply")
@@ -182,7 +182,7 @@ class MySQLSink:
     def _in_safe_mode(self) -> bool:
         return self._row.reached().needs_safe_mode
 
-    def look_ahead(self, ddls: Sequence[Mapping[str, Any]], missing: Callable[[MySQLSession, int], str]) -> Checkpoint:
+    def look_ahead(self, ddls: Sequence[ScopedDdl], missing: Callable[[MySQLSession, int], str]) -> Checkpoint:
         before = self._row.value
         assert before is not None
         wanted = [ddl for ddl in ddls if skip_reason(ddl, self._filters) is None]
@@ -205,17 +205,18 @@ class MySQLSink:
 
     def _run_ddl(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
-        ddl, confirm = step.detail, functools.partial(self._confirm, step)
+        ddl: ScopedDdl = step.detail
+        confirm = functools.partial(self._confirm, step)
         after = self._row.reached().at(step.commit_ts)
-        if REPLACED_BY in ddl:
+        if ddl.replaced_by is not None:
             self._marked.run_replaced(step, confirm)
             written.ddls += 1
         elif skip_reason(ddl, self._filters) is None:
             warnings = self._marked.run(step, confirm)
             for warning in warnings:
-                log.warning("DDL job %s at commit_ts %s: %s", ddl.get("job_id"), step.commit_ts, warning)
-            log.info("DDL at commit_ts %s: %s", step.commit_ts, str(ddl.get("query"))[:500])
-            written.warnings += [f"DDL job {ddl.get('job_id')}: {warning}" for warning in warnings]
+                log.warning("DDL job %s at commit_ts %s: %s", ddl.job_id, step.commit_ts, warning)
+            log.info("DDL at commit_ts %s: %s", step.commit_ts, ddl.query[:500])
+            written.warnings += [f"DDL job {ddl.job_id}: {warning}" for warning in warnings]
             written.ddls += 1
         else:
             self._row.begin()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from errors import SluiceError
 from etl.downstream import Checkpoint
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 
 log = logging.getLogger("sluice.apply")
 
@@ -86,7 +86,7 @@ class TakesOver(Protocol):
         keeper's pipeline.
         """
 
-    def look_ahead(self, ddls: Sequence[Mapping[str, Any]], missing: Callable[[Any, int], str]) -> Checkpoint:
+    def look_ahead(self, ddls: Sequence[ScopedDdl], missing: Callable[[Any, int], str]) -> Checkpoint:
         """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and
         safe mode ends before what hasn't. `missing(session, ts)` names a row change through `ts` that isn't downstream,
         "" if all are. Raises DdlError for one that may have run, and must not run again.

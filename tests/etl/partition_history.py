@@ -196,10 +196,10 @@ class PartitionHistory:
                 after if kind != Action.EXCHANGE_PARTITION or step == steps - 1 else replace(now, exchanging=name)
             )
         self._ts += self._rng.randint(1, 9)
-        effect = Effect({}, {_T: self.table(after)})
+        tables = {_T: self.table(after)}
         before = {_T: self.table(now)}
         if kind == Action.EXCHANGE_PARTITION:
-            effect.tables.update({now.ordinary: None, pid: self.ordinary(pid)})
+            tables |= {now.ordinary: None, pid: self.ordinary(pid)}
             before[now.ordinary] = self.ordinary(now.ordinary)
         self.events.append(
             (
@@ -215,7 +215,7 @@ class PartitionHistory:
                     "schema_version": self._version,
                     "schema_name": "d",
                     "table_name": "t",
-                    "effect": effect.to_json(),
+                    "effect": Effect({}, tables).to_json(),
                     "began_ts": began,
                     "versions": versions,
                     "finished_ts": self._ts + 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from etl.apply import run_apply
 from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream._writer_lock import WriterLock
-from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_steps
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql_parallel import ParallelMySQLSink
 from etl.steps import Step
@@ -52,7 +53,7 @@ def landed(tmp_path: Path, seed: int, count: int) -> tuple[History, str, RelayLo
 def steps(url: str, relay: RelayLog) -> list[Step]:
     first = relay.first()
     assert first is not None
-    return list(prepare_steps(url, [describe_window(first)], PrepareOptions("groups", 3)))
+    return list(prepare_steps(url, BatchDocument.of([first]), PrepareOptions("groups", 3)))
 
 
 @pytest.mark.parametrize("then", ["parallel", "atomic"])
@@ -107,6 +108,7 @@ def test_who_was_taken_over_commits_nothing_any_more(
     older.close()
     left = newer.recover()
     assert left is not None
-    again = prepare_steps(url, [describe_window(relay.first(), flight=left.flight)], PrepareOptions("groups", 3))
+    batch = replace(BatchDocument.of([relay.first()]), flight=BegunFlight(left.flight.until))
+    again = prepare_steps(url, batch, PrepareOptions("groups", 3))
     newer.run(again)
     newer.close()

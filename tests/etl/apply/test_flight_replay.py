@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from etl.apply import run_apply
 from etl.apply.run import ApplyError
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
-from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
 from etl.rules import Filter
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql_parallel import ParallelMySQLSink
@@ -56,7 +56,7 @@ def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -
     """Everything after `after` in one flight, of which all is downstream but the checkpoint."""
     sink = ParallelMySQLSink.open(settings_of(story, "parallel"), 7)
     sink.recover()
-    described = [describe_window(window) for window in windows_after(story, after)]
+    described = BatchDocument.of(windows_after(story, after))
     steps = prepare_steps(story._url, described, PrepareOptions("groups", 3, ignored_ts=ignored))
     sink.run([*(step for step in steps if step.kind != "commit"), Step("flush", 0)])
     sink.close()
@@ -179,7 +179,7 @@ def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(s
     story.delete(ITEM, item(20) | {"name": "n2"})
     sink = ParallelMySQLSink.open(settings_of(story, "parallel"), 7)
     sink.recover()
-    described = [describe_window(window) for window in windows_after(story, after)]
+    described = BatchDocument.of(windows_after(story, after))
     steps = list(prepare_steps(story._url, described, PrepareOptions("groups", 3)))
     first = next(n for n, step in enumerate(steps) if step.kind == "flush")
     sink.run(steps[: first + 1])
@@ -246,7 +246,7 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     broken.recover()
     first = relay.first()
     assert first is not None
-    described = [describe_window(window) for window in relay.windows(first.lo)]
+    described = BatchDocument.of(relay.windows(first.lo))
     begun = [step for step in prepare_steps(url, described, PrepareOptions("groups", 3)) if step.kind != "commit"]
     broken.run([*begun[: max(1, round(share * len(begun)))], Step("flush", 0)])
     broken.close()

@@ -23,6 +23,8 @@ from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
 from tests.etl.tidb_stand_in import MYSQL, Seen, TiDBStandIn
+from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 
 TIDB = Dialect.of("5.7.25-TiDB-v6.6.0")
 
@@ -145,8 +147,8 @@ def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, t
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
     plain = table(11, "t", "id int", "x int", "y int", primary="id")
-    assert len(alterations(tidb_session, before, plain, {"type": 61})[0]) == 1
-    statements, _ = alterations(tidb_session, before, after, {"type": 61})
+    assert len(alterations(tidb_session, before, plain, DdlJob(1, type=Action.MULTI_SCHEMA_CHANGE))[0]) == 1
+    statements, _ = alterations(tidb_session, before, after, DdlJob(1, type=Action.MULTI_SCHEMA_CHANGE))
     assert len(statements) == 2
     for statement in statements:
         tidb_session.execute(statement)

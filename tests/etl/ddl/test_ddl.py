@@ -15,11 +15,13 @@ from etl.ddl._state import actual_columns, wrong_collations
 from etl.ddl.executor import RECYCLE_SCHEMA
 from etl.downstream import CheckpointTable, MySQLSession
 from etl.formats.ddl_text import tokens
+from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter, skip_reason
 from etl.sinks.mysql import MySQLSink
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Table
 
 
@@ -27,6 +29,9 @@ def test_strings_names_and_comments_are_single_tokens() -> None:
     text = "ALTER TABLE `a``; b` COMMENT = 'it''s (`x`)\\' /*T![x] ; */ , ADD INDEX(`c`)"
     assert "".join(tokens(text)) == text
     assert {"`a``; b`", "'it''s (`x`)\\'", "/*T![x] ; */"} <= set(tokens(text))
+
+
+_OWN = Table(5, 1, "tidb_binlog", "t").to_json()
 
 
 @pytest.mark.parametrize(
@@ -37,13 +42,13 @@ def test_strings_names_and_comments_are_single_tokens() -> None:
         ({"type": 6, "schema_state": 1, "query": "", "schema_name": "d"}, "only begun"),
         ({"type": 3, "query": "", "schema_name": "MySQL"}, "filtered"),
         (
-            {"type": 3, "query": "", "schema_name": "x", "effect": {"tables": {"5": {"schema_name": "tidb_binlog"}}}},
+            {"type": 3, "query": "", "schema_name": "x", "effect": {"tables": {"5": _OWN}}},
             "filtered",
         ),
     ],
 )
 def test_what_means_nothing_downstream_is_skipped_with_a_reason(ddl: dict[str, Any], part: str) -> None:
-    assert part in (skip_reason(ddl, Filter()) or "")
+    assert part in (skip_reason(DdlJob.from_json({"commit_ts": 1, **ddl}), Filter()) or "")
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "shop"])
@@ -53,9 +58,8 @@ def test_generated_tables_are_those_of_the_recording(session: MySQLSession, tmp_
     assert window is not None
     session.query("CREATE DATABASE gen")
     created = 0
-    for ddl in window.ddls:
-        for document in ddl["effect"]["tables"].values():
-            table = Table.from_json(document) if document else None
+    for ddl in RecordedSchema.of(window).ddls:
+        for table in ddl.effect.tables.values():
             if table is None or not table.is_base_table or table.schema_name == "mysql" or table.name == "sqt":
                 continue
             table = replace(table, schema_name="gen", name=f"{table.name[:20]}_{created}")
@@ -94,17 +98,19 @@ def ddl_step(
     return Step(
         "ddl",
         ts,
-        detail={
-            "commit_ts": ts,
-            "job_id": 5,
-            "type": kind,
-            "query": query,
-            "schema_state": 5,
-            "schema_name": "d",
-            "table_name": table,
-            "effect": {"schemas": {}, "tables": effect},
-            "before": before or {},
-        },
+        detail=ScopedDdl.from_json(
+            {
+                "commit_ts": ts,
+                "job_id": 5,
+                "type": kind,
+                "query": query,
+                "schema_state": 5,
+                "schema_name": "d",
+                "table_name": table,
+                "effect": {"schemas": {}, "tables": effect},
+                "before": before or {},
+            }
+        ),
     )
 
 

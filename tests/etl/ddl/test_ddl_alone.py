@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from etl.downstream import CheckpointTable, DownstreamError, MySQLSession
-from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
 from etl.settings import Relay, Settings, Upstream
 from etl.sinks import mysql as sink_module
 from etl.sinks.mysql import MySQLSink
@@ -43,7 +43,7 @@ def test_a_statement_that_is_still_running_is_waited_for(
     story.apply()
     after = story._ts
     story.statement(MODIFY_COLUMN, "ALTER TABLE `item` CHANGE COLUMN `v` `w` int", NEW)
-    windows = [describe_window(window) for window in story._relay.windows(after) if window.hi > after]
+    windows = BatchDocument.of(window for window in story._relay.windows(after) if window.hi > after)
     steps = list(prepare_steps(story._url, windows, PrepareOptions()))
     settings = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream)
     monkeypatch.setattr(sink_module, "_STILL_RUNNING_S", 1)

@@ -18,6 +18,7 @@ from etl.ddl._settle import settle
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import fill, literal, literal_column, quote_name
 from tests.etl.story import column, table
+from upstream.ddl_job import DdlJob, Effect
 from upstream.schema import Column
 
 MODES = ("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES")
@@ -107,8 +108,8 @@ def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stay
     session.query("CREATE TABLE d.t (id int PRIMARY KEY, j json)")
     session.query("INSERT INTO d.t (id) VALUES (1)")
     session.query("SET SESSION sql_mode = %s", (mode,))
-    ddl = {"effect": {"tables": {"11": after.to_json()}}, "before": {"11": before.to_json()}}
-    with ddl_session(session, {}):
+    ddl = DdlJob(1, effect=Effect({}, {11: after}), before={11: before})
+    with ddl_session(session):
         settle(session, ddl)
     assert session.query("SELECT j FROM d.t") == [(text,)]
 

@@ -13,6 +13,7 @@ import pytest
 from etl.formats.ddl_columns import changed_columns
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
+from upstream.ddl_job import DdlJob, Effect
 from upstream.schema import Table
 
 
@@ -21,13 +22,8 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     return Story(mariadb, tmp_path)
 
 
-def described(kind: int, query: str, before: Table, after: Table) -> dict[str, object]:
-    return {
-        "type": kind,
-        "query": query,
-        "before": {"10": before.to_json()},
-        "effect": {"tables": {"10": after.to_json()}},
-    }
+def described(kind: int, query: str, before: Table, after: Table) -> DdlJob:
+    return DdlJob(1, type=kind, query=query, before={10: before}, effect=Effect({}, {10: after}))
 
 
 def paired(kind: int, query: str, before: Table, after: Table) -> set[tuple[str, str]]:

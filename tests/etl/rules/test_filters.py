@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.rules import Filter, RouteError, Routes, ScopeError, scope_ddl
+from etl.rules import Filter, RouteError, Routes, Scoped, ScopeError, scope_ddl
 from etl.rules._ddl_names import rename_database, rename_tables
 from etl.rules.filters import statement_event
 from etl.settings.rules import RuleError, parse_filter, parse_routes
 from tests.etl.story import table
-from upstream.schema import Table
+from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob, Effect
+from upstream.schema import Schema, Table
 
 
 def filtered(**keys: Any) -> Filter:
@@ -73,24 +75,24 @@ def test_rows_and_statements_of_a_table_are_filtered_the_same(
 ) -> None:
     rules = filtered(replicate_do_db=do_db, replicate_do_table=do_table, ignore_table=ignore_table, ignore_db=ignore_db)
     made = Table(7, 1, schema, name)
-    ddl = {
-        "type": 5,
-        "commit_ts": 1,
-        "schema_name": schema,
-        "table_name": name,
-        "query": "ALTER TABLE t ADD COLUMN c INT",
-        "effect": {"tables": {"7": made.to_json()}},
-    }
+    ddl = DdlJob(
+        1,
+        type=Action.ADD_COLUMN,
+        schema_name=schema,
+        table_name=name,
+        query="ALTER TABLE t ADD COLUMN c INT",
+        effect=Effect({}, {7: made}),
+    )
     scoped = scope_ddl(ddl, {7: made}, rules, Routes())
     assert (scoped.ddl is not None) == rules.wants_table(schema, name)
     if rules.wants_table(schema, name):
-        create = {
-            "type": 1,
-            "commit_ts": 1,
-            "schema_name": schema,
-            "query": "CREATE DATABASE x",
-            "effect": {"schemas": {"1": {"id": 1, "name": schema}}},
-        }
+        create = DdlJob(
+            1,
+            type=Action.CREATE_SCHEMA,
+            schema_name=schema,
+            query="CREATE DATABASE x",
+            effect=Effect({1: Schema(1, schema)}),
+        )
         blocked_whole = any(rule.matches(schema, "") for rule in rules.ignored_tables)
         assert (scope_ddl(create, {}, rules, Routes()).ddl is not None) == (not blocked_whole), (
             "a wanted table's database is made"
@@ -194,32 +196,16 @@ def test_a_table_that_only_happens_to_have_a_targets_name_is_an_error_with_both_
             rules.target(schema, name)
 
 
-def scope(
-    kind: int, query: str, before: dict[int, Table], after: dict[int, Table | None], filters: Filter, **more: Any
-) -> Any:
-    effect = {"tables": {str(i): t.to_json() if t else None for i, t in after.items()}}
-    return scope_ddl(
-        {
-            "type": kind,
-            "commit_ts": 9,
-            "job_id": 1,
-            "schema_name": "d",
-            "table_name": "t",
-            "query": query,
-            "effect": effect,
-            **more,
-        },
-        before,
-        filters,
-        Routes(),
-    )
+def scope(kind: int, query: str, before: dict[int, Table], after: dict[int, Table | None], filters: Filter) -> Scoped:
+    ddl = DdlJob(9, job_id=1, type=kind, schema_name="d", table_name="t", query=query, effect=Effect({}, after))
+    return scope_ddl(ddl, before, filters, Routes())
 
 
 def test_of_a_statement_about_several_tables_only_the_wanted_ones_are_left() -> None:
     t, u = table(1, "t", "id int", primary="id"), table(2, "u", "id int", primary="id")
     rules = filtered(ignore_table=[pair("d", "u*")])
     made = scope(60, "", {}, {1: t, 2: u}, rules)
-    assert set(made.ddl["effect"]["tables"]) == {"1"}
+    assert made.ddl is not None and set(made.ddl.effect.tables) == {1}
     renamed = scope(
         47,
         "",
@@ -227,7 +213,7 @@ def test_of_a_statement_about_several_tables_only_the_wanted_ones_are_left() -> 
         {1: table(1, "t2", "id int", primary="id"), 2: table(2, "u2", "id int", primary="id")},
         rules,
     )
-    assert set(renamed.ddl["effect"]["tables"]) == set(renamed.ddl["before"]) == {"1"}
+    assert renamed.ddl is not None and set(renamed.ddl.effect.tables) == set(renamed.ddl.before) == {1}
     assert scope(4, "DROP TABLE u", {2: u}, {2: None}, rules).ddl is None
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from etl.apply import ApplySummary, run_apply
-from etl.prepare._windows import ChangeError
 from etl.settings import Settings, parse_settings
 from etl.sinks import ApplyError
+from etl.steps import ChangeError
 from relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer

@@ -5,6 +5,7 @@ recordings.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from etl.formats.binlog_file import commit_ts_of, split_records
-from etl.prepare import PrepareOptions, describe_window, prepare_steps
-from etl.prepare import _windows as prepare
+from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
+from etl.prepare import _collector as prepare
 from etl.shapes import Segment, file_binlog, kafka_binlog
 from etl.shapes._transactions import transaction_steps
 from etl.steps import Step
@@ -22,6 +23,8 @@ from tests.etl.relay_from_recording import RECORDINGS, committed, land
 from upstream import pb
 from upstream.codec import row as scalar
 from upstream.codec.datum import decode_datum
+from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Table
 
 Row = dict[str, Any]
@@ -33,12 +36,8 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return land(RECORDINGS / request.param, f"file://{tmp_path_factory.mktemp(request.param)}", 500)
 
 
-def windows(relay: RelayLog) -> list[dict[str, Any]]:
-    found, window = [], relay.first()
-    while window is not None:
-        found.append(describe_window(window))
-        window = relay.next(window.hi)
-    return found
+def windows(relay: RelayLog) -> BatchDocument:
+    return BatchDocument.of(relay.windows(0))
 
 
 def messages_of(steps: Iterator[Step]) -> dict[int, bytes]:
@@ -278,17 +277,17 @@ def test_a_transaction_larger_than_a_step_comes_in_pieces() -> None:
 
 
 def test_ddl_is_written_with_its_database() -> None:
-    ddl = {
-        "commit_ts": 470614791133593609,
-        "type": 3,
-        "schema_name": "b`k",
-        "table_name": "t",
-        "query": "CREATE TABLE t (a INT)",
-    }
+    ddl = DdlJob(
+        470614791133593609,
+        type=Action.CREATE_TABLE,
+        schema_name="b`k",
+        table_name="t",
+        query="CREATE TABLE t (a INT)",
+    )
     file = pb.file_binlog.Binlog.FromString(file_binlog.ddl_message(ddl))
     assert (file.tp, file.commit_ts, file.ddl_query) == (1, 470614791133593609, b"use `b``k`; CREATE TABLE t (a INT);")
     assert (
-        pb.file_binlog.Binlog.FromString(file_binlog.ddl_message({**ddl, "type": 1})).ddl_query
+        pb.file_binlog.Binlog.FromString(file_binlog.ddl_message(replace(ddl, type=Action.CREATE_SCHEMA))).ddl_query
         == b"CREATE TABLE t (a INT);"
     )
     kafka = pb.secondary.Binlog.FromString(kafka_binlog.ddl_message(ddl))

@@ -25,7 +25,7 @@ from etl.formats.binlog_file import FileName, commit_ts_of, encode_record, list_
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import ApplyError, open_sink, read_checkpoint
 from etl.sinks.file import FileSink
-from etl.steps import Step
+from etl.steps import ScopedDdl, Step
 from relay import RelayLog
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -403,17 +403,19 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
         return Step(
             "ddl",
             commit_ts,
-            detail={
-                "commit_ts": commit_ts,
-                "type": kind,
-                "query": query,
-                "schema_name": "shop",
-                "table_name": "t",
-                "schema_version": 9,
-                "effect": effect,
-                "before": {"5": table},
-                **more,
-            },
+            detail=ScopedDdl.from_json(
+                {
+                    "commit_ts": commit_ts,
+                    "type": kind,
+                    "query": query,
+                    "schema_name": "shop",
+                    "table_name": "t",
+                    "schema_version": 9,
+                    "effect": effect,
+                    "before": {"5": table},
+                    **more,
+                }
+            ),
         )
 
     sink = FileSink(File(dir=str(tmp_path)), CLUSTER)

@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from etl.apply import run_apply
 from etl.downstream import CheckpointError, CheckpointMovedError, SavepointFile
 from etl.formats.binlog_file import commit_ts_of, split_records
-from etl.prepare import PrepareOptions, describe_window, prepare_steps
+from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
 from etl.settings import Apply, Downstream, Kafka, Relay, Settings, SettingsError, Upstream
 from etl.shapes._transactions import head, transaction_steps
 from etl.shapes.kafka_binlog import ddl_message
@@ -102,10 +102,10 @@ def configured(relay: RelayLog, options: Kafka) -> Settings:
 def expected(relay: RelayLog) -> list[bytes]:
     windows, window = [], relay.first()
     while window is not None:
-        windows.append(describe_window(window))
+        windows.append(window)
         window = relay.next(window.hi)
     found = []
-    for step in prepare_steps(relay.url, windows, PrepareOptions("kafka_binlog")):
+    for step in prepare_steps(relay.url, BatchDocument.of(windows), PrepareOptions("kafka_binlog")):
         if step.kind == "transaction":
             found += [bytes(message) for _, message in split_records(memoryview(step.payload))]
         elif step.kind == "ddl":

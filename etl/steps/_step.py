@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from errors import SluiceError
+from etl.steps._details import ScopedDdl
 from upstream.schema import Table
 
 STEP_SCHEMA = pa.schema(
@@ -37,7 +38,7 @@ checkpoint goes. `detail` is JSON:
             done already, and then nothing is written, but none of these rows may be there
     bytes   {"columns", "last_ts"}                 these columns are to hold bytes that are no text; before anything of
             a segment is written
-    ddl     the window record's DDL plus {"before": {table id: Table | null}}
+    ddl     a ScopedDdl's
     commit  {"schema_version", "timings_ms"}, and "warnings" if there are any
 """
 
@@ -58,7 +59,8 @@ class Step:
     commit_ts: int
     schema: str = ""
     table: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: Any = field(default_factory=dict)
+    """A ScopedDdl on a ddl step, else JSON values."""
     rows: int = 0
     changes: int = 0
     payload: Any = b""
@@ -98,7 +100,7 @@ def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
             pa.array([s.kind for s in steps], pa.string()),
             pa.array([s.schema for s in steps], pa.string()),
             pa.array([s.table for s in steps], pa.string()),
-            pa.array([json.dumps(s.detail, ensure_ascii=False, separators=(",", ":")) for s in steps], pa.string()),
+            pa.array([_text(s.detail) for s in steps], pa.string()),
             pa.array([s.rows for s in steps], pa.int64()),
             pa.array([s.changes for s in steps], pa.int64()),
             pa.array([s.commit_ts for s in steps], pa.int64()),
@@ -133,8 +135,19 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
             expected += 1
             yield Step(
                 columns["kind"][i], columns["commit_ts"][i], columns["schema"][i], columns["table"][i],
-                json.loads(columns["detail"][i]), columns["rows"][i], columns["changes"][i], payloads[i].as_buffer(),
+                _detail(columns["kind"][i], columns["detail"][i]), columns["rows"][i], columns["changes"][i],
+                payloads[i].as_buffer(),
             )  # fmt: skip
+
+
+def _text(detail: Any) -> str:
+    document = detail.to_json() if isinstance(detail, ScopedDdl) else detail
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _detail(kind: str, text: str) -> Any:
+    document = json.loads(text)
+    return ScopedDdl.from_json(document) if kind == "ddl" else document
 
 
 def describe_indexes(table: Table, ids: frozenset[int]) -> list[dict[str, Any]]:

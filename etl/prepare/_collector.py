@@ -1,0 +1,193 @@
+"""The changes between two barriers, gathered from one or more windows, become a segment and its steps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etl.prepare._documents import BatchDocument
+from etl.prepare._late_changes import Move, kept_changes
+from etl.prepare._options import PrepareOptions
+from etl.prepare._partitions import PartitionError
+from etl.prepare._schemas import Schemas
+from etl.shapes import Segment, Timings, find_shape
+from etl.shapes.identity import locating_columns
+from etl.shapes.kept_rows import with_kept_rows
+from etl.shapes.raw_changes import RawChanges
+from etl.shapes.table_changes import Circumstances, TableChanges
+from etl.steps import ChangeError, Step
+from relay import PART_SCHEMA
+
+
+class Collector:
+    """Gathers the changes between two barriers, from one or more windows."""
+
+    def __init__(self, schemas: Schemas, options: PrepareOptions, batch: BatchDocument, timings: Timings) -> None:
+        """`options`: with all that is left out of this batch."""
+        safe, replayed = batch.safe, batch.flight is not None
+        self._schemas = schemas
+        # In safe mode, and for a flight that is written again, one session does it all, whatever the sink has.
+        self._shape = find_shape("net" if safe or replayed else options.shape)
+        self._safe = safe
+        self._replayed = replayed
+        self._workers = options.workers
+        self._time_zone = options.time_zone
+        self._timings = timings
+        self._after_ts = batch.after_ts
+        self._ignored = np.array(sorted(options.ignored_ts), np.int64)
+        self._written = np.array(sorted(batch.written_of(options.ignored_ts)), np.int64)
+        self._pieces: list[pa.Table] = []
+        self._loose: set[int] = set()
+        self._taken_back: list[pa.Table] = []
+        self._left_out: list[int] = []
+        self._warnings: list[str] = []
+
+    def add(self, changes: pa.Table) -> None:
+        if changes.num_rows and len(self._ignored):
+            changes = self._without_ignored(changes)
+        if changes.num_rows:
+            self._pieces.append(changes)
+            self._loose |= self._schemas.dropping
+
+    def warn(self, text: str) -> None:
+        """Have the next commit step say so."""
+        self._warnings.append(text)
+
+    def _without_ignored(self, changes: pa.Table) -> pa.Table:
+        commit_ts = changes["commit_ts"].to_numpy()
+        ignored = np.isin(commit_ts, self._ignored)
+        for ts, rows in zip(*np.unique(commit_ts[ignored], return_counts=True), strict=True):
+            self.warn(f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes")
+            self._left_out.append(int(ts))
+        written = np.isin(commit_ts, self._written)
+        if written.any():
+            self._taken_back.append(changes.filter(pa.array(written)))
+        return changes.filter(pa.array(~ignored)) if ignored.any() else changes
+
+    @property
+    def loads_rows(self) -> bool:
+        """Whether the sink writes rows into tables; others are told what happened."""
+        return self._shape in (find_shape("net"), find_shape("groups"))
+
+    def bring_along(self, ddl: Step, move: Move, changes: Iterable[pa.Table]) -> Step:
+        """The step of a DDL that drops partitions, with the rows that stay; `changes`: what came before
+        it, in order.
+        """
+        try:
+            kept = kept_changes(changes, move).combine_chunks()
+        except PartitionError as error:
+            raise ChangeError(
+                f"DDL at commit_ts {ddl.commit_ts}: {error}. Way out: `sluice ddl replace {ddl.commit_ts}`"
+            ) from error
+        found = self._schemas.find(move.table.id, ddl.commit_ts)
+        kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))
+        if not kept.num_rows or found is None:
+            return ddl
+        if not self.loads_rows:
+            self.warn(
+                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts {ddl.commit_ts} are about"
+                " rows that its upstream kept, in another partition; who executes its statement drops them"
+            )
+            return ddl
+        circumstances = Circumstances(partial=True, source=found[1])
+        changes_kept = TableChanges(found[0], RawChanges.of(kept), self._timings, circumstances)
+        return with_kept_rows(ddl, changes_kept.loads())
+
+    def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
+        """The shape's steps of what was added, then a commit; nothing without changes. `barrier`: how far behind it the
+        next segment begins.
+        """
+        after_ts, self._after_ts = self._after_ts, commit_ts + barrier
+        if self._pieces or self._taken_back:
+            yield from self._flush(after_ts, commit_ts, None)
+
+    def finish(self, commit_ts: int, schema_version: int) -> Iterator[Step]:
+        """The last steps, with a commit at any rate; `schema_version`: then."""
+        yield from self._flush(self._after_ts, commit_ts, schema_version)
+
+    def _flush(self, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
+        changes = rows = 0
+        if self._pieces or self._taken_back:
+            segment = self._segment(after_ts, commit_ts)
+            changes = sum(len(places) for _, places in segment.tables)
+            for step in self._shape(segment, self._timings, self._workers):
+                rows += step.rows
+                yield step
+        detail: dict[str, Any] = {"schema_version": schema_version, "timings_ms": self._timings.to_ms()}
+        if self._warnings:
+            detail["warnings"], self._warnings = self._warnings, []
+        yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
+        self._timings.clear()
+
+    def _segment(self, after: int, through: int) -> Segment:
+        started = time.perf_counter()
+        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
+        self._pieces = []
+        taken_back = self._by_table_taken_back()
+        ids, commit_ts = table["table_id"].to_numpy(), table["commit_ts"].to_numpy()
+        order = np.argsort(ids, kind="stable")
+        sorted_ids = ids[order]
+        edges = np.append(np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1])[: len(order)]), len(order))
+        tables = []
+        loose, self._loose = self._loose, set()
+        partial: set[int] = set()
+        sources: dict[int, str] = {}
+        for start, end in itertools.pairwise(edges):
+            places = order[start:end]
+            found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[places[0]]))
+            if found is None:
+                continue
+            ignored_kinds = self._schemas.ignored_kinds(found[0].id)
+            gives_way = found[0].id in loose and bool(locating_columns(found[0]))
+            if ignored_kinds or gives_way or self._schemas.may_keep_rows(found[0].id):
+                partial.add(found[0].id)
+            if ignored_kinds:
+                places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]
+            if found[1]:
+                sources[found[0].id] = found[1]
+            if len(places) or found[0].id in taken_back:
+                tables.append((found[0], places))
+        known = {found.id for found, _ in tables}
+        tables += [(self._schemas.find(i, through)[0], np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[index]
+        left_out, self._left_out = tuple(self._left_out), []
+        self._timings.decode += time.perf_counter() - started
+        return Segment(
+            table,
+            tuple(tables),
+            after,
+            through,
+            self._safe,
+            self._time_zone,
+            frozenset(partial),
+            sources,
+            left_out,
+            self._replayed,
+            taken_back,
+        )
+
+    def _by_table_taken_back(self) -> dict[int, pa.Table]:
+        """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see
+        `etl.shapes.groups`, so it was never written.
+        """
+        pieces, self._taken_back = self._taken_back, []
+        if not pieces:
+            return {}
+        changes = pa.concat_tables(pieces)
+        ids = changes["table_id"].to_numpy()
+        found = {}
+        for table_id in np.unique(ids).tolist():
+            own = changes.filter(pa.array(ids == table_id))
+            table = self._schemas.find(table_id, int(own["commit_ts"][0].as_py()))
+            if (
+                table is not None
+                and not table[1]
+                and locating_columns(table[0])
+                and not self._schemas.ignored_kinds(table_id)
+            ):
+                found[table_id] = own
+        return found

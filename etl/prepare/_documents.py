@@ -1,0 +1,198 @@
+"""What `prepare` is told of windows: made on the driver, sent to a worker as JSON, read there. These classes know its
+keys; the parts that a window record has too are `etl.recorded_schema`'s and `relay.Part`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from etl.recorded_schema import RecordedSchema
+from relay import REPLACE, SKIP, Decision, Part, Window
+from upstream.ddl_actions import REMOVES_PARTITIONS
+from upstream.job_versions import LONGEST_STATEMENT
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDocument:
+    """A window, or the stretch `(after_ts, hi]` of it that is to be applied."""
+
+    lo: int
+    hi: int
+    after_ts: int
+    """What was committed through it is left out: a checkpoint lies there."""
+    parts: Parts
+    schema: RecordedSchema
+    """Of the window as far as `hi`; its DDL through `after_ts` is there too."""
+
+    @classmethod
+    def of(cls, window: Window, after_ts: int | None = None, until_ts: int | None = None) -> WindowDocument:
+        """Without what was committed through `after_ts`, and after `until_ts`."""
+        hi = window.hi if until_ts is None else min(window.hi, until_ts)
+        schema = RecordedSchema.of(window).through(hi)
+        return cls(window.lo, hi, max(window.lo, after_ts or 0), window.parts, schema)
+
+    def began_before(self) -> dict[int, int]:
+        """DDL inside whose first rows may lie in windows before, by commit_ts: the timestamps (TSO) behind which these
+        lie.
+        """
+        return {
+            ddl.commit_ts: ddl.began_ts
+            for ddl in self.schema.ddls
+            if len(ddl.versions) > 1
+            and ddl.commit_ts > self.after_ts
+            and ddl.type in REMOVES_PARTITIONS
+            and ddl.began_ts < self.lo
+        }
+
+    def counting_from(self) -> dict[int, int]:
+        """DDL before the window of which changes behind it depend on what came between, by job: the timestamps (TSO)
+        behind which they lie.
+        """
+        return {
+            move.job_id: move.began_ts
+            for move in self.schema.moved
+            if move.type in REMOVES_PARTITIONS and move.finished_ts + LONGEST_STATEMENT > self.after_ts
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "lo": self.lo,
+            "hi": self.hi,
+            "after_ts": self.after_ts,
+            "parts": _parts_to_json(self.parts),
+            "schema": self.schema.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> WindowDocument:
+        """The inverse of `to_json`."""
+        return cls(
+            document["lo"],
+            document["hi"],
+            document["after_ts"],
+            _parts_from_json(document["parts"]),
+            RecordedSchema.from_json(document["schema"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BegunFlight:
+    """Changes through `until` (TSO) may be downstream already, but for the transactions `left_out`."""
+
+    until: int
+    left_out: frozenset[int] = frozenset()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"until": self.until, "left_out": sorted(self.left_out)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BegunFlight:
+        """The inverse of `to_json`."""
+        return cls(document["until"], frozenset(document["left_out"]))
+
+
+@dataclass(frozen=True, slots=True)
+class CountedBefore:
+    """What was applied behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO). `job_id`: the DDL's."""
+
+    job_id: int
+    after_ts: int
+    parts: Parts
+
+    def to_json(self) -> dict[str, Any]:
+        return {"job_id": self.job_id, "after_ts": self.after_ts, "parts": _parts_to_json(self.parts)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CountedBefore:
+        """The inverse of `to_json`."""
+        return cls(document["job_id"], document["after_ts"], _parts_from_json(document["parts"]))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDocument:
+    """Windows that follow one another and are prepared together."""
+
+    windows: tuple[WindowDocument, ...] = ()
+    safe: bool = False
+    """Prepared for safe mode."""
+    flight: BegunFlight | None = None
+    """A flight that was broken off and is written again."""
+    skipped: frozenset[int] = frozenset()
+    """Commit timestamps that operators leave out, beside PrepareOptions.ignored_ts."""
+    replaced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Statements that operators have executed in place of a DDL, by its commit_ts."""
+    behind: Mapping[int, tuple[Parts, ...]] = field(default_factory=dict)
+    """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first one since it began,
+    see `WindowDocument.began_before`."""
+    counted_before: tuple[CountedBefore, ...] = ()
+    """See `WindowDocument.counting_from`; for the first window."""
+    rows: int | None = None
+    """How many changes of the last window count, from the first on; None: all."""
+
+    @classmethod
+    def of(cls, windows: Iterable[Window], after_ts: int | None = None, until_ts: int | None = None) -> BatchDocument:
+        """See `WindowDocument.of`."""
+        return cls(tuple(WindowDocument.of(window, after_ts, until_ts) for window in windows))
+
+    @property
+    def after_ts(self) -> int:
+        """Where it begins."""
+        return self.windows[0].after_ts if self.windows else 0
+
+    def decided(self, decisions: Sequence[Decision]) -> BatchDocument:
+        """With what operators decided."""
+        return replace(
+            self,
+            skipped=frozenset(decision.commit_ts for decision in decisions if decision.action == SKIP),
+            replaced={decision.commit_ts: tuple(decision.sql) for decision in decisions if decision.action == REPLACE},
+        )
+
+    def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
+        """Which of these transactions the flight may have written, as they weren't ignored then."""
+        if self.flight is None:
+            return frozenset()
+        return frozenset(ts for ts in ignored if ts <= self.flight.until) - self.flight.left_out
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "windows": [window.to_json() for window in self.windows],
+            "safe": self.safe,
+            "flight": self.flight.to_json() if self.flight is not None else None,
+            "skipped": sorted(self.skipped),
+            "replaced": {str(commit_ts): list(sql) for commit_ts, sql in self.replaced.items()},
+            "behind": {
+                str(commit_ts): [_parts_to_json(parts) for parts in windows]
+                for commit_ts, windows in self.behind.items()
+            },
+            "counted_before": [counted.to_json() for counted in self.counted_before],
+            "rows": self.rows,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BatchDocument:
+        """The inverse of `to_json`."""
+        return cls(
+            tuple(WindowDocument.from_json(window) for window in document["windows"]),
+            document["safe"],
+            BegunFlight.from_json(document["flight"]) if document["flight"] is not None else None,
+            frozenset(document["skipped"]),
+            {int(commit_ts): tuple(sql) for commit_ts, sql in document["replaced"].items()},
+            {
+                int(commit_ts): tuple(_parts_from_json(parts) for parts in windows)
+                for commit_ts, windows in document["behind"].items()
+            },
+            tuple(CountedBefore.from_json(counted) for counted in document["counted_before"]),
+            document["rows"],
+        )
+
+
+def _parts_to_json(parts: Parts) -> list[dict[str, Any]]:
+    return [part.to_dict() for part in parts]
+
+
+def _parts_from_json(documents: Iterable[Mapping[str, Any]]) -> Parts:
+    return tuple(Part.from_dict(document) for document in documents)

@@ -1,0 +1,148 @@
+"""The tables that row changes belong to, as they are at each place in the stream, under the names they have
+downstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from etl.prepare._late_changes import Move, move_of, relocate
+from etl.prepare._options import PrepareOptions
+from etl.prepare._partitions import PartitionError
+from etl.recorded_schema import RecordedSchema
+from etl.rules import Filter, RouteError, Scoped, is_internal_table, scope_ddl, skip_reason
+from etl.steps import ChangeError, Step, describe_indexes
+from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
+from upstream.schema import Table
+
+_EVERYTHING = Filter()
+
+
+class Schemas:
+    """Tables by id, as of the place in the stream that has been reached."""
+
+    def __init__(self, options: PrepareOptions) -> None:
+        self._filters, self._routes = options.filters, options.routes
+        self._tables: dict[int, Table] = {}
+        self._routed: dict[int, tuple[Table, str]] = {}
+        self._truncated: set[int] = set()
+        self._unwanted: set[int] = set()
+        self._moves: dict[int, Move] = {}
+        self._relaxed: dict[int, frozenset[int]] = {}
+        self.dropping: set[int] = set()
+        """Tables whose keys may have values twice in this window: once in a partition that is about to be dropped."""
+
+    def _put(self, table_id: int, table: Table | None) -> None:
+        self._routed.pop(table_id, None)
+        if table is None:
+            self._tables.pop(table_id, None)
+            return
+        self._tables[table_id] = table
+        wanted = table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+        (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
+
+    def enter(self, schema: RecordedSchema) -> None:
+        """Go on into a window."""
+        for table_id, table in schema.tables.items():
+            self._put(table_id, table)
+        self._truncated.update(schema.truncated_tables)
+        for past in schema.moved:
+            self._note(move_of(past))
+        self.dropping = {table_id for table_id, indexes in schema.relaxed.items() if not indexes}
+        for table_id, indexes in schema.relaxed.items():
+            # Ids are never used again.
+            self._relaxed[table_id] = self._relaxed.get(table_id, frozenset()).union(indexes)
+            self._routed.pop(table_id, None)
+
+    def _note(self, move: Move | None) -> Move | None:
+        if move is not None and move.last_version not in self._moves:
+            self._moves[move.last_version] = move
+        return move
+
+    def count(self, job_id: int, changes: pa.Table) -> None:
+        """Changes before those to be applied, and behind a DDL."""
+        relocate(changes, [move for move in self._moves.values() if move.job_id == job_id])
+
+    def relocated(self, changes: pa.Table) -> pa.Table:
+        """Changes that follow the DDL so far, as what they mean by now: some may have been made by a definition before.
+        Raises ChangeError.
+        """
+        if not self._moves:
+            return changes
+        moves = [self._moves[version] for version in sorted(self._moves)]
+        try:
+            return relocate(changes, [move for move in moves if move.table.id not in self._unwanted])
+        except PartitionError as error:
+            raise ChangeError(str(error)) from error
+
+    def relaxed_steps(self, commit_ts: int, changed: Iterable[int] | None = None) -> Iterator[Step]:
+        """For each table that gives up unique keys in this window, of those `changed` (ids), a relax step."""
+        for table_id in self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed):
+            found = self.find(table_id, commit_ts) if table_id in self._tables else None
+            if found is not None and not found[1]:
+                indexes = describe_indexes(self._tables[table_id], self._relaxed[table_id])
+                if indexes:
+                    yield Step("relax", commit_ts, found[0].schema_name, found[0].name, {"indexes": indexes})
+
+    def scope(self, ddl: DdlJob) -> Scoped | None:
+        """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no
+        barrier. Raises ScopeError.
+        """
+        scoped = scope_ddl(ddl, self._known(ddl), self._filters, self._routes)
+        runs = scoped.ddl is not None and skip_reason(ddl, _EVERYTHING) is None
+        return scoped if runs or scoped.touches else None
+
+    def apply(self, ddl: DdlJob) -> Move | None:
+        """Go on behind a DDL; what it moves, if it moves rows."""
+        move = self._note(move_of(ddl.past_move(self._known(ddl))))
+        for table_id, table in ddl.effect.tables.items():
+            if table is None and ddl.type == Action.TRUNCATE_TABLE:
+                self._truncated.add(table_id)
+            self._put(table_id, table)
+        return move
+
+    def _known(self, ddl: DdlJob) -> dict[int, Table]:
+        """The tables that a DDL changes as they are now."""
+        return {i: self._tables[i] for i in ddl.effect.tables if i in self._tables}
+
+    def find(self, table_id: int, commit_ts: int) -> tuple[Table, str] | None:
+        """The table a change belongs to, under the name it has downstream, and, if its rows are merged with those of
+        others there, its own name; None if the change is to be dropped. Raises ChangeError.
+        """
+        if is_internal_table(table_id) or table_id in self._unwanted:
+            return None
+        found = self._routed.get(table_id)
+        if found is not None:
+            return found
+        table = self._tables.get(table_id)
+        if table is None:
+            if table_id in self._truncated:
+                return None
+            raise ChangeError(
+                f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the"
+                f" window again, or leave the transaction out: `sluice txn skip {commit_ts}`"
+            )
+        try:
+            target = self._routes.target(table.schema_name, table.name)
+        except RouteError as error:
+            raise ChangeError(f"row changes at commit_ts {commit_ts}: {error}") from None
+        routed = table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        given_up = self._relaxed.get(table_id)
+        if given_up:
+            routed = replace(routed, indexes=tuple(index for index in routed.indexes if index.id not in given_up))
+        self._routed[table_id] = routed, table.full_name if target.is_merged else ""
+        return self._routed[table_id]
+
+    def ignored_kinds(self, table_id: int) -> frozenset[int]:
+        """Kinds of a table's row changes that are left out."""
+        table = self._tables[table_id]
+        return self._filters.ignored_row_kinds(table.schema_name, table.name)
+
+    def may_keep_rows(self, table_id: int) -> bool:
+        """Whether a table's rows may stay downstream when a statement removes them upstream."""
+        table = self._tables[table_id]
+        return self._filters.may_keep_rows(table.schema_name, table.name)
