@@ -209,7 +209,7 @@ class Pump:
             tls,
         )
         self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
-        self._versions = KeptVersions(pd, self._node.id, self._store.settled_through, config.gc_safepoint_ttl)
+        self._versions = KeptVersions(pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl)
         _warm(self._clock)
         time_limit.start()
         self._closers.callback(time_limit.stop)

@@ -1,4 +1,4 @@
-"""The relay log: immutable segments of row changes and the manifest of landed windows.
+"""The relay log: immutable parts with row changes and the manifest of landed windows.
 
 Everything the downstream ever gets is written here first. See docs/architecture.md, "The relay log".
 """

@@ -1,6 +1,6 @@
 """The relay log: a chain of landed windows.
 
-    <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow     segment parts, immutable, unique names
+    <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow     parts, immutable, unique names
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`

@@ -1,4 +1,4 @@
-"""Segment parts: immutable Arrow IPC files of row changes.
+"""Parts: immutable Arrow IPC files of row changes.
 
 A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are compressed with LZ4. Its
 descriptor, which the window record keeps, has the CRC-32C of the whole file; readers check it before they decode.

@@ -160,7 +160,7 @@ class Player:
             self._spawn(self._send(record, txn))
         else:
             self._seconds[record.start_ts] = record.payload
-            self._settle(txn)
+            self._finish_if_due(txn)
 
     async def _send(self, record: Record, txn: Transaction) -> None:
         await self._oracle.send(txn.start_ts, _AHEAD_MS)
@@ -188,14 +188,14 @@ class Player:
             return
         self._acked.add(txn.start_ts)
         if not txn.commit_ts:
-            self._settle(txn)
+            self._finish_if_due(txn)
             return
         for commit_ts in self._oracle.ack(txn.commit_ts):
             released = self._by_commit[commit_ts]
             self._released.add(released.start_ts)
-            self._settle(released)
+            self._finish_if_due(released)
 
-    def _settle(self, txn: Transaction) -> None:
+    def _finish_if_due(self, txn: Transaction) -> None:
         """Ends the transaction if its Prewrite is acknowledged, its turn has come, and the stream has
         reached its end.
         """

@@ -302,9 +302,9 @@ class Workload:
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._settled)
+        task.add_done_callback(self._task_ended)
 
-    def _settled(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() and self._failure is None:
             self._failure = task.exception()

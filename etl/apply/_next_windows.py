@@ -80,7 +80,7 @@ class NextWindows:
 
     def _find(self, position: int) -> Window | None:
         window = self._relay.next(position)
-        if window is not None or self._settled(position):
+        if window is not None or self._is_boundary(position):
             return window
         window = self._relay.find(position)
         if window is not None and window.lo > position:
@@ -113,7 +113,7 @@ class NextWindows:
             return self._first_hi
         return _NO_END if self._until is None else self._until
 
-    def _settled(self, position: int) -> bool:
+    def _is_boundary(self, position: int) -> bool:
         """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
         name.
         """

@@ -16,7 +16,7 @@ from etl.spark.errors import told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
-from etl.spark.worker import settle
+from etl.spark.worker import freeze_loaded
 from etl.steps import STEP_SCHEMA
 
 _TIMEOUT_S = 600.0
@@ -35,7 +35,7 @@ class PrepareWindows:
             for batch in batches:
                 for text in batch.column(0).to_pylist():
                     yield from prepare(self.relay_url, BatchDocument.from_json(json.loads(text)), self.options)
-        settle()
+        freeze_loaded()
 
 
 class SparkPreparer:

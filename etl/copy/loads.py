@@ -22,7 +22,7 @@ from etl.settings import Settings
 from etl.spark import session as spark_session
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
-from etl.spark.worker import settle
+from etl.spark.worker import freeze_loaded
 from upstream.schema import Table
 
 LOAD_SCHEMA = pa.schema(
@@ -70,7 +70,7 @@ class _CopyChunks:
             for text in batch.column(0).to_pylist():
                 task = json.loads(text)
                 yield from make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
-        settle()
+        freeze_loaded()
 
 
 class SparkLoads:

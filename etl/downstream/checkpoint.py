@@ -255,11 +255,11 @@ class CheckpointTable:
             )
         self._session.query("COMMIT")
 
-    def load(self, *, settled: bool = False) -> Checkpoint | None:
-        """The checkpoint, None when there is no row. `settled`: wait for a transaction that is changing it, such as one
+    def load(self, *, wait: bool = False) -> Checkpoint | None:
+        """The checkpoint, None when there is no row. `wait`: wait for a transaction that is changing it, such as one
         whose connection is gone while it is committed; the row is locked until the caller's transaction ends.
         """
-        return self._select(" FOR UPDATE" if settled else "")
+        return self._select(" FOR UPDATE" if wait else "")
 
     def lock(self, expected: Checkpoint | None) -> None:
         """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). Raises

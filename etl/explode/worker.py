@@ -18,7 +18,7 @@ from etl.explode._left_out import without_unreadable
 from etl.explode.exploder import BinlogDecodeError, Exploder
 from etl.explode.source import read_range
 from etl.spark.errors import told_to_client
-from etl.spark.worker import settle
+from etl.spark.worker import freeze_loaded
 from relay import RelayLog
 from upstream import TLS
 
@@ -59,7 +59,7 @@ class LandRanges:
                     # With the attempt's number: a repeated task never meets the file of the one before.
                     stats = _answer(relay, self, task, f"{task['token']}.{context.taskAttemptId()}")
                     yield pa.record_batch([pa.array([json.dumps(stats)])], schema=STATS_SCHEMA)
-        settle()
+        freeze_loaded()
 
 
 def _answer(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def run_until(settings: Settings, moment: str) -> str:
     before = relay.control()
     relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
     try:
-        _check_reachable(_checkpoint(settings, relay, settled=True), ts)
+        _check_reachable(_checkpoint(settings, relay, wait=True), ts)
     except OperateError:
         relay.change_control(
             lambda control: (
@@ -209,7 +209,7 @@ def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
     """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there
     is through when the row can be read behind its lock.
     """
-    checkpoint = _checkpoint(settings, relay, settled=True)
+    checkpoint = _checkpoint(settings, relay, wait=True)
     if isinstance(checkpoint, DownstreamError) and checkpoint.code == server_errors.LOCK_WAIT_TIMEOUT:
         raise OperateError(
             f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
@@ -381,13 +381,13 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoint(settings: Settings, relay: RelayLog, *, settled: bool = False) -> Checkpoint | Exception | None:
+def _checkpoint(settings: Settings, relay: RelayLog, *, wait: bool = False) -> Checkpoint | Exception | None:
     """The downstream's checkpoint; why it can't be read; None if there is none."""
     last = relay.last()
     if last is None:
         return None
     try:
-        return read_checkpoint(settings, last.cluster_id, settled=settled)
+        return read_checkpoint(settings, last.cluster_id, wait=wait)
     except (CheckpointError, DownstreamError, OSError) as error:
         return error
 

@@ -305,7 +305,7 @@ def _replace(settings: Settings, cluster_id: int, found: Checkpoint, wanted: Che
         session.connect()
         table = CheckpointTable.of(session, downstream, cluster_id)
         session.begin()
-        there = table.load(settled=True)
+        there = table.load(wait=True)
         if there is None or there.to_text() != found.to_text():
             return False
         table.save(wanted)

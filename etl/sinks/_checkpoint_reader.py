@@ -6,14 +6,14 @@ from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSe
 from etl.settings import Settings
 
 
-def read_checkpoint(settings: Settings, cluster_id: int, *, settled: bool = False) -> Checkpoint | None:
-    """Through where the downstream is complete at least; None if nobody has replicated to it yet. `settled`: wait for
+def read_checkpoint(settings: Settings, cluster_id: int, *, wait: bool = False) -> Checkpoint | None:
+    """Through where the downstream is complete at least; None if nobody has replicated to it yet. `wait`: wait for
     who is about to commit, if the downstream is a database: who commits later has asked for operators' orders later.
     Raises CheckpointError, DownstreamError and OSError when that can't be known.
     """
     match settings.downstream.type:
         case "mysql":
-            return _from_table(settings, cluster_id, settled=settled)
+            return _from_table(settings, cluster_id, wait=wait)
         case "file":
             from etl.sinks.file import savepoint_file
 
@@ -44,12 +44,12 @@ def read_writer(settings: Settings, cluster_id: int) -> str | None:
         session.close()
 
 
-def _from_table(settings: Settings, cluster_id: int, *, settled: bool) -> Checkpoint | None:
+def _from_table(settings: Settings, cluster_id: int, *, wait: bool) -> Checkpoint | None:
     downstream = settings.downstream
     session = MySQLSession(downstream)
     try:
         session.connect()
-        return CheckpointTable.of(session, downstream, cluster_id).load(settled=settled)
+        return CheckpointTable.of(session, downstream, cluster_id).load(wait=wait)
     except DownstreamError as error:
         if error.code in (server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE):
             return None

@@ -96,7 +96,7 @@ class CheckpointRow:
         """Read the row and put a new token into it, so that nobody else commits any more. Raises CheckpointMovedError
         if somebody else has claimed it since this process did: who was taken over doesn't take over again.
         """
-        found = self._table.load(settled=True)
+        found = self._table.load(wait=True)
         process = found.process if found else None
         if self._accepted is not None and process not in self._accepted:
             self._session.query("ROLLBACK")

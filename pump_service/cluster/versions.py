@@ -31,12 +31,12 @@ class PD(Protocol):
 
 
 class KeptVersions:
-    """`settled_through(ts)`: through where every transaction that was acknowledged has its verdict, at most `ts`; None
+    """`decided_through(ts)`: through where every transaction that was acknowledged has its verdict, at most `ts`; None
     if that isn't known now. A thread of its own between `start` and `stop`; with `ttl_s` 0 nothing is registered.
     """
 
-    def __init__(self, pd: PD, node_id: str, settled_through: Callable[[int], int | None], ttl_s: int) -> None:
-        self._pd, self._settled_through, self._ttl_s = pd, settled_through, ttl_s
+    def __init__(self, pd: PD, node_id: str, decided_through: Callable[[int], int | None], ttl_s: int) -> None:
+        self._pd, self._decided_through, self._ttl_s = pd, decided_through, ttl_s
         self._service = f"sluice-pump-{node_id}"
         self._reported = -_REPORT_S
         self._giving_up = self._said_kept = False
@@ -66,7 +66,7 @@ class KeptVersions:
         if not self._ttl_s:
             return
         try:
-            ts = self._settled_through(self._pd.tso())
+            ts = self._decided_through(self._pd.tso())
             if ts is not None:
                 self._register(ts)
         except Exception as error:

@@ -128,7 +128,7 @@ class Lane(asyncio.Protocol):
             self._fail(fault.code, str(fault))
         except HpackError as error:
             self._fail(f.COMPRESSION_ERROR, str(error))
-        self._sender.settle()
+        self._sender.serve_resized()
         if self._behind or self._allowance < 0:
             self._slow_down()
         if self._last != self._seen:

@@ -2,7 +2,7 @@
 
 A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection those that wait for
 nothing else (`_ready`). A new initial window counts at once, but who may send by it is looked for once a read
-(`settle`).
+(`serve_resized`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Queue:
 class Sender:
     """What may be sent now and what must wait. Frames to write go to `out`; the connection writes and clears it."""
 
-    __slots__ = ("_credit", "_queues", "_ready", "_unsettled", "initial", "out", "window")
+    __slots__ = ("_credit", "_queues", "_ready", "_resized", "initial", "out", "window")
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -50,7 +50,7 @@ class Sender:
         self._credit: dict[int, int] = {}  # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
         self._queues: dict[int, _Queue] = {}
         self._ready: dict[int, None] = {}  # of them those that only the connection's window holds back, in turn
-        self._unsettled = False
+        self._resized = False
 
     @property
     def blocked(self) -> int:
@@ -133,13 +133,13 @@ class Sender:
         if size > MAX_WINDOW:
             raise ConnectionFault(FLOW_CONTROL_ERROR, f"an initial window of {size} bytes")
         self.initial = size
-        self._unsettled = True
+        self._resized = True
 
-    def settle(self) -> None:
+    def serve_resized(self) -> None:
         """Send what a new initial window allows."""
-        if not self._unsettled:
+        if not self._resized:
             return
-        self._unsettled = False
+        self._resized = False
         self._ready = {s: None for s in self._queues if self.initial + self._credit.get(s, 0) > 0}
         self._serve_ready()
 

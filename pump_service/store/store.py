@@ -314,7 +314,7 @@ class Store:
         self._writer.fence(indexed)
         return indexed.wait(_FENCE_S)
 
-    def settled_through(self, ts: int) -> int | None:
+    def decided_through(self, ts: int) -> int | None:
         """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this
         call either has its verdict here or commits later, if at all. None if the index is behind.
         """

@@ -313,12 +313,12 @@ class WindowReader:
         good &= headers["magic"] == RECORD_MAGIC
         tps, starts, commits, right = parse_heads(looks[:, HEADER.size :], lengths)
         records = Records(fids, offsets, lengths, headers["crc"].astype(np.int64), tps, starts, commits)
-        self._settle(records, good, right)
+        self._read_in_full(records, good, right)
         if not good.all():
             return records.take(good), order[good]
         return records, order
 
-    def _settle(self, records: Records, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> None:
+    def _read_in_full(self, records: Records, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> None:
         """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
         for i in np.flatnonzero(~good).tolist():
             self._log.report_corrupt(

@@ -29,7 +29,7 @@ class PD:
 
 def test_what_is_kept_begins_with_the_oldest_unfinished_transaction(tmp_path: Path) -> None:
     store, pd = Store.open(tmp_path, OPTIONS), PD()
-    kept = KeptVersions(pd, "one", store.settled_through, 77)
+    kept = KeptVersions(pd, "one", store.decided_through, 77)
     write(store, prewrite(BASE + 5), prewrite(BASE + 1), prewrite(BASE + 9))
     kept.move_on()
     assert pd.registered == {"sluice-pump-one": (77, BASE + 1)}

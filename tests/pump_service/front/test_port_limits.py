@@ -147,7 +147,7 @@ def test_a_window_update_touches_only_the_streams_that_it_lets_go():
         sender.initial_window(1)
     looks = credit.looks
     assert looks < 1100
-    sender.settle()
+    sender.serve_resized()
     assert credit.looks < looks + 20_000
     sent = [frame for frame in sender.out if frame[3] == f.DATA]
     assert sum(len(frame) - 9 for frame in sent) == 5 + 3999
