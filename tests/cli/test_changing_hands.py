@@ -111,11 +111,11 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
         assert left == {"consistent": True, "commitTS": at, "ts-map": {}, "schema-version": left["schema-version"]}
         with pytest.raises(NotSoleWriterError, match=r"handed over to a Drainer .* `sluice takeover`"):
             apply(story, config)
-        assert "STOPPED     the downstream was handed over" in sluice("status").stdout
+        assert "STOPPED     the downstream was handed over" in sluice("status", code=4).stdout
         with connection.cursor() as cursor:  # what a Drainer does
             cursor.execute("INSERT INTO d.item VALUES (2, 2)")
         leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
-    assert "written by a Drainer, not by this pipeline" in sluice("status").stdout
+    assert "written by a Drainer, not by this pipeline" in sluice("status", code=4).stdout
     registry.update_drainer(drainer("online"))
     refused = sluice("takeover", code=1)
     assert (
