@@ -22,7 +22,7 @@ def say_way_out(context: Any) -> None:
 
 
 ERRORS = {
-    "retries": 1_000,  # of what passes, and of killed tasks
+    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
     "retry_delay": timedelta(seconds=1),
     "max_retry_delay": timedelta(seconds=30),
     "on_failure_callback": say_way_out,

@@ -15,6 +15,9 @@ from typing import ClassVar
 __all__ = ["DefectError", "MachineError", "RequestError", "Signal", "SluiceError", "ours"]
 
 
+_SENTENCE_ENDS = (".", "?", "!")
+
+
 class SluiceError(Exception):
     """Something went wrong: `str()` says what, to what, and the way out.
 
@@ -40,7 +43,9 @@ class SluiceError(Exception):
 
     def __str__(self) -> str:
         message = str(self.args[0]) if self.args else ""
-        return message if self._shown in message else f"{message}; {self._shown}"
+        if self._shown in message:
+            return message
+        return f"{message}{' Way out:' if message.endswith(_SENTENCE_ENDS) else ';'} {self._shown}"
 
 
 class RequestError(SluiceError):

@@ -1,7 +1,7 @@
 """The edge to Airflow: a task's work, and what becomes of its errors.
 
-An error that passes is raised as it is, and Airflow tries the task again. One that doesn't fails the task at once: it
-is written down where `sluice status` finds it, and its way out is the last line of the task's log.
+What passes is waited for, also before the loops have begun. An error that doesn't pass fails the task at once: it is
+written down where `sluice status` finds it, and its way out is the last line of the task's log.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError, SluiceError, ours
 from etl.settings import Settings, load_settings
+from etl.waiting import Waiting
 from relay import Failure, RelayError, RelayLog
 
 __all__ = ["TaskStopped", "run_task", "say_way_out"]
@@ -34,30 +35,22 @@ class TaskStopped(SluiceError, AirflowFailException):
 
 def run_task(what: str, work: Work) -> dict[str, Any]:
     """Do the work of the task `what` (``land``, ``apply``), on the settings that the environment names. Raises
-    TaskStopped if somebody has to act, and else what passes.
+    TaskStopped if somebody has to act.
     """
-    relay: list[RelayLog] = []
-    told: list[object] = []
-
-    def got_on(_: object) -> None:
-        if not told:
-            told.append(True)
-            with contextlib.suppress(OSError):
-                relay[0].failures.clear(what)
-
-    try:
-        settings = load_settings()
-        relay.append(RelayLog.open(settings.relay.url))
-        return work(settings, got_on)
-    except Exception as error:
-        reason = ours(error)
-        if reason.transient:
-            raise
-        for each in relay:
-            _note(each, what, reason)
-        if isinstance(reason, DefectError):
-            raise _stopped(what, reason) from error
-        raise _stopped(what, reason) from None
+    waiting = Waiting(log, f"the task {what}")
+    note = _Note(what)
+    while True:
+        try:
+            settings = load_settings()
+            note.relay = RelayLog.open(settings.relay.url)
+            return work(settings, note.got_on)
+        except Exception as error:
+            reason = ours(error)
+            if reason.transient:
+                time.sleep(waiting.after(reason))
+                continue
+            note.failed(reason)
+            raise _stopped(what, reason) from (error if isinstance(reason, DefectError) else None)
 
 
 def say_way_out(error: object) -> None:
@@ -73,9 +66,27 @@ def _stopped(what: str, reason: SluiceError) -> TaskStopped:
     )
 
 
-def _note(relay: RelayLog, what: str, reason: SluiceError) -> None:
-    failure = Failure(what, str(reason), reason.way_out, time.time_ns() // 1_000_000)
-    try:
-        relay.failures.note(failure)
-    except (RelayError, OSError) as error:
-        log.warning("why %s has stopped could not be written down for `sluice status`: %s", what, error)
+class _Note:
+    """What `sluice status` reads of why the task has stopped."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._got_on = False
+        self.relay: RelayLog | None = None
+
+    def got_on(self, _: object) -> None:
+        """The task has stopped no longer."""
+        if not self._got_on and self.relay is not None:
+            self._got_on = True
+            with contextlib.suppress(RelayError, OSError):
+                self.relay.failures.clear(self._what)
+
+    def failed(self, reason: SluiceError) -> None:
+        """The task has stopped."""
+        if self.relay is None:
+            return
+        failure = Failure(self._what, str(reason), reason.way_out, time.time_ns() // 1_000_000)
+        try:
+            self.relay.failures.note(failure)
+        except (RelayError, OSError) as error:
+            log.warning("why %s has stopped could not be written down for `sluice status`: %s", self._what, error)

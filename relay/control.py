@@ -99,7 +99,9 @@ class ControlFile:
             if not number:
                 self._storage.remove(_FORMER)
             return after
-        raise RelayError(f"{self._storage.url}/{_FOLDER}: changed by others all the time; try again")
+        raise RelayError(
+            f"{self._storage.url}/{_FOLDER}: changed by others all the time", way_out="try again", transient=True
+        )
 
     def _load(self) -> tuple[int, Control]:
         for _ in range(_ATTEMPTS):
@@ -112,9 +114,12 @@ class ControlFile:
                     return 0, Control()
             except ValueError as error:
                 raise RelayCorruptError(
-                    f"{self._storage.url}/{path}: {error}; correct the file, or remove it for what was asked for before"
+                    f"{self._storage.url}/{path}: {error}",
+                    way_out="correct the file, or remove it for what was asked for before",
                 ) from None
-        raise RelayError(f"{self._storage.url}/{_FOLDER}: changed by others all the time; try again")
+        raise RelayError(
+            f"{self._storage.url}/{_FOLDER}: changed by others all the time", way_out="try again", transient=True
+        )
 
     def _numbers(self) -> list[int]:
         return sorted(int(match[1]) for match in map(_NAME.match, self._storage.names(_FOLDER)) if match)

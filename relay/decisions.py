@@ -148,8 +148,8 @@ class Decisions:
             return None
         except (ValueError, TypeError) as error:
             raise RelayCorruptError(
-                f"decision {self._storage.url}/{path}: {error}; remove it with `sluice decisions remove {commit_ts}`"
-                " and decide again"
+                f"decision {self._storage.url}/{path}: {error}",
+                way_out=f"remove it with `sluice decisions remove {commit_ts}` and decide again",
             ) from None
 
 

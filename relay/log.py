@@ -172,7 +172,8 @@ class RelayLog:
                 if beyond is not None and beyond.lo != window.hi:
                     raise RelayGapError(
                         f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {beyond.path}"
-                        f" exists; restore {window_path(window.hi)} from a copy"
+                        " exists",
+                        way_out=f"restore {window_path(window.hi)} from a copy",
                     )
                 following = beyond
             window = following
@@ -242,7 +243,7 @@ class RelayLog:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise RelayCorruptError(f"{self.url}/{path}: {error}; restore the file from a copy") from None
+            raise RelayCorruptError(f"{self.url}/{path}: {error}", way_out="restore the file from a copy") from None
 
     # Retention
 
@@ -319,8 +320,9 @@ class RelayLog:
                 raise ValueError(f"the record is of the window that begins at {window.lo}")
         except ValueError as error:
             raise RelayCorruptError(
-                f"window record {self.url}/{path}: {error}; restore the file from a copy, or, while the pumps still"
-                " hold these commits, remove it and all later records and land again"
+                f"window record {self.url}/{path}: {error}",
+                way_out="restore the file from a copy, or, while the pumps still hold these commits, remove it and all"
+                " later records and land again",
             ) from None
         return window
 
@@ -341,7 +343,7 @@ class Claim:
             token = owner["token"]
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise ClaimLostError(
-                f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved; start again"
+                f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved", way_out="start again"
             ) from None
         if token != self.token:
             raise ClaimLostError(

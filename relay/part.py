@@ -149,32 +149,32 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     try:
         file = storage.open(part.path)
     except FileNotFoundError:
-        raise RelayCorruptError(f"{where}: the file is missing; {way_out}") from None
+        raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
     with file:
         size = file.size()
         if size != part.bytes:
-            raise RelayCorruptError(f"{where}: {size} bytes, but the window record says {part.bytes}; {way_out}")
+            raise RelayCorruptError(f"{where}: {size} bytes, but the window record says {part.bytes}", way_out=way_out)
         crc = 0
         while data := file.read(_READ_BYTES):
             crc = google_crc32c.extend(crc, data)
         if crc != part.crc32c:
             raise RelayCorruptError(
-                f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}; {way_out}"
+                f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}", way_out=way_out
             )
         file.seek(0)
         rows = 0
         try:
             reader = pa.ipc.open_file(file)
             if not reader.schema.equals(PART_SCHEMA):
-                raise RelayCorruptError(f"{where}: unknown columns {reader.schema.names}; {way_out}")
+                raise RelayCorruptError(f"{where}: unknown columns {reader.schema.names}", way_out=way_out)
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
                 rows += batch.num_rows
                 yield batch
         except pa.ArrowInvalid as error:
-            raise RelayCorruptError(f"{where}: {error}; {way_out}") from error
+            raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from error
         if rows != part.rows:
-            raise RelayCorruptError(f"{where}: {rows} rows, the window record says {part.rows}; {way_out}")
+            raise RelayCorruptError(f"{where}: {rows} rows, the window record says {part.rows}", way_out=way_out)
 
 
 def iter_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

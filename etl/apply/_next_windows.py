@@ -86,8 +86,8 @@ class NextWindows:
         if window is not None and window.lo > position:
             raise RelayGapError(
                 f"{self._relay.url}: the checkpoint is at {position}, but the next landed window begins at {window.lo}:"
-                " what lies between was removed or never landed; land it again, or copy the downstream anew as of a"
-                " later time and set its checkpoint"
+                " what lies between was removed or never landed",
+                way_out="land it again, or copy the downstream anew as of a later time and set its checkpoint",
             )
         self._at_boundary = position if window is None else -1
         return window

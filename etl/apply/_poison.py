@@ -65,7 +65,9 @@ def name_poison(
         search.close()
     if found is not None:
         change, fault = found
-        raise ApplyError(_text(change, fault, search.address)) from error
+        raise ApplyError(
+            _text(change, fault, search.address), way_out=_way_out(change.commit_ts, search.address)
+        ) from error
 
 
 def _text(change: RowChange, fault: BaseException, address: str) -> str:
@@ -74,17 +76,17 @@ def _text(change: RowChange, fault: BaseException, address: str) -> str:
         key += f" (unique too: {_values(change.others)})"
     reason = change.fault or getattr(fault, "found", "") or str(fault)
     where = f" {address} refuses it" if address else " it can't be decoded or reduced"
-    first = (
-        f"repair the rows on {address} and let the task go on"
-        if address
-        else "repair what is wrong and let the task go on"
-    )
     return (
         f"table {change.table}, key {key}, {change.kind} at commit_ts {change.commit_ts}"
         f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts {change.start_ts}):{where}:"
-        f" {reason[:2000]}. Nothing of this transaction is downstream, all before it can be applied. Way out: {first};"
-        f" or leave the whole transaction out: `sluice txn skip {change.commit_ts}` (what is in it: `sluice relay show"
-        f" {change.commit_ts} --rows`)"
+        f" {reason[:2000]}. Nothing of this transaction is downstream, all before it can be applied."
+    )
+
+
+def _way_out(commit_ts: int, address: str) -> str:
+    return (
+        f"repair {f'the rows on {address}' if address else 'what is wrong'} and let the task go on; or leave the whole"
+        f" transaction out: `sluice txn skip {commit_ts}` (what is in it: `sluice relay show {commit_ts} --rows`)"
     )
 
 

@@ -21,9 +21,9 @@ def check_refusal(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
         return
     raise ApplyError(
         f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before, when others of them"
-        f" were written already, and nobody has decided since: {flight.refused.text} Way out: leave a transaction out"
-        " (`sluice txn skip COMMIT_TS`), or have every row of these changes written as it is upstream, whatever is"
-        f" there: `sluice accept {flight.refused.token}`"
+        f" were written already, and nobody has decided since: {flight.refused.text.rstrip('.')}.",
+        way_out="leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row of these changes written as"
+        f" it is upstream, whatever is there: `sluice accept {flight.refused.token}`",
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from errors import Signal
 from etl.copy._fields import BACKSLASH, Bytes, Fields, Ints, Mask, active_escapes, meant
 from upstream.codec.columnar import arrow_type
 from upstream.schema import Column
@@ -32,7 +33,7 @@ _ALLOWED = {
 _SHOWN = 60
 
 
-class ValueRefused(Exception):
+class ValueRefused(Signal):
     """A value that can't be one of its column. `row` counts from 0."""
 
     def __init__(self, row: int, column: str, what: str) -> None:

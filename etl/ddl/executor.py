@@ -455,6 +455,6 @@ class DdlExecutor:
 
     def _failure(self, ddl: ScopedDdl, reason: str) -> DdlError:
         return DdlError(
-            f"{ddl.title} in {ddl.schema_name}: {reason}. Statement: {ddl.query[:2000]}"
-            f" Way out: {_WAYS_OUT.format(ddl.commit_ts)}"
+            f"{ddl.title} in {ddl.schema_name}: {reason}. Statement: {ddl.query[:2000]}.",
+            way_out=_WAYS_OUT.format(ddl.commit_ts),
         )

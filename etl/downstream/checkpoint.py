@@ -251,7 +251,8 @@ class CheckpointTable:
         if engine:
             raise CheckpointError(
                 f"the checkpoint table {self._table} on {self._session.address} is in the storage engine {engine},"
-                " which has no transactions: ALTER TABLE ... ENGINE = InnoDB"
+                " which has no transactions",
+                way_out="ALTER TABLE ... ENGINE = InnoDB",
             )
         self._session.query("COMMIT")
 

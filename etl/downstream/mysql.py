@@ -58,8 +58,9 @@ class DownstreamError(SluiceError):
 
     way_out = "do what the server's message asks for, then let the task go on"
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} (error {code})" if code else message, transient=code in server_errors.TRANSIENT)
+    def __init__(self, code: int, message: str, way_out: str = "") -> None:
+        text = f"{message} (error {code})" if code else message
+        super().__init__(text, transient=code in server_errors.TRANSIENT, way_out=way_out)
         self.code = code
         self.message = message
         if self.transient:
@@ -173,7 +174,9 @@ class MySQLSession:
         except (pymysql.err.MySQLError, OSError) as error:
             if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
                 raise DownstreamError(
-                    server_errors.SSL_ERROR, f"{self.address}: {error}; see [downstream] ssl-ca and ssl-verify-identity"
+                    server_errors.SSL_ERROR,
+                    f"{self.address}: {error}",
+                    "see [downstream] ssl-ca and ssl-verify-identity",
                 ) from error
             raise self._error(error) from error
         self._connection = connection

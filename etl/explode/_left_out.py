@@ -34,7 +34,7 @@ def without_unreadable(
                 {
                     "commit_ts": int(commit_ts[i]),
                     "start_ts": batch["start_ts"][i].as_py(),
-                    "why": str(error).partition(" Way out:")[0],
+                    "why": str(error.args[0]),
                 }
             )
     return (batch.filter(pa.array(keep)) if left_out else batch), left_out

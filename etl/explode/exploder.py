@@ -254,8 +254,10 @@ class Exploder:
     def _error(self, transactions: _Transactions, i: int, what: str, *, skippable: bool = True) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
-        way_out = f". Way out: `sluice txn skip {commit_ts}` leaves the transaction out" if skippable else ""
-        return BinlogDecodeError(f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}{way_out}")
+        told = f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}"
+        if not skippable:
+            return BinlogDecodeError(told)
+        return BinlogDecodeError(f"{told}.", way_out=f"`sluice txn skip {commit_ts}` leaves the transaction out")
 
 
 class _Transactions:

@@ -189,13 +189,13 @@ class Planner:
         except PumpReadError as error:
             if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
                 raise CommitsPurgedError(
-                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}: copy the upstream's data"
-                    " to the downstream anew, then begin with an empty relay log and a checkpoint at the copy's"
-                    " timestamp"
+                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
+                    way_out=CommitsPurgedError.way_out,
                 ) from error
             raise PumpUnavailableError(
                 f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
-                " for it: start it again, or, once all it holds has been landed, set it offline"
+                " for it",
+                way_out="start it again, or, once all it holds has been landed, set it offline",
             ) from error
 
     def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:

@@ -164,9 +164,10 @@ class LandingSchema:
                 continue
             raise UnknownTableError(
                 f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL"
-                f" job up to schema version {self._history.schema_version} has made; if TiKV's DDL history is"
-                " incomplete, start with an empty relay log from a checkpoint after these commits; if they aren't"
-                f" wanted, leave the transaction out: `sluice txn skip {span.first_commit_ts}`"
+                f" job up to schema version {self._history.schema_version} has made",
+                way_out="if TiKV's DDL history is incomplete, start with an empty relay log from a checkpoint after"
+                " these commits; if they aren't wanted, leave the transaction out: `sluice txn skip"
+                f" {span.first_commit_ts}`",
             )
         return RecordedSchema(
             tables={i: before[i] for i in sorted(wanted) if i in before},

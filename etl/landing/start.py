@@ -58,7 +58,8 @@ def continued(relay: RelayLog, cluster: Cluster) -> Start | None:
     if last.cluster_id != cluster.id:
         raise WrongClusterError(
             f"the relay log {relay.url} is of cluster {last.cluster_id}, PD at {cluster.pd_urls} is of cluster"
-            f" {cluster.id}; give each cluster a relay log of its own"
+            f" {cluster.id}",
+            way_out="give each cluster a relay log of its own",
         )
     removed = relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_BACK))
     if removed:

@@ -144,8 +144,9 @@ class SoleWriter:
             if found is not None and found.owner:
                 raise NotSoleWriterError(
                     f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is another one than"
-                    f" {self._relay.url}. Stop that pipeline; if it is this one, with a new relay log, or its place is"
-                    " to be taken: `sluice takeover`"
+                    f" {self._relay.url}.",
+                    way_out="stop that pipeline; if it is this one, with a new relay log, or its place is to be taken:"
+                    " `sluice takeover`",
                 )
             if found is not None and found.needs_safe_mode and not found.safe_until and self._unknown:
                 raise RegistryUnknownError(
@@ -157,21 +158,22 @@ class SoleWriter:
         elif owned.downstream != self._where:
             raise NotSoleWriterError(
                 f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and sluice.toml now names"
-                f" {self._where}, where {place}. If that is a mistake, correct [downstream] or [relay] url; if it is"
-                " meant: `sluice takeover`"
+                f" {self._where}, where {place}.",
+                way_out="if that is a mistake, correct [downstream] or [relay] url; if it is meant: `sluice takeover`",
             )
         elif found is None and owned.begun:
             raise NotSoleWriterError(
                 f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was applied: all since the"
-                " relay log's beginning would be applied again. Bring the row back; or, if the downstream is to begin"
-                " where the relay log begins: `sluice takeover`"
+                " relay log's beginning would be applied again.",
+                way_out="bring the row back; or, if the downstream is to begin where the relay log begins: `sluice"
+                " takeover`",
             )
         elif found is not None and found.owner != owned.pipeline and (found.owner or found.to_text() != owned.adopted):
             by = f"pipeline {found.owner}" if found.owner else "a Drainer"
             raise NotSoleWriterError(
                 f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two that write to the same"
-                " downstream make rows differ. Applying has not gone on. Stop the other one, then `sluice takeover`"
-                " goes on from there"
+                " downstream make rows differ. Applying has not gone on.",
+                way_out="stop the other one, then `sluice takeover` goes on from there",
             )
 
     def _run(self) -> None:

@@ -80,7 +80,8 @@ def transaction_steps(transactions: Iterator[Transaction], step_bytes: int = STE
         if len(start) + size > MAX_MESSAGE:
             raise ChangeError(
                 f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more than the {MAX_MESSAGE}"
-                f" that protobuf readers take: leave it out, `sluice txn skip {commit_ts}`, and copy its rows"
+                f" that protobuf readers take",
+                way_out=f"leave it out, `sluice txn skip {commit_ts}`, and copy its rows",
             )
         if waiting and len(waiting) + size > step_bytes:
             yield _step(last, waiting, rows, count)

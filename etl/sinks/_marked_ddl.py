@@ -100,9 +100,9 @@ class MarkedDdl:
                     raise
                 raise DdlError(
                     f"DDL job {job} at commit_ts {commit_ts}: statement {number + 1} of the {len(statements)} that"
-                    f" replace it: {error}. Statement: {statements[number][:2000]} Way out: decide anew: `sluice"
-                    f" decisions remove {commit_ts}`, then `sluice ddl replace {commit_ts}` or `sluice ddl skip"
-                    f" {commit_ts}`; what was executed before this statement stays"
+                    f" replace it: {error}. Statement: {statements[number][:2000]}.",
+                    way_out=f"decide anew: `sluice decisions remove {commit_ts}`, then `sluice ddl replace {commit_ts}`"
+                    f" or `sluice ddl skip {commit_ts}`; what was executed before this statement stays",
                 ) from error
             self._row.check()  # a statement that commits by itself has let go of it
             self._row.save(replace(before, pending=PendingDdl(job, commit_ts, f"{mark}:{number + 1}:")))

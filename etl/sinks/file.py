@@ -81,9 +81,9 @@ class FileSink(RecordSink):
             if found is None or found.place is None:
                 found = self._take_over(found)
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
-            raise ApplyError(f"{error}: [file] dir must be a folder that this user can write to") from error
+            raise ApplyError(f"{error}", way_out="[file] dir must be a folder that this user can write to") from error
         except BinlogFileError as error:
-            raise ApplyError(str(error.args[0])) from error
+            raise ApplyError(str(error), way_out=error.way_out) from error
         self._checkpoint = found.checkpoint if found.checkpoint.commit_ts else None
         self._start_upkeep()
         return self._checkpoint

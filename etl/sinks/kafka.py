@@ -95,8 +95,9 @@ class KafkaSink(RecordSink):
         if len(message) > self._options.max_message_bytes:
             raise ApplyError(
                 f"{self.address}: the transaction at commit_ts {commit_ts} is a message of {len(message)} bytes,"
-                f" [kafka] max-message-bytes is {self._options.max_message_bytes}: raise it, and max.message.bytes of"
-                f" the topic, or leave it out: `sluice txn skip {commit_ts}`"
+                f" [kafka] max-message-bytes is {self._options.max_message_bytes}",
+                way_out="raise it, and max.message.bytes of the topic, or leave the transaction out: `sluice txn skip"
+                f" {commit_ts}`",
             )
         producer = self._connected()
         doing = f"sending commit_ts {commit_ts} ({len(message)} bytes)"

@@ -119,8 +119,9 @@ class MySQLSink:
         if flight.rules not in ("", self._origin.rules if self._origin else ""):
             raise ApplyError(
                 f"changes between commit_ts {found.commit_ts} and {flight.until} are on {self.address} in part, written"
-                " under another [filter] or other [[route]] rules. Way out: go on with the former rules until the"
-                f" checkpoint is past {flight.until} (`sluice run-until {flight.until}`), then change them"
+                " under another [filter] or other [[route]] rules.",
+                way_out=f"go on with the former rules until the checkpoint is past {flight.until} (`sluice run-until"
+                f" {flight.until}`), then change them",
             )
 
     def _fresh_ts(self) -> int:

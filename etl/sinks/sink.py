@@ -21,8 +21,8 @@ class ApplyError(SluiceError):
 
     way_out = "bring the downstream to what the changes expect, then let the task go on"
 
-    def __init__(self, message: str, found: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, found: str = "", way_out: str = "") -> None:
+        super().__init__(message, way_out=way_out)
         self.found = found
 
 

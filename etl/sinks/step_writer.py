@@ -55,8 +55,8 @@ class StepWriter:
             raise DownstreamError(
                 server_errors.UNFIT,
                 f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no"
-                " transactions: after a crash changes would be lost or doubled. Nothing was written to it. Way out:"
-                " ALTER TABLE ... ENGINE = InnoDB there",
+                " transactions: after a crash changes would be lost or doubled. Nothing was written to it.",
+                "ALTER TABLE ... ENGINE = InnoDB there",
             )
         self._session.known_tables.add(step.full_name)
 
@@ -115,6 +115,7 @@ class StepWriter:
                 f"table {step.full_name}, rows changed between commit_ts {step.detail['first_ts']} and"
                 f" {step.commit_ts}: {what}. {self._afterwards}. {way_out}",
                 f"{what}. {way_out}",
+                way_out,
             )
         return {**layout, "left_out": [name for name in layout["generated"] if name.lower() in computed]}
 
@@ -205,10 +206,11 @@ class StepWriter:
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
             f" {step.detail['first_ts']} and {step.commit_ts}: {found}{f' ({keys})' if keys else ''}."
             f" {self._afterwards}. Somebody else wrote to {self._session.address}, or it did not begin as a copy of the"
-            " upstream at its checkpoint: repair these rows there, or copy the table again, then start again. `sluice"
-            f" relay show {step.commit_ts} --rows --table {step.full_name}` shows the changes, `sluice txn skip"
-            " COMMIT_TS` leaves one transaction out",
+            " upstream at its checkpoint.",
             f"{found}{f' ({keys})' if keys else ''}",
+            f"repair these rows there, or copy the table again, then start again. `sluice relay show {step.commit_ts}"
+            f" --rows --table {step.full_name}` shows the changes, `sluice txn skip COMMIT_TS` leaves one transaction"
+            " out",
         )
 
     def _missing(self, step: Step, statement: bytes) -> str:

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from etl.spark.errors import SparkError, from_worker
 
 _TRIES = 3
+_SHOWN_CHARS = 4_000
 # What Spark says when the server, the session, an executor or a worker has gone, or the job was interrupted.
 _PASSES = (
     "NO_ACTIVE_SESSION",
@@ -61,7 +62,7 @@ class Judge:
         if passes(error):
             return SparkError(first_line(error), transient=True)
         self._doubtful += 1
-        return SparkError(first_line(error), transient=self._doubtful <= _TRIES)
+        return SparkError(" ".join(str(error).split())[:_SHOWN_CHARS], transient=self._doubtful <= _TRIES)
 
 
 def passes(error: BaseException) -> bool:

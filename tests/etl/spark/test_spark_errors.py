@@ -1,0 +1,91 @@
+"""What goes wrong on Spark comes as one of our errors, and says whether it passes."""
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from errors import SluiceError
+from etl.spark.errors import SparkError, WorkerError, from_worker, told_to_client
+from etl.spark.frame import TaskFrame
+from etl.spark.job import collect
+from etl.spark.judge import Judge
+from etl.spark.session import attach, close
+
+SCHEMA = pa.schema([("what", pa.string())])
+
+
+def worker():
+    """A function that Spark takes along as it is."""
+
+    def meets(batches):
+        from errors import SluiceError
+        from etl.spark.errors import told_to_client
+
+        with told_to_client():
+            for batch in batches:
+                what = batch.column(0).to_pylist()[0]
+                if what == "disk":
+                    raise OSError(28, "No space left on device", "/relay/part")
+                if what == "defect":
+                    {}[what]
+                if what == "ours":
+                    raise SluiceError('it said "no"\nin two lines: {}', way_out="say yes")
+                yield batch
+
+    return meets
+
+
+@pytest.mark.parametrize(
+    ("what", "transient", "said", "way_out"),
+    [
+        ("disk", True, "/relay/part", "room"),
+        ("defect", False, "KeyError: 'defect'", "stack trace"),
+        ("ours", False, 'it said "no"\nin two lines: {}; say yes', "say yes"),
+    ],
+)
+def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, way_out):
+    spark = attach(spark_remote, "errors")
+    try:
+        frame = TaskFrame(spark, worker(), SCHEMA, SCHEMA)
+        judge = Judge()
+        with pytest.raises(WorkerError) as caught, judge.telling():
+            collect(spark, frame.of(pa.table({"what": [what]})), 60)
+        assert said in str(caught.value)
+        assert caught.value.transient is transient
+        assert way_out in caught.value.way_out
+        with judge.telling():
+            assert collect(spark, frame.of(pa.table({"what": ["fine"]})), 60)["what"].to_pylist() == ["fine"]
+    finally:
+        close(spark)
+
+
+def test_what_a_worker_said_is_no_error_of_ours_when_spark_has_cut_it_off():
+    with pytest.raises(WorkerError) as caught, told_to_client():
+        raise SluiceError("a long story")
+    whole = f"Traceback …\netl.spark.errors.WorkerError: {caught.value}\n at org.apache.spark"
+    assert "a long story" in str(from_worker(whole))
+    assert from_worker(whole[: whole.index("story")]) is None
+    assert from_worker("nothing of a worker") is None
+
+
+def test_trouble_of_which_nobody_knows_is_tried_again_three_times_in_a_row():
+    judge = Judge()
+
+    def meet(text):
+        with pytest.raises(SparkError) as caught, judge.telling():
+            raise PySparkException(text)
+        return caught.value.transient
+
+    assert [meet("something odd") for _ in range(4)] == [True, True, True, False]
+    with judge.telling():
+        pass
+    assert meet("something odd")
+    assert all(meet("[SESSION_CLOSED] gone") for _ in range(10))
+
+
+def test_an_assertion_of_ours_is_not_taken_for_a_lost_session():
+    with pytest.raises(AssertionError, match="ours"), Judge().telling():
+        raise AssertionError("ours")
+    with pytest.raises(SparkError) as caught, Judge().telling():
+        raise AssertionError("Received incorrect server side session identifier for request")
+    assert caught.value.transient

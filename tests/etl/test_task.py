@@ -1,0 +1,80 @@
+"""What becomes of a task's errors."""
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from errors import DefectError
+from etl.sinks import ApplyError
+from etl.task import TaskStopped, run_task, say_way_out
+from relay import RelayLog
+
+
+@pytest.fixture
+def relay(tmp_path, monkeypatch):
+    url = f"file://{tmp_path}/relay"
+    (tmp_path / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "h"\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    return RelayLog.open(url)
+
+
+def test_what_passes_is_tried_again_in_the_same_task(relay):
+    attempts = []
+
+    def work(settings, got_on):
+        attempts.append(settings.relay.url)
+        if len(attempts) < 3:
+            raise ConnectionResetError("not yet")
+        return {"done": True}
+
+    assert run_task("land", work) == {"done": True}
+    assert attempts == [relay.url] * 3
+    assert relay.failures.list() == []
+
+
+def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_it_goes_on(relay, caplog):
+    def refused(settings, got_on):
+        raise ApplyError("a row is missing", way_out="bring it back")
+
+    with pytest.raises(TaskStopped, match="apply has stopped: ApplyError: a row is missing; bring it back") as caught:
+        run_task("apply", refused)
+    assert isinstance(caught.value, AirflowFailException)
+    assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
+    say_way_out(caught.value)
+    assert caplog.records[-1].getMessage().startswith("way out: bring it back")
+    (failure,) = relay.failures.list()
+    assert (failure.what, failure.said, failure.way_out) == (
+        "apply", "a row is missing; bring it back", "bring it back",
+    )  # fmt: skip
+
+    def stands_still(settings, got_on):
+        return {}
+
+    run_task("apply", stands_still)
+    assert relay.failures.list() == [failure]
+
+    def goes_on(settings, got_on):
+        got_on("a batch")
+        return {}
+
+    run_task("land", goes_on)
+    assert relay.failures.list() == [failure]
+    run_task("apply", goes_on)
+    assert relay.failures.list() == []
+
+
+def test_a_programming_error_is_terminal_and_keeps_its_stack_trace(relay):
+    def broken(settings, got_on):
+        return {}["nothing"]
+
+    with pytest.raises(TaskStopped, match="KeyError") as caught:
+        run_task("land", broken)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert relay.failures.list()[0].way_out == DefectError.way_out
+
+
+def test_settings_that_are_wrong_stop_the_task(relay, monkeypatch, tmp_path):
+    (tmp_path / "sluice.toml").write_text("[nonsense]\n")
+    with pytest.raises(TaskStopped, match=r"SettingsError.*nonsense"):
+        run_task("land", lambda settings, got_on: {})
