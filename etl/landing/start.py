@@ -84,7 +84,7 @@ def _version_of(checkpoint: Checkpoint, cluster: Cluster) -> int:
     then.
     """
     try:
-        return version_at(cluster.tikv, checkpoint.commit_ts)
+        return version_at(cluster.tikv, checkpoint.commit_ts) or checkpoint.schema_version
     except TiKVError as error:
         if not checkpoint.schema_version:
             raise
