@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -35,7 +36,7 @@ _WARM_UP_ROWS = 20_000
 _PARTS = ("mariadb", "spark")
 _POSITION = tso.compose(1_790_000_000_000)
 _STATEMENT_ROWS = 5_000
-_TEXT = {"charset": "utf8mb4", "collate": "utf8mb4_bin", "flag": FLAG_NOT_NULL}
+_TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin", "flag": FLAG_NOT_NULL}
 TABLE = Table(
     11, 3, "sbtest", "sbtest1",
     (

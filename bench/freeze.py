@@ -46,7 +46,7 @@ def _taken_over(first: str, second: str, steps: list[str], start: int, step: int
 _KINDS = {"": _points, "crash": _crashed, "drainer": _taken_over}
 
 
-def main(pairs: list[tuple[str, str]], start: int = 1, step: int = 1, kind: str = "") -> int:
+def main(pairs: list[tuple[str, str]], start: int = 1, step: int = 1, *, kind: str = "") -> int:
     """Prints a line for each point at which something differs or blocks, and the sums; how many differ."""
     with tempfile.TemporaryDirectory(prefix="sluice-freeze-") as name, Freezer() as freezer:
         folder = Path(name)

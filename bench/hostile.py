@@ -59,7 +59,12 @@ def write_backlog(address: str, cluster_id: int, mebibytes: int) -> None:
 
     def message(tp: int, start: int, commit: int) -> bytes:
         binlog = pb.binlog.Binlog(
-            tp=tp, start_ts=start, commit_ts=commit, prewrite_key=b"k" * 30, ddl_job_id=0, ddl_schema_state=0
+            tp=pb.binlog.BinlogType.Name(tp),
+            start_ts=start,
+            commit_ts=commit,
+            prewrite_key=b"k" * 30,
+            ddl_job_id=0,
+            ddl_schema_state=0,
         )
         if not tp:
             binlog.prewrite_value = bytes(_BACKLOG_BYTES)

@@ -220,7 +220,7 @@ def _many_calls(address: str, path: bytes, message: bytes, count: int, stop: Sto
 def idle_connections(address: str, cluster_id: int, stop: Stop) -> None:
     """As many connections as are given."""
     host, port = address.rsplit(":", 1)
-    socks = []
+    socks: list[socket.socket] = []
     with contextlib.suppress(OSError):
         while len(socks) < 1500 and not stop.is_set():
             socks.append(socket.create_connection((host, int(port)), 2))

@@ -22,7 +22,7 @@ class PullReader:
 
     def __init__(self, host: str, port: int, cluster_id: int, after_ts: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._count: Synchronized[int] = context.Value("q", 0)  # type: ignore[assignment]
+        self._count: Synchronized[int] = context.Value("q", 0)
         self._process = context.Process(
             target=_follow, args=(host, port, cluster_id, after_ts, self._count), daemon=True
         )

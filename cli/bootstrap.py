@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     url: str,
     globs: tuple[str, ...],
     into: tuple[str, ...],

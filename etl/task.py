@@ -27,7 +27,7 @@ Work = Callable[[Settings, Callable[[object], None]], dict[str, Any]]
 """What a task does with the settings; the second is to be called, with anything, whenever it has got on."""
 
 
-class TaskStopped(SluiceError, AirflowFailException):
+class TaskStopped(SluiceError, AirflowFailException):  # type: ignore[misc] # Airflow is untyped
     """Airflow doesn't try the task again. Every one has a way out of its own."""
 
     way_out = "see the task's log"

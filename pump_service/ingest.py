@@ -168,7 +168,8 @@ class Ingest:
             ) from None
         if request.clusterID != self._cluster_id:
             raise Refused(f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}")
-        return request.payload
+        payload: bytes = request.payload
+        return payload
 
 
 def _walk(payload: bytes) -> tuple[int, int, int]:

@@ -65,7 +65,7 @@ def _histogram(
         seen = 0
         for bound, count in zip([*row.bounds, inf], counts, strict=True):
             seen += count
-            buckets.append((floatToGoString(bound), float(seen)))
+            buckets.append((floatToGoString(bound), float(seen)))  # type: ignore[no-untyped-call] # it has no types
         family.add_metric(values, buckets, sum_value=total)
     return family
 

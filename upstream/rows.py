@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from errors import Signal, SluiceError
+from upstream.codec import decode_datum
 from upstream.codec import row as scalar
 from upstream.codec.column_value import FLAGS
 from upstream.codec.columnar import KERNEL_KINDS, arrow_type, constant, from_values, to_arrow
@@ -217,7 +218,7 @@ class _Decoder:
             pos = 0
             if self.what == "insert":
                 for _ in self._handle():
-                    pos = scalar.decode_datum(data, pos)[1]
+                    pos = decode_datum(data, pos)[1]
             ids = [column_id for column_id, _, _ in scalar.read_pairs(data, pos)]
         except CodecError:
             return self._table_shape()

@@ -14,7 +14,7 @@ _SERVICES = ("/etcdserverpb.", "/v3lockpb.", "/v3electionpb.")
 _NOT_PASSED_ON = ("user-agent", "grpc-", "te", "content-type")
 
 
-class EtcdProxy(grpc.GenericRpcHandler):
+class EtcdProxy(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc is untyped
     """Forwards every call of etcd's services to `url`. Unary calls are streams of one message on the wire."""
 
     def __init__(self, url: str) -> None:

@@ -293,4 +293,5 @@ def _rollback_of(txn: Transaction) -> bytes:
         ddl_job_id=txn.ddl_job_id,
         ddl_schema_state=txn.ddl_schema_state,
     )
-    return message.SerializeToString()
+    encoded: bytes = message.SerializeToString()
+    return encoded

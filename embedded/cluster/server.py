@@ -103,8 +103,8 @@ class Cluster:
             raise OSError(f"can't listen on {self._options.listen}: {error}") from error
         self._address = f"{host}:{self.port}"
         self._pd = pd = PDService(self.cluster_id, f"http://{self._address}", self._address, self.oracle, self.regions)
-        pb_grpc.pd.add_PDServicer_to_server(pd, self._server)
-        pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions), self._server)
+        pb_grpc.pd.add_PDServicer_to_server(pd, self._server)  # type: ignore[no-untyped-call] # generated
+        pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions), self._server)  # type: ignore[no-untyped-call] # generated
         self._server.add_generic_rpc_handlers((self._proxy,))
         await self._server.start()
         control_host, control_port = _split(self._options.control)

@@ -141,4 +141,5 @@ def _binlog(tp: int, start_ts: int, commit_ts: int, key: bytes, value: bytes = b
     )
     if value:
         message.prewrite_value = value
-    return message.SerializeToString()
+    encoded: bytes = message.SerializeToString()
+    return encoded

@@ -242,7 +242,7 @@ class CsvRows:
 
 def _begins(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
     """Whether `text` stands at each of these positions."""
-    found = data[at] == text[0]
+    found: np.ndarray = data[at] == text[0]
     for n in range(1, len(text)):
         found &= data[np.minimum(at + n, len(data) - 1)] == text[n]
     if len(text) > 1:

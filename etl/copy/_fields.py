@@ -44,7 +44,8 @@ def active_escapes(backslashes: Ints) -> Ints:
     begins[0] = True
     np.not_equal(np.diff(backslashes), 1, out=begins[1:])
     run = np.maximum.accumulate(np.where(begins, index, 0))
-    return backslashes[(index - run) & 1 == 0]
+    escaping: Ints = backslashes[(index - run) & 1 == 0]
+    return escaping
 
 
 def outside(data: Bytes, table: Mask, quote: int, *, escapes: bool) -> Ints:
@@ -64,4 +65,5 @@ def outside(data: Bytes, table: Mask, quote: int, *, escapes: bool) -> Ints:
         return at
     quotes = kind == quote
     inside = np.cumsum(quotes, dtype=np.int64) & 1
-    return at[(inside == 0) & ~quotes]
+    found: Ints = at[(inside == 0) & ~quotes]
+    return found

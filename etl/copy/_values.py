@@ -94,7 +94,7 @@ def column_array(column: Column, fields: Fields, index: int, spelling: Spelling)
 
 
 def _nulls(data: Bytes, start: Ints, end: Ints, text: bytes) -> Mask:
-    null = end - start == len(text)
+    null: Mask = end - start == len(text)
     if null.any():
         for n, byte in enumerate(text):
             null &= data[np.minimum(start + n, len(data) - 1)] == byte
@@ -104,7 +104,7 @@ def _nulls(data: Bytes, start: Ints, end: Ints, text: bytes) -> Mask:
 def _hexed(data: Bytes, start: Ints, end: Ints, first: Bytes, spelling: Spelling) -> Mask:
     if not spelling.hex:
         return np.zeros(len(start), np.bool_)
-    found = (first == _X) & (end - start >= 3)
+    found: Mask = (first == _X) & (end - start >= 3)
     if found.any():
         found &= data[np.minimum(start + 1, len(data) - 1)] == _SINGLE
     return found

@@ -18,11 +18,11 @@ from etl.ddl._conversions import UnconvertibleError
 from etl.ddl._convert import Converter
 from etl.ddl._generate import create_table, create_view, sequence_statement
 from etl.ddl._merged import done_by_another, structure_differences
-from etl.ddl._recycle import RECYCLE_SCHEMA, RecycleBin
+from etl.ddl._recycle import RecycleBin
 from etl.ddl._session import ddl_session
 from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
-from etl.downstream import DownstreamError, MySQLSession, server_errors
+from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_partitions import exchanged_partition
 from etl.formats.ddl_text import charset_name, collation_name

@@ -183,7 +183,8 @@ class MySQLSession:
         self.known_tables = set()
         try:
             variables = self._set_up()
-            self._dialect = Dialect.of(str(connection.get_server_info()), variables)
+            server = str(connection.get_server_info())  # type: ignore[no-untyped-call] # pymysql's stubs lack it
+            self._dialect = Dialect.of(server, variables)
             self._check_rights(self._dialect)
         except UnknownServerError as error:
             self.close()

@@ -231,7 +231,8 @@ def _images(table: Table, rows: Sequence[Row]) -> list[Images]:
 
 
 def _rows_of(changes: pa.Table) -> list[Row]:
-    return changes.to_pylist()
+    rows: list[Row] = changes.to_pylist()
+    return rows
 
 
 def _with_table_id(changes: pa.Table, mask: np.ndarray, table_id: int) -> pa.Table:

@@ -88,7 +88,8 @@ class ObjectStorage:
         self._call(f"writing {path}", obstore.put, path, data, use_multipart=False)
 
     def read(self, path: str) -> bytes:
-        return self._call(f"reading {path}", lambda store: obstore.get(store, path).bytes().to_bytes())
+        data: bytes = self._call(f"reading {path}", lambda store: obstore.get(store, path).bytes().to_bytes())
+        return data
 
     def open(self, path: str) -> pyarrow.NativeFile:
         size = self._call(f"opening {path}", obstore.head, path)["size"]
@@ -178,7 +179,9 @@ class _ObjectFile(io.RawIOBase):
         if end <= self._at:
             return b""
         read, path = self._storage._call, self._path
-        data = read(f"reading {path}", lambda store: obstore.get_range(store, path, start=self._at, end=end).to_bytes())
+        data: bytes = read(
+            f"reading {path}", lambda store: obstore.get_range(store, path, start=self._at, end=end).to_bytes()
+        )
         self._at += len(data)
         return data
 

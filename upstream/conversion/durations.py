@@ -50,7 +50,7 @@ def show(micro: int, fsp: int) -> str:
 
 def round_to(micro: int, fsp: int) -> int:
     """Rounded to `fsp` fraction digits, halves towards later times."""
-    unit = 10 ** (6 - fsp)
+    unit = int(10 ** (6 - fsp))
     return (micro + unit // 2) // unit * unit
 
 
@@ -138,4 +138,4 @@ def _fraction(digits: bytes, fsp: int) -> int:
     """Microseconds, 1,000,000 when rounded up to a second."""
     if len(digits) <= fsp:
         return int(digits.ljust(6, b"0"))
-    return (int(digits[: fsp + 1]) + 5) // 10 * 10 ** (6 - fsp)
+    return (int(digits[: fsp + 1]) + 5) // 10 * int(10 ** (6 - fsp))

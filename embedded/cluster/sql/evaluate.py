@@ -141,7 +141,7 @@ def _order(a: Node, b: Node, scope: Scope) -> Callable[[Row], int]:
             x, y = convert(x), convert(y)
         else:
             x, y = _alike(x, y)
-        return (x > y) - (x < y)
+        return int(x > y) - int(x < y)
 
     return order
 
