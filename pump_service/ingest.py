@@ -117,7 +117,7 @@ class Ingest:
         self._origins.sent(records, origin)
         self._store.submit(records, done)
 
-    def observe(self, seconds: float, calls: int, ok: bool) -> None:
+    def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
         """Count calls that the store answered together, `seconds` after they came."""
         self.last_call = time.monotonic()
         self._metrics.rpc.observe(seconds, calls, ("WriteBinlog", "succ" if ok else "fail"))

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from pump_service.calls.pulls import Pulls
-from pump_service.lane import Lane
+from pump_service.lane import Connection
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import Header, Headers
 
@@ -36,7 +36,7 @@ class Bridge:
         self._pulls = pulls
         self._channel: grpc.aio.Channel | None = None
 
-    def __call__(self, lane: Lane, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
+    def __call__(self, lane: Connection, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._run(lane, stream, tuple(headers), body))
 
     async def close(self) -> None:
@@ -44,7 +44,7 @@ class Bridge:
         if self._channel is not None:
             await self._channel.close()
 
-    async def _run(self, lane: Lane, stream: int, headers: Headers, body: bytes) -> None:
+    async def _run(self, lane: Connection, stream: int, headers: Headers, body: bytes) -> None:
         sender = lane.sender
         try:
             if len(body) < 5 or body[0] or int.from_bytes(body[1:5], "big") != len(body) - 5:
@@ -68,7 +68,7 @@ class Bridge:
         finally:
             lane.ended(stream)
 
-    async def _relay(self, lane: Lane, stream: int, call: grpc.aio.UnaryStreamCall[bytes, bytes]) -> None:
+    async def _relay(self, lane: Connection, stream: int, call: grpc.aio.UnaryStreamCall[bytes, bytes]) -> None:
         sender = lane.sender
         started = False
         try:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from pump_service.lane import Lane
+from pump_service.lane import Connection
 from pump_service.lane import frames as f
 from pump_service.metrics import BatchHistogram
 from pump_service.store import Entity, Store, StoreError
@@ -55,7 +55,7 @@ class Pulls:
         for reader in list(self._running):
             reader.stop()
 
-    async def run(self, lane: Lane, stream: int, message: bytes) -> None:
+    async def run(self, lane: Connection, stream: int, message: bytes) -> None:
         """Answer the stream until its client or the pump goes away."""
         sender = lane.sender
         try:
@@ -117,7 +117,7 @@ class Pulls:
         if not self._readers[host]:
             del self._readers[host]
 
-    def _end(self, lane: Lane, stream: int, failure: Exception | None, after: int) -> None:
+    def _end(self, lane: Connection, stream: int, failure: Exception | None, after: int) -> None:
         status, text = f.GRPC_UNAVAILABLE, "the pump is shutting down"
         if failure is not None:
             status, text = f.GRPC_UNKNOWN, str(failure)

@@ -27,7 +27,7 @@ class Splices:
         self._admission = admission
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def join(self, transport: asyncio.Transport, first: bytes, acks_to_drop: int, our_ack_pending: bool) -> None:
+    def join(self, transport: asyncio.Transport, first: bytes, acks_to_drop: int, *, our_ack_pending: bool) -> None:
         """Connect and pass on `first`, then all that comes, but for acknowledgements of SETTINGS that would be one too
         many: `acks_to_drop` of the server's, and one of the client's if ours is still pending."""
         name = transport.get_extra_info("peername")

@@ -5,6 +5,9 @@ handles all the calls of one read together, so it answers several times as many.
 """
 
 from pump_service.lane.client import LaneClient
-from pump_service.lane.connection import Lane, LaneContext, LaneLimits
+from pump_service.lane.connection import Lane
+from pump_service.lane.context import LaneContext
+from pump_service.lane.limits import LaneLimits
+from pump_service.lane.roles import Connection
 
-__all__ = ["Lane", "LaneClient", "LaneContext", "LaneLimits"]
+__all__ = ["Connection", "Lane", "LaneClient", "LaneContext", "LaneLimits"]

@@ -15,13 +15,11 @@ import time
 from pump_service.cluster import Origin
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
-from pump_service.lane.context import LaneContext, LaneLimits
+from pump_service.lane.context import LaneContext
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
 from pump_service.lane.sender import Sender
 from pump_service.lane.uploads import Uploads, too_long
 from pump_service.store import Record
-
-__all__ = ["Lane", "LaneContext", "LaneLimits"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +42,7 @@ class Lane(asyncio.Protocol):
     def __init__(self, context: LaneContext) -> None:
         self._context = context
         self._limits = context.limits
+        self._admit = context.ingest.admit
         self._sender = Sender()
         self._out = self._sender.out
         self._hpack = HpackDecoder(max_list_size=self._limits.header_block)
@@ -86,7 +85,7 @@ class Lane(asyncio.Protocol):
             self.origin = self._context.ingest.connect(name[0])
         transport.write(f.settings({}))
         if self._context.full:
-            self.hold(True)
+            self.hold(on=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -103,12 +102,12 @@ class Lane(asyncio.Protocol):
             self._writable.cancel()
 
     def pause_writing(self) -> None:
-        self._hold("writing", True)
+        self._hold("writing", on=True)
         self._stuck = time.monotonic()
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        self._hold("writing", False)
+        self._hold("writing", on=False)
         if self._writable is not None:
             if not self._writable.done():
                 self._writable.set_result(None)
@@ -141,7 +140,7 @@ class Lane(asyncio.Protocol):
             self._context.submit(self, records, streams)
         if self._probes:
             self._sender.replies(self._probes)
-            self._context.ingest.observe(0.0, len(self._probes), True)
+            self._context.ingest.observe(0.0, len(self._probes), ok=True)
             self._probes = []
         if self._received >= _REPLENISH:
             self._out.append(f.window_update(0, self._received))
@@ -155,7 +154,7 @@ class Lane(asyncio.Protocol):
         """
         self._refill()
         if (self._behind or self._allowance < 0) and "frames" not in self._held:
-            self._hold("frames", True)
+            self._hold("frames", on=True)
             wait = _SHORTEST_WAIT_S - min(self._allowance, 0.0) / self._limits.idle_frames
             asyncio.get_running_loop().call_later(wait, self._go_on)
 
@@ -166,7 +165,7 @@ class Lane(asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._refill()
-        self._hold("frames", False)
+        self._hold("frames", on=False)
         if self._rest:
             self.data_received(b"")
 
@@ -189,9 +188,9 @@ class Lane(asyncio.Protocol):
             self._transport.write(b"".join(out))
         out.clear()
 
-    def hold(self, on: bool) -> None:
+    def hold(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""
-        self._hold("store", on)
+        self._hold("store", on=on)
 
     @property
     def busy(self) -> bool:
@@ -283,7 +282,7 @@ class Lane(asyncio.Protocol):
             pos = len(f.PREFACE)
         unpack = f.HEAD.unpack_from
         opened = self._open
-        admit = self._context.ingest.admit
+        take = self._take
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
             head, flags, stream = unpack(buf, pos)
@@ -303,16 +302,7 @@ class Lane(asyncio.Protocol):
                     self._received += length
                     del opened[stream]
                     if buf[start] == 0 and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5:
-                        try:
-                            record = admit(buf, start + 5, stop)
-                        except Refused as refusal:
-                            self._refuse(stream, refusal)
-                        else:
-                            if record is None:
-                                self._probes.append(stream)
-                            else:
-                                self._records.append(record)
-                                self._streams.append(stream)
+                        take(stream, buf, start + 5, stop)
                     else:
                         self._message(stream, buf[start:stop])
                 else:
@@ -345,7 +335,7 @@ class Lane(asyncio.Protocol):
         if kind == f.SETTINGS:
             self._client_settings += 1
 
-    def _decide(self, is_ours: bool) -> None:
+    def _decide(self, *, is_ours: bool) -> None:
         """The first request says what the connection is for."""
         if not is_ours:
             self._closing = True
@@ -371,7 +361,7 @@ class Lane(asyncio.Protocol):
             self._transport.resume_reading()
         first = f.PREFACE + b"".join(self._sniffed) + rest
         self._sniffed = None
-        self._context.splice(self._transport, first, self._client_settings, self._our_ack_pending)
+        self._context.splice(self._transport, first, self._client_settings, our_ack_pending=self._our_ack_pending)
 
     def _split_headers(self, stream: int, flags: int, payload: bytes) -> None:
         payload = _unpad(payload, flags)
@@ -414,7 +404,7 @@ class Lane(asyncio.Protocol):
             return
         is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
         if self._sniffed is not None:
-            self._decide(is_write or (_PULL_PATH in headers and _GZIP not in headers))
+            self._decide(is_ours=is_write or (_PULL_PATH in headers and _GZIP not in headers))
             if self._closing:
                 return
         self._uploads.begin(stream, None if is_write else headers)
@@ -451,20 +441,21 @@ class Lane(asyncio.Protocol):
         elif size > self._limits.message:
             self._out.append(too_long(stream, size, self._limits.message))
         else:
-            try:
-                record = self._context.ingest.admit(body, 5)
-            except Refused as refusal:
-                self._refuse(stream, refusal)
-                return
-            if record is None:
-                self._probes.append(stream)
-            else:
-                self._records.append(record)
-                self._streams.append(stream)
+            self._take(stream, body, 5, len(body))
 
-    def _refuse(self, stream: int, refusal: Refused) -> None:
-        self._out.append(f.error_reply(stream, refusal.status, refusal.text))
-        self._context.ingest.refused()
+    def _take(self, stream: int, data: bytes, begin: int, end: int) -> None:
+        """The WriteBinlogReq at data[begin:end] goes to the store with the others of this read."""
+        try:
+            record = self._admit(data, begin, end)
+        except Refused as refusal:
+            self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+            self._context.ingest.refused()
+            return
+        if record is None:
+            self._probes.append(stream)
+        else:
+            self._records.append(record)
+            self._streams.append(stream)
 
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
         if not _is_grpc(headers):
@@ -546,7 +537,7 @@ class Lane(asyncio.Protocol):
         self._transport.close()
         self._last_bytes = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._transport.abort)
 
-    def _hold(self, why: str, on: bool) -> None:
+    def _hold(self, why: str, *, on: bool) -> None:
         if on:
             self._held.add(why)
             if self._transport.is_reading():

@@ -6,80 +6,29 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
-from pump_service.cluster import Origin
 from pump_service.lane.frames import CANCEL
+from pump_service.lane.limits import LaneLimits
+from pump_service.lane.roles import Bridge, Connection, Ingest, Splice
 from pump_service.lane.uploads import UploadBudget
 from pump_service.store import Record
-
-if TYPE_CHECKING:
-    from pump_service.lane.connection import Lane
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """Bounds that keep a broken or hostile client from taking the process down. Bytes unless said."""
-
-    message: int = 2**31 - 1  # one WriteBinlogReq; gRPC's own clients stop at this size
-    header_block: int = 65536
-    streams: int = 4096  # open, unanswered, and answered but unsent calls of a connection (count)
-    calls: int = 32  # of them others than WriteBinlog (count)
-    all_calls: int = 256  # the same over all connections (count)
-    partial: int = 24 << 20  # received parts of unfinished messages over all connections, but for the oldest one
-    share: int = 1 << 20  # of them a connection may have so many in any case
-    stalled_s: float = 60.0  # an upload of which nothing comes for so long is given up
-    queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
-    stream_window: int = 1 << 20
-    idle_frames: int = (
-        5000  # frames that carry no call, a second; beyond, the connection isn't read for a while (count)
-    )
-    undecided_s: float = 30.0  # a connection without a first call is closed
-    idle_s: float = 3600.0  # a connection without calls is asked to go, and closed
-
-
-class Ingest(Protocol):
-    """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
-
-    def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
-        """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
-
-    def connect(self, ip: str) -> Origin:
-        """A connection from that address; to be closed when it is lost."""
-
-    def submit(
-        self, records: Sequence[Record], done: Callable[[BaseException | None], None], origin: Origin | None = None
-    ) -> None:
-        """As Store.submit; `origin`: the connection they came over, if that is known."""
-
-    def observe(self, seconds: float, calls: int, ok: bool) -> None:
-        """Count `calls` that the store answered together, `seconds` after they came."""
-
-    def refused(self) -> None:
-        """Count a call that never reached the store."""
-
-
 class _Batch(NamedTuple):
-    lane: Lane
+    lane: Connection
     streams: list[int]
     size: int
     began: float
 
 
-Splice = Callable[[asyncio.Transport, bytes, int, bool], None]
-Bridge = Callable[["Lane", int, Sequence[tuple[bytes, bytes]], bytes], "asyncio.Task[None]"]
-
-
 class LaneContext:
     """Hands batches of calls to the store and gives each connection its verdicts, in the loop's thread.
 
-    `splice(transport, first_bytes, acks_to_drop, our_ack_pending)` takes over a connection that isn't WriteBinlog's;
-    `bridge(lane, stream, headers, body)` answers another call on a lane connection.
+    `splice` takes over a connection that isn't WriteBinlog's; `bridge` answers another call on a lane connection.
     """
 
     def __init__(
@@ -90,7 +39,7 @@ class LaneContext:
         self.limits = limits
         self.splice = splice
         self.bridge = bridge
-        self.lanes: set[Lane] = set()
+        self.lanes: set[Connection] = set()
         self.uploads = UploadBudget(limits.partial, limits.share)
         self.calls = 0  # others than WriteBinlog, until their tasks have ended
         self.queued = 0  # payload bytes that the store has and has not made durable
@@ -98,7 +47,7 @@ class LaneContext:
         self._woken = False
         self._full = False
 
-    def submit(self, lane: Lane, records: list[Record], streams: list[int]) -> None:
+    def submit(self, lane: Connection, records: list[Record], streams: list[int]) -> None:
         """Give a connection's calls to the store; `lane.answer` follows when they are durable."""
         size = 256 * len(records)
         for record in records:
@@ -112,7 +61,7 @@ class LaneContext:
         if self.queued > self.limits.queued and not self._full:
             self._full = True
             for other in self.lanes:
-                other.hold(True)
+                other.hold(on=True)
 
     def _durable(self, batch: _Batch, error: BaseException | None) -> None:
         # The store's writer thread calls this for one batch after the other: wake the loop once for all of them.
@@ -133,13 +82,13 @@ class LaneContext:
             self.queued -= batch.size
             batch.lane.answer(batch.streams, error)
             touched.add(batch.lane)
-            self.ingest.observe(now - batch.began, len(batch.streams), error is None)
+            self.ingest.observe(now - batch.began, len(batch.streams), ok=error is None)
         for lane in touched:
             lane.flush()
         if self._full and self.queued <= self.limits.queued // 2:
             self._full = False
             for lane in self.lanes:
-                lane.hold(False)
+                lane.hold(on=False)
 
     async def keep_house(self, every_s: float = 5.0) -> None:
         """Give up uploads that stand still and close connections that nobody uses, now and then; cancel

@@ -1,0 +1,24 @@
+"""The bounds of the lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Bounds that keep a broken or hostile client from taking the process down. Bytes unless said."""
+
+    message: int = 2**31 - 1  # one WriteBinlogReq; gRPC's own clients stop at this size
+    header_block: int = 65536
+    streams: int = 4096  # open, unanswered, and answered but unsent calls of a connection (count)
+    calls: int = 32  # of them others than WriteBinlog (count)
+    all_calls: int = 256  # the same over all connections (count)
+    partial: int = 24 << 20  # received parts of unfinished messages over all connections, but for the oldest one
+    share: int = 1 << 20  # of them a connection may have so many in any case
+    stalled_s: float = 60.0  # an upload of which nothing comes for so long is given up
+    queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
+    stream_window: int = 1 << 20
+    idle_frames: int = 5000  # that carry no call, a second; beyond, the connection isn't read for a while (count)
+    undecided_s: float = 30.0  # a connection without a first call is closed
+    idle_s: float = 3600.0  # a connection without calls is asked to go, and closed
