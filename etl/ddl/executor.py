@@ -22,11 +22,11 @@ from etl.ddl._recycle import RecycleBin
 from etl.ddl._session import ddl_session
 from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
+from etl.ddl._swaps import exchange_partition, rename_tables, swap_rows
 from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession, server_errors
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
-from etl.formats.ddl_partitions import exchanged_partition
 from etl.formats.ddl_text import charset_name, collation_name
-from etl.formats.sql_text import columns_text, quote_name, quote_table
+from etl.formats.sql_text import quote_name, quote_table
 from etl.steps import ScopedDdl
 from upstream.ddl_actions import RENAMES, Action
 from upstream.schema import Table
@@ -36,7 +36,6 @@ __all__ = ["RECYCLE_SCHEMA", "DdlError", "DdlExecutor"]
 _SWAPS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
 # Several statements that find out by themselves what is left to do.
 _REPEATABLE = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
-_NO_SUCH_TABLE = {server_errors.UNKNOWN_TABLE, server_errors.NO_SUCH_TABLE}
 _WAYS_OUT = (
     "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
     " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
@@ -352,71 +351,11 @@ class DdlExecutor:
         return warnings
 
     def _exchange(self, ddl: ScopedDdl) -> list[str]:
-        """MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows: there the rows are
-        swapped.
-        """
-        if not self.is_transactional(ddl):
-            return self._exchange_by_server(ddl)
-        partitioned, ordinary, place = self._exchanged(ddl)
-        computed_here = {column.name.lower() for column in actual_columns(self._session, ordinary) if column.generated}
-        names = columns_text([column for column in ordinary.stored_columns if column.name.lower() not in computed_here])
-        partition = f"{quote_table(partitioned)} PARTITION ({place})"
-        kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
-        self._session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
-        self._session.execute(f"DELETE FROM {partition}")
-        self._session.execute(
-            f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}"
-        )
-        self._session.execute(f"DELETE FROM {quote_table(ordinary)}")
-        self._session.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
-        self._session.execute(f"DROP TEMPORARY TABLE {kept}")
-        return []
-
-    def _exchanged(self, ddl: ScopedDdl) -> tuple[Table, Table, str]:
-        """The partitioned table, the ordinary one, the partition."""
-        before = ddl.before
-        tables = [table for table in ddl.effect.tables.values() if table is not None]
-        partitioned, ordinary = (next(t for t in tables if bool(t.partition) is want) for want in (True, False))
-        was = before.get(partitioned.id)
-        try:
-            return partitioned, ordinary, exchanged_partition(was or partitioned, partitioned)
-        except ValueError as error:
-            raise self._failure(ddl, str(error)) from error
-
-    def _exchange_by_server(self, ddl: ScopedDdl) -> list[str]:
-        partitioned, ordinary, place = self._exchanged(ddl)
-        self._session.execute(
-            f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE {quote_table(ordinary)}"
-            " WITHOUT VALIDATION"
-        )
+        (swap_rows if self.is_transactional(ddl) else exchange_partition)(self._session, ddl)
         return []
 
     def _rename(self, ddl: ScopedDdl) -> list[str]:
-        before, after = ddl.before, ddl.effect.tables
-        pairs = [(before.get(i), table) for i, table in after.items() if table is not None]
-        if not pairs or any(old is None for old, _ in pairs):
-            raise self._failure(ddl, "it renames a table of which the relay log doesn't say what it was")
-        moves = [
-            (quote_table(old), quote_table(new), new)
-            for old, new in pairs
-            if old and quote_table(old) != quote_table(new)
-        ]
-        if {source for source, _, _ in moves} & {goal for _, goal, _ in moves}:
-            # Names are handed on in a ring: everything steps aside first. One statement, so nobody sees the middle.
-            aside = [f"{quote_name(new.schema_name)}.{quote_name(f'sluice_rename_{new.id}')}" for _, _, new in moves]
-            renames = [(source, place) for (source, _, _), place in zip(moves, aside)]
-            renames += [(place, goal) for (_, goal, _), place in zip(moves, aside)]
-        else:
-            renames = [(source, goal) for source, goal, _ in moves]
-        if not renames:
-            return []
-        try:
-            self._session.execute(f"RENAME TABLE {', '.join(f'{source} TO {goal}' for source, goal in renames)}")
-        except DownstreamError as error:
-            if error.code not in _NO_SUCH_TABLE or any(new.is_base_table for _, new in pairs):
-                raise
-            return [f"not renamed, as it was left out before: {error.message}"]
-        return []
+        return rename_tables(self._session, ddl)
 
     def _optional(self, ddl: ScopedDdl) -> list[str]:
         """Views and sequences hold no rows: what the downstream doesn't take is left out."""
