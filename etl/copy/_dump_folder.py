@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from etl.copy.errors import CopyError, DumpError
+from upstream import tso
 
 METADATA = "metadata"
 _COMPRESSED = r"(?:\.(?:gz|gzip|zst|zstd|snappy|snz))?"
@@ -112,7 +113,7 @@ def read_position(url: str, names: Iterable[str], metadata: bytes | None) -> int
             len(metadata),
             "it has no position, or no end: Dumpling did not finish, or the file is cut off. Dump again",
         )
-    if match["log"] != "tidb-binlog" or not match["pos"].isdigit() or int(match["pos"]) >> 18 == 0:
+    if match["log"] != "tidb-binlog" or not match["pos"].isdigit() or tso.physical_ms(int(match["pos"])) == 0:
         raise DumpError(
             file,
             match.start("log"),

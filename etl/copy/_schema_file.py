@@ -9,15 +9,38 @@ from __future__ import annotations
 import re
 
 from etl.copy.errors import CopyError
+from upstream import column_types
 from upstream.schema import Table
 
 _COLUMN = re.compile(r"^  `((?:[^`]|``)+)` ((?:[^\s('`]|\((?:[^()']|'(?:[^'\\]|\\.|'')*')*\))+)", re.MULTILINE)
 _TYPES = {
-    1: "tinyint", 2: "smallint", 3: "int", 8: "bigint", 9: "mediumint", 4: "float", 5: "double", 7: "timestamp",
-    10: "date", 14: "date", 11: "time", 12: "datetime", 13: "year", 16: "bit", 0xF5: "json", 0xF6: "decimal",
-    0xF7: "enum", 0xF8: "set", 0xF9: "tinytext", 0xFA: "mediumtext", 0xFB: "longtext", 0xFC: "text", 15: "varchar",
-    0xFD: "varchar", 0xFE: "char", 0xE1: "vector",
-}  # fmt: skip
+    column_types.TINYINT: "tinyint",
+    column_types.SMALLINT: "smallint",
+    column_types.INT: "int",
+    column_types.BIGINT: "bigint",
+    column_types.MEDIUMINT: "mediumint",
+    column_types.FLOAT: "float",
+    column_types.DOUBLE: "double",
+    column_types.TIMESTAMP: "timestamp",
+    column_types.DATE: "date",
+    column_types.NEWDATE: "date",
+    column_types.TIME: "time",
+    column_types.DATETIME: "datetime",
+    column_types.YEAR: "year",
+    column_types.BIT: "bit",
+    column_types.JSON: "json",
+    column_types.DECIMAL: "decimal",
+    column_types.ENUM: "enum",
+    column_types.SET: "set",
+    column_types.TINYTEXT: "tinytext",
+    column_types.MEDIUMTEXT: "mediumtext",
+    column_types.LONGTEXT: "longtext",
+    column_types.TEXT: "text",
+    column_types.VARCHAR: "varchar",
+    column_types.VAR_STRING: "varchar",
+    column_types.CHAR: "char",
+    column_types.VECTOR: "vector",
+}
 _AS_BYTES = {
     "tinytext": "tinyblob", "mediumtext": "mediumblob", "longtext": "longblob", "text": "blob",
     "varchar": "varbinary", "char": "binary",
