@@ -33,7 +33,7 @@ ETL = {
     "downstream": {"dialect", "formats", "settings"},
     "spark": set(),
     "explode": {"spark"},
-    "prepare": {"recorded_schema", "rules", "shapes", "steps"},
+    "prepare": {"recorded_schema", "rules", "shapes", "spark", "steps"},
     "ddl": {"dialect", "downstream", "formats", "steps"},
     "sinks": {"ddl", "downstream", "formats", "rules", "settings", "shapes", "steps"},
     "ownership": {"downstream", "settings"},

@@ -5,37 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from etl.prepare import BatchDocument, PrepareOptions, prepare
+from etl.prepare import BatchDocument, PrepareOptions, PrepareWindows
 from etl.spark import session as spark_session
-from etl.spark.errors import told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
-from etl.spark.worker import freeze_loaded
 from etl.steps import STEP_SCHEMA
 
 _TIMEOUT_S = 600.0
 _TASKS = pa.schema([("windows", pa.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareWindows:
-    """Runs in Spark's Python workers."""
-
-    relay_url: str
-    options: PrepareOptions
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client():
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    yield from prepare(self.relay_url, BatchDocument.from_json(json.loads(text)), self.options)
-        freeze_loaded()
 
 
 class SparkPreparer:

@@ -13,9 +13,8 @@ import pytest
 from relaykit import BASE, batch, land, window
 from s3_server import Proxy, S3Server
 
-from etl.apply._prepare_job import PrepareWindows
 from etl.landing._job import LandRanges
-from etl.prepare import PrepareOptions
+from etl.prepare import PrepareOptions, PrepareWindows
 from relay import RelayError, RelayLog, WindowConflictError
 
 SECRET = "wJalrXUtnFEMI/K7MDENG#bPxRfiCY"

@@ -133,7 +133,7 @@ def test_what_goes_to_spark_and_into_the_task_results_holds_no_secret(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str]
 ) -> None:
     from etl.apply import ApplySummary, prepare_options
-    from etl.apply._prepare_job import PrepareWindows
+    from etl.prepare import PrepareWindows
 
     settings: Settings = load_settings(config(tmp_path, mariadb.port, sources["environment"]))
     job = PrepareWindows(settings.relay.url, prepare_options(settings))
