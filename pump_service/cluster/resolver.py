@@ -37,7 +37,7 @@ class TiKV(Protocol):
     def mvcc_get(self, key: bytes) -> Mvcc: ...
 
     def check_txn_status(
-        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, rollback_if_not_exist: bool
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
     ) -> TxnStatus: ...
 
 
@@ -93,7 +93,7 @@ class TiKVResolver:
                 f" /debug/binlog/{start_ts}) with upstream, then say PUT /verdict/{start_ts}/rollback, or PUT"
                 f" /verdict/{start_ts}/<commit_ts>, to this pump"
             ) from failure
-        status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, True)
+        status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, rollback_if_not_exist=True)
         return _verdict(status, start_ts) or _PENDING
 
 

@@ -244,7 +244,7 @@ class Index:
             self._db, self._torn, self._damage = db, False, ""
             self._gate.notify_all()
 
-    def set_complete(self, complete: bool) -> None:
+    def set_complete(self, *, complete: bool) -> None:
         """Whether everything through the sorter's max_commit_ts is in here. Readers are refused until it is."""
         with self._gate:
             self._complete = complete and not self._damage

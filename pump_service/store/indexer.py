@@ -83,7 +83,7 @@ class Indexer:
         """stretches of the value log that couldn't be read when they were indexed; replaced, never changed"""
         self._caught_up = threading.Event()
         if self._idle:
-            index.set_complete(True)
+            index.set_complete(complete=True)
             self._caught_up.set()
         self.slow_count = 0
         self.slow_ends = self.catch_ups = self.recoveries = 0  # of the slow mode, not of the replay at start
@@ -211,7 +211,7 @@ class Indexer:
             self._index.reopen()
             head = self._index.head_pointer()
             if head < self._applied:
-                self._index.set_complete(False)
+                self._index.set_complete(complete=False)
             begin = min(self._applied, head)
         with self._lock:
             self._behind = begin
@@ -334,7 +334,7 @@ class Indexer:
             if not self._replay:
                 self._log.timings.catch_up.observe(time.monotonic() - pass_began)
         self.slow_ends += not self._replay
-        self._index.set_complete(True)
+        self._index.set_complete(complete=True)
         with self._lock:
             self._replay = False
             if self._behind is None:  # the queue may have overflowed again meanwhile

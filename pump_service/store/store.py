@@ -130,7 +130,7 @@ class Store:
                 max(begin, head),
                 end,
             )
-            self._index.set_complete(False)
+            self._index.set_complete(complete=False)
             return first
         if begin <= first:
             if self._index.was_rebuilt and first.fid > 0:
@@ -139,7 +139,7 @@ class Store:
             return first
         if not self._log.holds_record(begin):
             log.error("no record at %s where %s points to: that segment is indexed again", begin, self._index.path)
-            self._index.set_complete(False)
+            self._index.set_complete(complete=False)
             return Pointer(begin.fid, 0)
         return begin
 
@@ -250,11 +250,11 @@ class Store:
         top = self.max_commit_ts
         if hi > top:
             raise ValueError(f"the window ({lo}, {hi}] ends beyond max_commit_ts {top}: it isn't complete yet")
-        return self._read(lo, hi, strict)
+        return self._read(lo, hi, strict=strict)
 
-    def _read(self, lo: int, hi: int, strict: bool) -> Iterator[pa.RecordBatch]:
+    def _read(self, lo: int, hi: int, *, strict: bool) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self._reader.read(lo, hi, strict):
+            for batch in self._reader.read(lo, hi, strict=strict):
                 self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
                 yield batch
                 lo = batch.column(0)[-1].as_py()

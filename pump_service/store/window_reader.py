@@ -369,7 +369,7 @@ class WindowReader:
             result[i] = payload
         return result
 
-    def read(self, after: int, through: int, strict: bool = False) -> Iterator[pa.RecordBatch]:
+    def read(self, after: int, through: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch.
 
         Records that can't be read are left out, or, with `strict`, a CorruptRecordError that names the first of them.
@@ -383,11 +383,11 @@ class WindowReader:
                 if lost is not None:
                     raise self.error_of(lost.fid, lost.offset)
             for begin, end in groups(chunk.prewrites.lengths, BATCH_BYTES, BATCH_ROWS):
-                batch = self._batch(chunk, begin, end, strict)
+                batch = self._batch(chunk, begin, end, strict=strict)
                 if batch.num_rows:
                     yield batch
 
-    def _batch(self, chunk: Transactions, begin: int, end: int, strict: bool) -> pa.RecordBatch:
+    def _batch(self, chunk: Transactions, begin: int, end: int, *, strict: bool) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
         payloads = self.payloads(chunk.prewrites, np.arange(begin, end))

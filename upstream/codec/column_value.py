@@ -113,7 +113,7 @@ def set_text(column: Column, bits: int) -> str:
     return ",".join(name for i, name in enumerate(column.elems) if bits >> i & 1)
 
 
-def to_datum(column: Column, value: Any, in_handle: bool = False) -> bytes:
+def to_datum(column: Column, value: Any, *, in_handle: bool = False) -> bytes:
     """The bytes of the datum TiDB writes for `value` in `column`; text columns take str or bytes."""
     if value is None:
         return bytes((NIL,))

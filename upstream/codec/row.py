@@ -130,7 +130,7 @@ def _id(column_id: int) -> bytes:
     return bytes((VARINT,)) + encode_varint(column_id)
 
 
-def _pairs(table: Table, values: Mapping[str, Any], columns: list[Column], rowid: bool) -> bytes:
+def _pairs(table: Table, values: Mapping[str, Any], columns: list[Column], *, rowid: bool) -> bytes:
     out = bytearray()
     for column in columns:
         out += _id(column.id) + to_datum(column, values.get(column.name))

@@ -31,7 +31,7 @@ MAX_INT, MIN_INT, MAX_UINT = (1 << 63) - 1, -(1 << 63), (1 << 64) - 1
 EXACT = Context(prec=400, Emax=999_999, Emin=-999_999)
 
 
-def bounds(tp: int, unsigned: bool) -> tuple[int, int]:
+def bounds(tp: int, *, unsigned: bool) -> tuple[int, int]:
     """The least and the greatest value of an integer type, by TiDB's type number; of 64 bits for any other."""
     bits = _BITS.get(tp, 64)
     return (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
@@ -81,7 +81,7 @@ def float_prefix(text: bytes) -> tuple[bytes, bool]:
     return match[0], not rest or rest[:1] == b"\0" or (rest in (b"e", b"E") and b"e" not in match[0].lower())
 
 
-def text_to_int(text: bytes, unsigned: bool = False) -> int:
+def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
     """The integer of 64 bits at the beginning of `text`, rounded half up. Raises MisfitError when there is more, or it
     is out of range: TiDB then stores the nearer bound, for unsigned types NULL.
     """
@@ -145,7 +145,7 @@ def _shifted(value: Decimal, exponent: bytes) -> Decimal:
     return result
 
 
-def fit_decimal(value: Decimal, flen: int, decimal: int, unsigned: bool) -> str:
+def fit_decimal(value: Decimal, flen: int, decimal: int, *, unsigned: bool) -> str:
     """`value` as the text of a DECIMAL(flen, decimal), rounded half up. Raises MisfitError with the greatest or the
     least.
     """
@@ -160,7 +160,7 @@ def fit_decimal(value: Decimal, flen: int, decimal: int, unsigned: bool) -> str:
         return f"{number if number else abs(number):.{decimal}f}"
 
 
-def fit_float(value: float, flen: int, decimal: int, unsigned: bool, single: bool) -> float:
+def fit_float(value: float, flen: int, decimal: int, *, unsigned: bool, single: bool) -> float:
     """`value` as a FLOAT (`single`) or DOUBLE, with (flen, decimal) if neither is -1. Raises MisfitError."""
     misfit = ""
     if flen != -1 and decimal != -1:

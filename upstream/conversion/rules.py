@@ -39,7 +39,7 @@ def _text(value: Any, source: Column, session: Session) -> bytes:
         case "text" | "binary":
             return bytes(value)
         case "float" | "double":
-            return strings.float_text(value, source.kind == "float")
+            return strings.float_text(value, single=source.kind == "float")
         case "timestamp":
             return times.show(_moment(value, source, session), source.fsp).encode()
         case "enum":
@@ -54,7 +54,7 @@ def _element(value: int, source: Column) -> str:
 
 
 def _to_int(value: Any, source: Column, target: Column, session: Session) -> int | None:
-    low, high = numbers.bounds(target.tp, target.unsigned)
+    low, high = numbers.bounds(target.tp, unsigned=target.unsigned)
     return _integer(value, source, low, high, session)
 
 
@@ -109,7 +109,7 @@ def _date_number(value: str, source: Column, low: int, session: Session) -> int:
 
 def _to_year(value: Any, source: Column, target: Column, session: Session) -> int:
     if source.kind in _WHOLE_TIMES:
-        return _year(_moment(value, source, session)[0], False)
+        return _year(_moment(value, source, session)[0], zero_is_2000=False)
     misfit = None
     try:
         number: Any = _integer(value, source, numbers.MIN_INT, numbers.MAX_INT, session)
@@ -120,13 +120,13 @@ def _to_year(value: Any, source: Column, target: Column, session: Session) -> in
         if str(found) == "out of range":
             raise MisfitError(0, "out of range") from found
     text = numbers.trim(value) if source.kind in ("text", "binary") else b""
-    number = _year(number, len(value) != 4 and text.startswith(b"0") if text else False)
+    number = _year(number, zero_is_2000=len(value) != 4 and text.startswith(b"0") if text else False)
     if misfit is not None:
         raise MisfitError(number, str(misfit))
     return int(number)
 
 
-def _year(number: int, zero_is_2000: bool) -> int:
+def _year(number: int, *, zero_is_2000: bool) -> int:
     if number == 0 and not zero_is_2000:
         return 0
     year = times.full_year(number)
@@ -141,7 +141,9 @@ def _to_float(value: Any, source: Column, target: Column, session: Session) -> f
         number = _float(value, source, session)
     except MisfitError as found:
         misfit, number = found, float(found.instead)  # type: ignore[arg-type]
-    number = numbers.fit_float(number, target.flen, target.decimal, target.unsigned, target.kind == "float")
+    number = numbers.fit_float(
+        number, target.flen, target.decimal, unsigned=target.unsigned, single=target.kind == "float"
+    )
     if misfit is not None:
         raise MisfitError(number, str(misfit))
     return number
@@ -178,7 +180,7 @@ def _to_decimal(value: Any, source: Column, target: Column, session: Session) ->
         number = _decimal(value, source, session)
     except MisfitError as found:
         misfit, number = found, found.instead  # type: ignore[assignment]
-    text = numbers.fit_decimal(number, target.flen, max(target.decimal, 0), target.unsigned)
+    text = numbers.fit_decimal(number, target.flen, max(target.decimal, 0), unsigned=target.unsigned)
     if misfit is not None:
         raise MisfitError(text, str(misfit))
     return text
@@ -233,18 +235,18 @@ def _read_moment(value: Any, source: Column, target: Column, session: Session) -
         case "int" | "year":
             if value > numbers.MAX_INT:
                 raise MisfitError(times.ZERO, "no date")
-            moment = times.from_number(value, session, timestamp)
+            moment = times.from_number(value, session, timestamp=timestamp)
         case "decimal":
-            moment = times.from_decimal(value, target.fsp, session, timestamp)
+            moment = times.from_decimal(value, target.fsp, session, timestamp=timestamp)
         case "date" | "datetime" | "timestamp":
             moment = _moment(value, source, session)
             if source.kind != target.kind:
-                _checked(moment, session, timestamp)
+                _checked(moment, session, timestamp=timestamp)
             if source.kind != "date" and target.kind != "date":
                 moment = times.round_to(moment, target.fsp, session)
         case "time":
             moment = _at_today(durations.parse(value), session)
-            _checked(moment, session, timestamp)
+            _checked(moment, session, timestamp=timestamp)
             if target.kind != "date":
                 moment = times.round_to(moment, target.fsp, session)
         case _:
@@ -253,12 +255,12 @@ def _read_moment(value: Any, source: Column, target: Column, session: Session) -
 
 
 def _parsed(text: bytes, target: Column, session: Session) -> times.Moment:
-    moment = times.from_text(text, target.fsp, session, target.kind == "timestamp")
+    moment = times.from_text(text, target.fsp, session, timestamp=target.kind == "timestamp")
     return (*moment[:3], 0, 0, 0, 0) if target.kind == "date" else moment
 
 
-def _checked(moment: times.Moment, session: Session, timestamp: bool) -> None:
-    reason = times.check(moment, session, timestamp)
+def _checked(moment: times.Moment, session: Session, *, timestamp: bool) -> None:
+    reason = times.check(moment, session, timestamp=timestamp)
     if reason:
         raise MisfitError(moment, reason)
 

@@ -11,7 +11,7 @@ from upstream.schema import Column
 _CODECS = {"utf8": "utf-8", "utf8mb3": "utf-8", "utf8mb4": "utf-8", "ascii": "ascii", "gbk": "gbk"}
 
 
-def float_text(value: float, single: bool) -> bytes:
+def float_text(value: float, *, single: bool) -> bytes:
     """All digits, as few as tell the number apart, never an exponent."""
     number = np.float32(value) if single else np.float64(value)
     return np.format_float_positional(number, unique=True, trim="-").encode()

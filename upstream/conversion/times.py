@@ -123,7 +123,7 @@ def _next_second(moment: Moment, session: Session) -> Moment | None:
         raise RefusedError("rounded beyond the year 9999") from error
 
 
-def check(moment: Moment, session: Session, timestamp: bool) -> str:
+def check(moment: Moment, session: Session, *, timestamp: bool) -> str:
     """Why TiDB doesn't take this for a time of the session, "" if it does."""
     if moment == ZERO:
         return ""
@@ -143,7 +143,7 @@ def check(moment: Moment, session: Session, timestamp: bool) -> str:
     return "" if hour < 24 and minute < 60 and second < 60 else "no such time"
 
 
-def from_number(number: int, session: Session, timestamp: bool) -> Moment:
+def from_number(number: int, session: Session, *, timestamp: bool) -> Moment:
     """``[YY]YYMMDD[HHMMSS]`` as a number. Raises MisfitError with the zero date."""
     if number == 0:
         return ZERO
@@ -163,7 +163,7 @@ def from_number(number: int, session: Session, timestamp: bool) -> Moment:
     ):
         raise MisfitError(ZERO, f"{original} is no date")
     # The number alone is looked at as a DATETIME first.
-    reason = check(moment, session, False) or (check(moment, session, True) if timestamp else "")
+    reason = check(moment, session, timestamp=False) or (check(moment, session, timestamp=True) if timestamp else "")
     if reason:
         raise MisfitError(ZERO, reason)
     return moment
@@ -193,16 +193,16 @@ def _completed(number: int) -> int:
     return number + 19_000_000_000_000 if number <= 991_231_235_959 else number
 
 
-def from_text(text: bytes, fsp: int, session: Session, timestamp: bool) -> Moment:
+def from_text(text: bytes, fsp: int, session: Session, *, timestamp: bool) -> Moment:
     """What TiDB reads out of text. Raises MisfitError with the zero date."""
     moment = _read(text, fsp, session)
-    reason = check(moment, session, timestamp)
+    reason = check(moment, session, timestamp=timestamp)
     if reason:
         raise MisfitError(ZERO, reason)
     return moment
 
 
-def from_decimal(text: str, fsp: int, session: Session, timestamp: bool) -> Moment:
+def from_decimal(text: str, fsp: int, session: Session, *, timestamp: bool) -> Moment:
     """What TiDB reads out of a decimal's text: the number before the point, the fraction as such. Raises
     MisfitError.
     """
@@ -210,12 +210,12 @@ def from_decimal(text: str, fsp: int, session: Session, timestamp: bool) -> Mome
         return ZERO
     whole, _, fraction = text.partition(".")
     try:
-        moment = from_number(int(whole), session, False)
+        moment = from_number(int(whole), session, timestamp=False)
     except MisfitError as misfit:
         raise MisfitError(ZERO, str(misfit)) from misfit
     if whole == "0" or 9 <= len(whole) <= 14:
         moment = _with_fraction(moment, fraction.encode(), fsp, session)
-    reason = check(moment, session, timestamp)
+    reason = check(moment, session, timestamp=timestamp)
     if reason:
         raise MisfitError(ZERO, reason)
     return moment
@@ -244,7 +244,7 @@ def _read(text: bytes, fsp: int, session: Session) -> Moment:
     with_seconds = len(parts) >= 6 or (len(parts) == 1 and len(parts[0]) in (11, 12, 14))
     if with_seconds:
         moment = _with_fraction(moment, fraction, fsp, session)
-    return _from_zone(moment, zone, session, with_seconds) if zone else moment
+    return _from_zone(moment, zone, session, with_seconds=with_seconds) if zone else moment
 
 
 def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
@@ -268,7 +268,7 @@ def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
     return fields
 
 
-def _from_zone(moment: Moment, zone: bytes, session: Session, with_seconds: bool) -> Moment:
+def _from_zone(moment: Moment, zone: bytes, session: Session, *, with_seconds: bool) -> Moment:
     """A time whose text names its zone, in the session's. Raises MisfitError."""
     minutes = 0 if zone == b"Z" else int(zone[1:3]) * 60 + int(zone[-2:] if len(zone) > 3 else b"0")
     if (

@@ -254,7 +254,9 @@ class Watch:
         if self._next_revision is None:
             listing = self._client.range_prefix(self._prefix)
             self._next_revision = listing.revision + 1
-            return WatchBatch(listing.revision, tuple(WatchEvent(False, kv) for kv in listing.items), resync=True)
+            return WatchBatch(
+                listing.revision, tuple(WatchEvent(deleted=False, item=kv) for kv in listing.items), resync=True
+            )
         if self._call is None:
             self._open()
         response: pb.etcd.WatchResponse = next(self._call)

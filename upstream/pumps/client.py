@@ -45,7 +45,7 @@ class _Write:
 
     __slots__ = ("attempts", "chances", "failure", "future", "prewrite", "request", "start_ts", "started")
 
-    def __init__(self, start_ts: int, request: bytes, prewrite: bool) -> None:
+    def __init__(self, start_ts: int, request: bytes, *, prewrite: bool) -> None:
         self.start_ts = start_ts
         self.request = request
         self.prewrite = prewrite
@@ -157,9 +157,9 @@ class PumpClient:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _begin(self, start_ts: int, payload: bytes, prewrite: bool) -> _Write:
+    def _begin(self, start_ts: int, payload: bytes, *, prewrite: bool) -> _Write:
         request = pb.pump.WriteBinlogReq(clusterID=self._cluster_id, payload=payload).SerializeToString()
-        write = _Write(start_ts, request, prewrite)
+        write = _Write(start_ts, request, prewrite=prewrite)
         with self._lock:
             closed = self._closed
             self._pending.add(write)

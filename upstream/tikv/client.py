@@ -178,7 +178,7 @@ class TiKVClient:
         return Mvcc(lock, tuple(writes))
 
     def check_txn_status(
-        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, rollback_if_not_exist: bool
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
     ) -> TxnStatus:
         """What became of a transaction, by its primary key. This WRITES: an expired lock is rolled back, and with
         `rollback_if_not_exist` a transaction without any trace too. Never pass a timestamp above PD's: TiKV's

@@ -254,7 +254,9 @@ def test_every_recorded_transaction_has_its_fate_in_tikv_after_the_replay(etcd_u
         for txn in recording.transactions().values():
             status = tikv.mvcc_get(txn.prewrite_key).status(txn.start_ts)
             now = pd.tso()
-            checked = tikv.check_txn_status(txn.prewrite_key, txn.start_ts, txn.start_ts, now, True)
+            checked = tikv.check_txn_status(
+                txn.prewrite_key, txn.start_ts, txn.start_ts, now, rollback_if_not_exist=True
+            )
             assert (checked.kind, checked.commit_ts) == (status.kind, status.commit_ts)
             assert status.commit_ts == txn.commit_ts
             kinds.append(status.kind)
@@ -264,9 +266,13 @@ def test_every_recorded_transaction_has_its_fate_in_tikv_after_the_replay(etcd_u
 
 def test_asking_for_a_transaction_that_never_was_writes_its_rollback_only_when_told_to(pd, tikv):
     start_ts, key = pd.tso(), b"t\x80\x00\x00\x00\x00\x00\x00\x01_r\x80\x00\x00\x00\x00\x00\x00\x09"
-    assert tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), False).kind == TxnKind.NOT_FOUND
+    assert (
+        tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), rollback_if_not_exist=False).kind == TxnKind.NOT_FOUND
+    )
     assert tikv.mvcc_get(key).writes == ()
-    assert tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), True).kind == TxnKind.ROLLED_BACK
+    assert (
+        tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), rollback_if_not_exist=True).kind == TxnKind.ROLLED_BACK
+    )
     assert tikv.mvcc_get(key).status(start_ts).kind == TxnKind.ROLLED_BACK
 
 

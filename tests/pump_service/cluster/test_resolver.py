@@ -48,7 +48,7 @@ class Cluster:
         return self.mvcc
 
     def check_txn_status(
-        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, rollback_if_not_exist: bool
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
     ) -> TxnStatus:
         self.asked.append(("check", primary, start_ts, caller_start_ts, current_ts, rollback_if_not_exist))
         assert self.status is not None

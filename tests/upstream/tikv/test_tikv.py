@@ -238,13 +238,13 @@ def test_the_lock_of_a_dead_transaction_is_resolved_as_its_primary_says(cluster,
 )
 def test_the_fate_of_a_transaction(cluster, tikv, answer, status):
     cluster.statuses[b"k001"] = answer
-    assert tikv.check_txn_status(b"k001", 5, 5, TS, True) == status
+    assert tikv.check_txn_status(b"k001", 5, 5, TS, rollback_if_not_exist=True) == status
 
 
 def test_another_key_error_is_raised(cluster, tikv):
     cluster.statuses[b"k001"] = pb.tikv.CheckTxnStatusResponse(error=pb.tikv.KeyError(abort="disk on fire"))
     with pytest.raises(TiKVError, match=r"transaction 5, primary 6b303031.*disk on fire"):
-        tikv.check_txn_status(b"k001", 5, 5, TS, True)
+        tikv.check_txn_status(b"k001", 5, 5, TS, rollback_if_not_exist=True)
 
 
 def test_the_records_of_a_key_tell_what_became_of_its_transactions(cluster, tikv):
