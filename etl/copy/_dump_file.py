@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -28,10 +29,24 @@ def compression(name: str) -> str:
     )
 
 
-def pieces(storage: Storage, name: str, lo: int = 0, hi: int | None = None) -> Iterator[bytes]:
-    """The content of a file, decompressed; of a plain file the bytes from `lo` to `hi`. Raises DumpError, OSError."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which bytes of a file, of `size` bytes when it was listed: to `hi` of a plain file, None: to its end."""
+
+    lo: int = 0
+    hi: int | None = None
+    size: int | None = None
+
+    @property
+    def ends_file(self) -> bool:
+        """Whether nothing comes behind it."""
+        return self.hi is None or self.hi == self.size
+
+
+def pieces(storage: Storage, name: str, span: Span | None = None) -> Iterator[bytes]:
+    """The content of a file, or of a span of it, decompressed. Raises DumpError, OSError."""
     how = compression(name)
-    raw = _raw(storage, name, lo, hi)
+    raw = _raw(storage, name, span or Span())
     yield from _READERS[how](name, raw) if how else raw
 
 
@@ -71,13 +86,17 @@ def _behind(file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]) ->
     return None
 
 
-def _raw(storage: Storage, name: str, lo: int, hi: int | None) -> Iterator[bytes]:
-    with storage.open(name) as file:
+def _raw(storage: Storage, name: str, span: Span) -> Iterator[bytes]:
+    try:
+        opened = storage.open(name)
+    except FileNotFoundError:
+        raise DumpError(name, None, "the file is gone: put it back, it belongs to what was planned") from None
+    with opened as file:
         size = file.size()
-        if hi is not None and size < hi:
-            raise DumpError(name, size, f"the file has become shorter, {hi} bytes were there. {_CUT}")
-        file.seek(lo)
-        left = (size if hi is None else hi) - lo
+        if span.size not in (None, size):
+            raise DumpError(name, None, f"the file has {size} bytes, {span.size} when the copy was planned. {_CUT}")
+        file.seek(span.lo)
+        left = (size if span.hi is None else span.hi) - span.lo
         while left > 0:
             piece = file.read(min(PIECE_BYTES, left))
             if not piece:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from etl.copy._csv_rows import CsvFormat, CsvRows, detect
-from etl.copy._dump_file import compression, cuts, head, pieces
+from etl.copy._dump_file import Span, compression, cuts, head, pieces
 from etl.copy._dump_folder import METADATA, Listing, list_folder, read_position
 from etl.copy._fields import Fields
 from etl.copy._schema_file import check_schema_file
@@ -150,6 +150,7 @@ class DumplingFolder:
         place = chunk.place
         file = str(place["file"])
         lo, hi = place.get("range") or (0, None)
+        span = Span(lo, hi, place.get("size"))
         rows: SqlRows | CsvRows
         if place["form"] == "sql":
             spelling = SQL if self._options.escapes else SQL_DOUBLED
@@ -161,11 +162,11 @@ class DumplingFolder:
                 form.delimiter.encode(), form.separator.encode(), form.null.encode(), escapes=form.escapes
             )
             rows = CsvRows(file, _names(table), form, at_header=form.header and lo == 0, offset=lo, stats=self.stats)
-        for piece in pieces(self._storage, file, lo, hi):
+        for piece in pieces(self._storage, file, span):
             for names, fields, offset in rows.feed(piece):
                 if len(fields.start):
                     yield _batch(table, names, fields, (file, offset), spelling)
-        rows.finish(whole=hi is None or hi == place["size"])
+        rows.finish(whole=span.ends_file)
 
 
 def _open(url: str) -> Any:

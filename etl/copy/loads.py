@@ -8,6 +8,7 @@ downstream.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ from etl.copy.sources import open_source
 from etl.formats.load_data import format_load
 from etl.settings import Settings
 from etl.spark import session as spark_session
+from etl.spark.errors import SparkError, WorkerError, told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
+from etl.spark.judge import Judge
 from etl.spark.worker import freeze_loaded
 from upstream.schema import Table
 
@@ -32,7 +35,7 @@ _TASKS = pa.schema([("task", pa.string())])
 _TIMEOUT_S = 3600.0
 
 MakeLoads = Callable[[Chunk, Table], Iterator[pa.RecordBatch]]
-"""A chunk of an upstream table to record batches in LOAD_SCHEMA. Raises CopyError, WorkerError, Spark's errors."""
+"""A chunk of an upstream table to record batches in LOAD_SCHEMA. Raises CopyError, SparkError."""
 
 
 def make_loads(spec: Mapping[str, Any], chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
@@ -66,25 +69,53 @@ class _CopyChunks:
     spec: dict[str, Any]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                task = json.loads(text)
-                yield from make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
+        with told_to_client():
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    task = json.loads(text)
+                    yield from make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
         freeze_loaded()
 
 
 class SparkLoads:
-    """Makes loads on the settings' Spark Connect server, a job a chunk; called by several threads side by side."""
+    """Makes loads on the settings' Spark Connect server, a job a chunk; called by several threads side by side.
+    Connects at the first use, and anew after the connection was lost.
+    """
 
     def __init__(self, settings: Settings, spec: Mapping[str, Any]) -> None:
-        self._spark: Any = spark_session.connect(settings.spark.remote, "copy", settings.relay.url)
-        self._frame = TaskFrame(self._spark, _CopyChunks(dict(spec)), _TASKS, LOAD_SCHEMA)
+        self._place = settings.spark.remote, "copy", settings.relay.url
+        self._function = _CopyChunks(dict(spec))
+        self._lock = threading.Lock()
+        self._connection: tuple[Any, TaskFrame] | None = None
+        self._judge = Judge()
 
     def __call__(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
-        task = json.dumps({"chunk": chunk.to_json(), "table": table.to_json()})
-        for batch in stream(self._spark, self._frame.of(pa.table({"task": [task]})), _TIMEOUT_S):
-            yield batch.cast(LOAD_SCHEMA)
+        spark, frame = self._connected()
+        task = pa.table({"task": [json.dumps({"chunk": chunk.to_json(), "table": table.to_json()})]})
+        try:
+            with self._judge.telling():
+                for batch in stream(spark, frame.of(task), _TIMEOUT_S):
+                    yield batch.cast(LOAD_SCHEMA)
+        except SparkError as error:
+            if error.transient and not isinstance(error, WorkerError):
+                self._drop(spark)
+            raise
 
     def close(self) -> None:
         """Close the connection; the session stays on the server."""
-        spark_session.close(self._spark)
+        if self._connection is not None:
+            self._drop(self._connection[0])
+
+    def _connected(self) -> tuple[Any, TaskFrame]:
+        with self._lock:
+            if self._connection is None:
+                spark = spark_session.connect(*self._place)
+                self._connection = spark, TaskFrame(spark, self._function, _TASKS, LOAD_SCHEMA)
+            return self._connection
+
+    def _drop(self, spark: Any) -> None:
+        """Close a connection, unless another thread has done so and connected anew."""
+        with self._lock:
+            if self._connection is not None and self._connection[0] is spark:
+                self._connection = None
+                spark_session.close(spark)

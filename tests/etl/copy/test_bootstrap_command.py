@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -109,3 +110,21 @@ def test_what_hinders_a_bootstrap_is_all_said_before_anything_is_written(
     assert "isn't empty: bank.account" in refused and "--into" in refused
     assert "doesn't hold types.ai" in refused and "replicate-do-db" in refused
     assert databases(mariadb) == {"bank"}
+
+
+def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
+    sluice: Sluice, config: Path, mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    config.write_text(config.read_text() + '[filter]\nreplicate-do-db = ["bank"]\n')
+    dump = tmp_path / "dump"
+    shutil.copytree(RECORDING / "dump-csv-plain", dump)
+    file = dump / "bank.parts.000000000.csv"
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"|+|p7\r\n", b"p7\r\n", 1))
+    offset = whole.index(b"7|+|2024-08-11|+|p7")
+    said = sluice("bootstrap", "--from", str(dump), code=4).stderr
+    assert f"bank.parts.000000000.csv, byte {offset}: the row has 2 fields, 3 columns are expected" in said
+    file.write_bytes(whole)
+    assert "6 tables, 8,732 rows are downstream" in sluice("bootstrap", "--from", str(dump)).stdout
+    found = differences(RECORDING, "dump_csv_plain", mariadb)
+    assert [line for line in found if line.startswith("bank.")] == []

@@ -202,3 +202,17 @@ def test_csv_that_could_be_read_in_two_ways_is_refused(tmp_path: Path, form: Csv
     url = write(tmp_path, {"d.t.0.csv": content("t", [("c0", "int", False), ('c`1"', "int", False)], [], Way("csv"))})
     with pytest.raises(CopyError, match=said):
         read(url, made, DumplingOptions(form))
+
+
+def test_a_file_that_changed_after_it_was_cut_into_chunks_stops(tmp_path: Path) -> None:
+    made = table(["int", "txt"])
+    text = file_of(made, ["int", "txt"], [(b"%d" % n, b"text") for n in range(200)], Way())
+    source = DumplingFolder.open(write(tmp_path, {"d.t.0.sql": text}), DumplingOptions(chunk_bytes=500))
+    chunks = source.chunks(made)
+    assert len(chunks) > 3 and sum(batch.num_rows for chunk in chunks for batch in source.read(chunk, made)) == 200
+    (tmp_path / "d.t.0.sql").write_bytes(text + text)
+    with pytest.raises(DumpError, match=r"bytes, \d+ when the copy was planned"):
+        list(source.read(chunks[0], made))
+    (tmp_path / "d.t.0.sql").unlink()
+    with pytest.raises(DumpError, match=r"the file is gone"):
+        list(source.read(chunks[0], made))
