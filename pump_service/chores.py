@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from errors import SluiceError
 from pump_service.cluster import OFFLINE, Clock
 from pump_service.config import Config
 from pump_service.ingest import Ingest
@@ -151,6 +152,8 @@ class Chores:
             if until > 0:
                 self._store.gc(until)
             self._check(readers)
+        except SluiceError as error:  # etcd or PD is away
+            _log.warning("garbage collection has to wait for its next turn: %s", error)
         except Exception:
             _log.exception("garbage collection failed")
         finally:

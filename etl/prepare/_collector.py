@@ -82,7 +82,7 @@ class Collector:
             kept = kept_changes(changes, move).combine_chunks()
         except PartitionError as error:
             raise ChangeError(
-                f"DDL at commit_ts {ddl.commit_ts}: {error}. Way out: `sluice ddl replace {ddl.commit_ts}`"
+                f"DDL at commit_ts {ddl.commit_ts}: {error}.", way_out=f"`sluice ddl replace {ddl.commit_ts}`"
             ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
         kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))

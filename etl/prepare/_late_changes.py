@@ -148,8 +148,8 @@ def _moved(changes: pa.Table, places: np.ndarray, move: Move) -> pa.Table:
         except PartitionError as error:
             raise PartitionError(
                 f"commit_ts {row['commit_ts']}: a change by schema version {row['schema_version']}, near the last"
-                f" change of its partitions: {error}. Way out: `sluice txn skip {row['commit_ts']}` leaves the"
-                " transaction out; see to its rows by hand"
+                f" change of its partitions: {error}.",
+                way_out=f"`sluice txn skip {row['commit_ts']}` leaves the transaction out; see to its rows by hand",
             ) from error
         pieces += [
             changes.slice(done, place - done),

@@ -260,7 +260,6 @@ class _Scope:
     def _error(self, what: str, way: str) -> ScopeError:
         ts = self._ddl.commit_ts
         return ScopeError(
-            f"{self._ddl.title}: {what}. Statement:"
-            f" {self._ddl.query[:1000]} Way out: {way} leave the statement out: `sluice ddl skip {ts}`, or"
-            f" {ts} in [filter] ignore-txn-commit-ts"
+            f"{self._ddl.title}: {what}. Statement: {self._ddl.query[:1000]}.",
+            way_out=f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter] ignore-txn-commit-ts",
         )

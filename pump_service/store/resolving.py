@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from errors import SluiceError
 from pump_service.store.binlog_head import encode_verdict, prewrite_key
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.records import Record, Resolver, VerdictKind
@@ -64,6 +65,8 @@ class Resolving:
         while not self._stop.wait(_TICK_S):
             try:
                 self._turn()
+            except SluiceError as error:
+                log.warning("looking for unfinished transactions failed, trying again: %s", error)
             except Exception:  # without this thread nothing unfinished would ever end
                 log.exception("looking for unfinished transactions failed, trying again")
 
