@@ -78,7 +78,6 @@ class Pump:
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
         self._left = threading.Event()
-        self._final = PAUSED
 
     # life
 

@@ -15,7 +15,7 @@ from errors import SluiceError
 from pump_service.store.binlog_head import encode_verdict, prewrite_key
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.records import Record, Resolver, VerdictKind
-from pump_service.store.sorter import OpenPrewrite, Sorter
+from pump_service.store.sorter import Sorter
 from upstream.binlog_kinds import COMMIT, ROLLBACK
 
 log = logging.getLogger(__name__)
@@ -76,13 +76,12 @@ class Resolving:
             # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
             self._decided = {ts for ts in self._decided if self._sorter.is_open(ts)}
             self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
-            fresh = [c for c in candidates if c.start_ts not in self._asking and c.start_ts not in self._decided]
-            self._asking.update(c.start_ts for c in fresh)
-        for candidate in fresh:
-            self._pool.submit(self._ask, candidate)
+            fresh = [ts for ts in candidates if ts not in self._asking and ts not in self._decided]
+            self._asking.update(fresh)
+        for start_ts in fresh:
+            self._pool.submit(self._ask, start_ts)
 
-    def _ask(self, candidate: OpenPrewrite) -> None:
-        start_ts = candidate.start_ts
+    def _ask(self, start_ts: int) -> None:
         try:
             if not self._stop.is_set():
                 self._decide(start_ts)

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +34,6 @@ LONG_TRANSACTION = tso.span(600_000)
 
 # A node of the chain is a list, which is what a Prewrite costs least as.
 _PREV, _NEXT, _START, _COMMIT, _FID, _OFFSET, _MARK, _BORN, _ASKED = range(9)
-
-
-class OpenPrewrite(NamedTuple):
-    """A Prewrite whose verdict is missing, and for how many seconds."""
-
-    start_ts: int
-    waiting_s: float
 
 
 class Sorter:
@@ -231,11 +224,12 @@ class Sorter:
         with self._lock:
             return min(self._open, default=0)
 
-    def to_ask(self, after_s: float, retry_s: float, limit: int) -> list[OpenPrewrite]:
-        """The first `limit` Prewrites of the queue that have waited `after_s` and were not asked about for `retry_s`;
-        they count as asked about from now on."""
+    def to_ask(self, after_s: float, retry_s: float, limit: int) -> list[int]:
+        """The start_ts of those among the first `limit` Prewrites of the queue that have waited `after_s` and were not
+        asked about for `retry_s`; they count as asked about from now on.
+        """
         now = time.monotonic()
-        found = []
+        found: list[int] = []
         with self._lock:
             node = self._root[_NEXT]
             seen = 0
@@ -243,6 +237,6 @@ class Sorter:
                 seen += 1
                 if now - node[_BORN] >= after_s and now - node[_ASKED] >= retry_s:
                     node[_ASKED] = now
-                    found.append(OpenPrewrite(node[_START], now - node[_BORN]))
+                    found.append(node[_START])
                 node = node[_NEXT]
         return found
