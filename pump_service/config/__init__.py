@@ -1,5 +1,8 @@
 """The pump's settings, from flags, environment and file."""
 
-from pump_service.config.settings import USAGE, Config, ConfigError, Security, load, parse_gc, parse_size, split_addr
+from pump_service.config.flags import USAGE
+from pump_service.config.load import load
+from pump_service.config.settings import Config, ConfigError, Security
+from pump_service.config.values import parse_gc, parse_size, split_addr
 
 __all__ = ["USAGE", "Config", "ConfigError", "Security", "load", "parse_gc", "parse_size", "split_addr"]

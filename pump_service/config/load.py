@@ -1,0 +1,94 @@
+"""The pump's settings: every key and flag of the original's pump.toml, with its names, defaults, units and precedence.
+
+A command-line flag beats the environment (`PUMP_<FLAG>`), which beats the file, which beats the default. An unknown key
+is an error that names it. Keys without meaning here are accepted with a warning that says why.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from pump_service.config.file import from_file
+from pump_service.config.flags import FLAGS, IGNORED, SECURITY_FLAGS, parse_flags
+from pump_service.config.settings import Config, ConfigError, Security
+from pump_service.config.values import names_of, split_addr, value_of
+from pump_service.store.options import StoreOptions
+
+DEFAULT_PORT = 8250
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """The settings from flags, environment (`PUMP_*`) and the file that `-config` or PUMP_CONFIG names.
+
+    Raises ConfigError; SystemExit is never raised here.
+    """
+    flags = parse_flags(argv)
+    known = [*FLAGS, *SECURITY_FLAGS, *IGNORED, "config"]
+    env = {key: environ[name] for key in known if (name := "PUMP_" + key.upper().replace("-", "_")) in environ}
+    if "PUMP_L" in environ:  # the original's variable is called after the flag, which it knows as -L only
+        env.setdefault("log-level", environ["PUMP_L"])
+    merged: dict[str, Any] = {}
+    security: dict[str, Any] = {}
+    warnings: list[str] = []
+    storage = StoreOptions()
+    path = flags.get("config", env.get("config", ""))
+    if path:
+        storage = from_file(path, merged, security, warnings)
+    for source, given in (("environment variable", env), ("flag", flags)):
+        for key, text in given.items():
+            where = f"{source} {_spelled(source, key)}"
+            if key in IGNORED:
+                warnings.append(f"{where} has no effect: {IGNORED[key]}")
+            elif key in SECURITY_FLAGS:
+                security[key.replace("-", "_")] = names_of(text, where) if key == "cert-allowed-cn" else text
+            elif key != "config":
+                merged[FLAGS[key]] = value_of(FLAGS[key], text, where)
+    config = Config(**merged, security=Security(**security), storage=storage)
+    return _completed(replace(config, warnings=tuple(warnings)))
+
+
+def _spelled(source: str, key: str) -> str:
+    return f"-{key}" if source == "flag" else "PUMP_" + key.upper().replace("-", "_")
+
+
+def _completed(config: Config) -> Config:
+    """Fill in the addresses and check what hangs together."""
+    addr = config.addr or f"{_local_ip()}:{DEFAULT_PORT}"
+    try:
+        host, _ = split_addr(addr)
+    except ValueError as error:
+        raise ConfigError(f"addr: {error}") from None
+    advertise = config.advertise_addr or addr
+    try:
+        host, _ = split_addr(advertise)
+    except ValueError as error:
+        raise ConfigError(f"advertise-addr: {error}") from None
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104
+        raise ConfigError(f"advertise-addr {advertise!r} is no address that others can connect to; set advertise-addr")
+    if bool(config.security.ssl_cert) != bool(config.security.ssl_key):
+        raise ConfigError("security: ssl-cert and ssl-key go together")
+    if config.security.cert_allowed_cn and not config.security.ssl_ca:
+        raise ConfigError("security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate")
+    if not config.pd_urls.strip():
+        raise ConfigError("pd-urls: no address given")
+    return replace(config, addr=addr, advertise_addr=advertise)
+
+
+def _local_ip() -> str:
+    """The address that the default route uses, else the first that isn't loopback, else 127.0.0.1."""
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: only asks the routing table
+        return str(probe.getsockname()[0])
+    except OSError:  # no default route
+        addresses = [
+            each.address for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET
+        ]
+        return next((address for address in addresses if not address.startswith("127.")), "127.0.0.1")
+    finally:
+        probe.close()
