@@ -46,6 +46,14 @@ class BinlogFileError(SluiceError):
     way_out = "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
 
 
+class DamagedRecordError(BinlogFileError):
+    """A record is cut off or damaged; `offset` is where it begins, in bytes."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message, offset)
+        self.offset = offset
+
+
 @dataclass(frozen=True, slots=True)
 class FileName:
     """The parts of a binlog file's name."""
@@ -111,8 +119,8 @@ def open_file(path: Path) -> BinaryIO | gzip.GzipFile:
 
 
 def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset behind the record, message) of every record from `offset` on. Raises BinlogFileError at the first that is
-    cut off or damaged, with its offset in `args[1]`.
+    """(offset behind the record, message) of every record from `offset` on. Raises DamagedRecordError at the first that
+    is cut off or damaged.
     """
     with open_file(path) as file:
         try:
@@ -162,5 +170,5 @@ def _read(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _damage(path: Path, offset: int, what: str) -> BinlogFileError:
-    return BinlogFileError(f"{path}: the record at byte {offset} {what}", offset)
+def _damage(path: Path, offset: int, what: str) -> DamagedRecordError:
+    return DamagedRecordError(f"{path}: the record at byte {offset} {what}", offset)

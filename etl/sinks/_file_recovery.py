@@ -17,6 +17,7 @@ from etl.formats.binlog_file import (
     HEADER,
     MAGIC,
     BinlogFileError,
+    DamagedRecordError,
     FileName,
     commit_ts_of,
     list_files,
@@ -109,10 +110,8 @@ def _read_to_end(path: Path, *, may_cut: bool) -> End:
             commit_ts, offset = found, behind
     except ValueError as error:
         raise BinlogFileError(f"{path}: the record at byte {offset} is {error}") from error
-    except BinlogFileError as error:
-        if len(error.args) < 2:
-            raise
-        damage: int = error.args[1]
+    except DamagedRecordError as error:
+        damage = error.offset
         if not may_cut or path.name.endswith(COMPRESSED):
             raise BinlogFileError(
                 f"{error.args[0]}, and there are later files: bring back an undamaged copy"
