@@ -100,7 +100,7 @@ class _Frozen:
         command += ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--cluster-id", str(CLUSTER)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
-        *_, port, _control = re.findall(r"\d+", self.process.stdout.readline())
+        *_, port, _sql, _control = re.findall(r"\d+", self.process.stdout.readline())
         self.port = int(port)
         self.url = f"http://127.0.0.1:{port}"
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")

@@ -120,7 +120,7 @@ def test_a_binlog_is_shown_with_what_tikv_knows_of_its_primary_key(tmp_path):
     cluster = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     pump = None
     try:
-        *_, port, control = re.findall(r"\d+", cluster.stdout.readline())
+        *_, port, _sql, control = re.findall(r"\d+", cluster.stdout.readline())
         pump = PumpProcess(SimpleNamespace(url=f"http://127.0.0.1:{port}"), tmp_path / "mvcc")
         pump.start()
         httpx.post(f"http://127.0.0.1:{control}/replay", json={}, timeout=60).raise_for_status()
