@@ -1,10 +1,28 @@
-"""Rows that aren't in the binlog: where they come from, in which chunks, and how they are brought downstream once."""
+"""Rows that aren't in the binlog: where they come from, in which chunks, and how they are brought downstream once.
 
-from etl.copy.bootstrap import BootstrapSummary, Progress
+What only the client needs is imported on first use: Spark's workers come through this door, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from etl.copy.dumpling import CsvFormat, DumplingOptions
 from etl.copy.errors import CopyError, DumpError
-from etl.copy.plan import CopyPlan
-from etl.copy.run import plan_bootstrap, run_bootstrap
+
+if TYPE_CHECKING:
+    from etl.copy.bootstrap import BootstrapSummary, Progress
+    from etl.copy.plan import CopyPlan
+    from etl.copy.run import plan_bootstrap, run_bootstrap
+
+_ON_FIRST_USE = {
+    "BootstrapSummary": "etl.copy.bootstrap",
+    "CopyPlan": "etl.copy.plan",
+    "Progress": "etl.copy.bootstrap",
+    "plan_bootstrap": "etl.copy.run",
+    "run_bootstrap": "etl.copy.run",
+}
 
 __all__ = [
     "BootstrapSummary",
@@ -17,3 +35,9 @@ __all__ = [
     "plan_bootstrap",
     "run_bootstrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

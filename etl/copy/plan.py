@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -187,11 +187,6 @@ def without_values(table: Table, columns: Sequence[str]) -> str:
         " in another way than TiDB, and the source has no values of theirs. Leave the table out with [filter]"
         " ignore-table; or bring it by other means"
     )
-
-
-def columns_to_load(table: Table) -> Table:
-    """The table as far as its rows are brought: generated columns are the downstream's to compute."""
-    return replace(table, columns=table.writable_columns)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from etl.copy.bootstrap import Bootstrap, BootstrapSummary
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
-from etl.copy.loads import make_loads
+from etl.copy.worker import make_loads
 from etl.rules import Filter
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer

@@ -12,7 +12,7 @@ from etl.copy.bootstrap import Bootstrap, BootstrapSummary
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.errors import CopyError, DumpError
-from etl.copy.loads import make_loads
+from etl.copy.worker import make_loads
 from etl.downstream import MySQLSession
 from etl.rules import Route, Routes
 from etl.settings import Relay, Settings, Upstream

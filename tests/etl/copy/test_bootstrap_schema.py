@@ -11,7 +11,7 @@ import pytest
 from etl.copy.bootstrap import Bootstrap
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
-from etl.copy.loads import make_loads
+from etl.copy.worker import make_loads
 from tests.etl.copy.copying import DUMPS, RECORDING, bootstrap, definitions, settings_of
 from tests.etl.copy.dump_writer import POSITION, write
 from tests.etl.mariadb_fixture import MariaDBServer

@@ -18,7 +18,9 @@ _CLIENT_ONLY = (
 )
 
 
-@pytest.mark.parametrize("job", ["etl.explode.worker:LandRanges", "etl.prepare.worker:PrepareWindows"])
+@pytest.mark.parametrize(
+    "job", ["etl.copy.worker:CopyChunks", "etl.explode.worker:LandRanges", "etl.prepare.worker:PrepareWindows"]
+)
 def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(job: str) -> None:
     module, name = job.split(":")
     script = f"import json, sys; from {module} import {name} as job; print(json.dumps([job.__module__, *sys.modules]))"

@@ -1,0 +1,70 @@
+"""Chunks become the text that LOAD DATA reads, in Spark's workers.
+
+What comes back is one Arrow row a LOAD statement: `layout` as JSON (`etl.formats.load_data`), `rows` inside, `warnings`
+that the server will give for them, the text. Workers get the source, the chunk and the table; no credentials of the
+downstream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from etl.copy.source import Chunk
+from etl.copy.sources import open_source
+from etl.formats.load_data import format_load
+from etl.spark.errors import told_to_client
+from etl.spark.worker import freeze_loaded
+from upstream.schema import Table
+
+LOAD_SCHEMA = pa.schema(
+    [("layout", pa.string()), ("rows", pa.int64()), ("warnings", pa.int64()), ("payload", pa.binary())]
+)
+
+
+def make_loads(spec: Mapping[str, Any], chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+    """The loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
+    target = columns_to_load(table)
+    for batch in open_source(spec).read(chunk, table):
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for load in format_load(target, columns, batch.num_rows):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([json.dumps(load.layout)]),
+                    pa.array([load.rows]),
+                    pa.array([load.warnings]),
+                    _one(load.payload),
+                ],
+                schema=LOAD_SCHEMA,
+            )
+
+
+def _one(payload: pa.Buffer) -> pa.BinaryArray:
+    """One value, without a copy."""
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), 1, [None, pa.array([0, payload.size], pa.int32()).buffers()[1], payload]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChunks:
+    """Runs in Spark's Python workers."""
+
+    spec: dict[str, Any]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with told_to_client():
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    task = json.loads(text)
+                    yield from make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
+        freeze_loaded()
+
+
+def columns_to_load(table: Table) -> Table:
+    """The table as far as its rows are brought: generated columns are the downstream's to compute."""
+    return replace(table, columns=table.writable_columns)
