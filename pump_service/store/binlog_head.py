@@ -53,6 +53,8 @@ class Field(NamedTuple):
     varint: int
 
 
+# Not upstream.codec.varint's decoder: what a tenth byte holds beyond 64 bits is dropped here, as protobuf does with
+# what a client sent; in TiDB's rows it is damage.
 def _varint(data: bytes, pos: int) -> tuple[int, int]:
     value = shift = 0
     while True:
