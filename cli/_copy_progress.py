@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Self
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 if TYPE_CHECKING:
     from etl.copy import Progress
@@ -28,14 +29,10 @@ class CopyProgress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._bars = Bars(
-                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-                DownloadColumn(),
-                TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
-                console=self._console, transient=True,
-            )  # fmt: skip
+            note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True))
+            self._bars = Bars(BarColumn(bar_width=20), note, console=self._console, transient=True)
             self._bars.start()
-            self._task = self._bars.add_task("copy", total=None, note="")
+            self._task = self._bars.add_task("", total=None, note="")
         return self
 
     def __exit__(
@@ -46,20 +43,24 @@ class CopyProgress:
 
     def show(self, progress: Progress) -> None:
         """Show how far it is."""
-        seconds = max(time.monotonic() - progress.began_s, 1e-3)
-        rate = f"{progress.rows:,} rows, {progress.rows / seconds:,.0f} rows/s"
+        now = time.monotonic()
         if self._bars is not None:
             self._bars.update(
-                self._task, completed=progress.bytes, total=progress.bytes_in_all, note=f"{rate}   {progress.doing}"
-            )  # fmt: skip
-            return
-        now = time.monotonic()
-        if now - self._printed >= _LINE_EVERY_S:
-            self._printed = now
-            percent = 100 * progress.bytes // max(progress.bytes_in_all, 1)
-            left = seconds * (progress.bytes_in_all - progress.bytes) / progress.bytes if progress.bytes else None
-            click.echo(
-                f"{percent} %: {progress.bytes / 1e6:,.1f} of {progress.bytes_in_all / 1e6:,.1f} MB, chunk"
-                f" {progress.chunks} of {progress.chunks_in_all}, {rate}"
-                f"{'' if left is None else f', {left:,.0f} s left'}   {progress.doing}"
+                self._task, completed=progress.bytes, total=progress.bytes_in_all, note=_text(progress, now)
             )
+        elif now - self._printed >= _LINE_EVERY_S:
+            self._printed = now
+            click.echo(_text(progress, now))
+
+
+def _text(progress: Progress, now: float) -> str:
+    seconds = max(now - progress.began_s, 1e-3)
+    left = seconds * (progress.bytes_in_all - progress.bytes) / progress.bytes if progress.bytes else None
+    parts = [
+        f"{100 * progress.bytes // max(progress.bytes_in_all, 1)} % of {progress.bytes_in_all / 1e6:,.1f} MB",
+        f"{progress.rows:,} rows",
+        f"{progress.rows / seconds:,.0f}/s",
+        *([] if left is None else [f"{left:,.0f} s left"]),
+        progress.doing,
+    ]
+    return ", ".join(parts)
