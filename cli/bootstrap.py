@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @click.command("bootstrap")
 @click.option(
     "--from", "url", metavar="URL", required=True,
-    help="A folder that Dumpling wrote: a path, or a URL (file, s3, gs, az) without credentials.",
+    help="A folder that Dumpling wrote: a path, or a URL (file, s3, gs, az) without credentials; or tidb://, which is"
+    " TiDB itself at [upstream] sql-host, as of the copy's beginning.",
 )  # fmt: skip
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
@@ -50,8 +51,8 @@ def command(
     plan_only: bool,
     **dump: str | bool | None,
 ) -> int:
-    """Make an empty database a replica: create its tables, copy their rows from a dump, and note the dump's position as
-    the checkpoint. Replication goes on from there.
+    """Make an empty database a replica: create its tables, copy their rows from a dump or from TiDB, and note the rows'
+    timestamp as the checkpoint. Replication goes on from there.
 
     Killed, or stopped by an error, the same command goes on with what is left.
     """

@@ -90,7 +90,7 @@ def column_array(column: Column, fields: Fields, index: int, spelling: Spelling)
             raw = _mixed(raw, hexed, spelling)
     else:
         raw = _unescaped(column, raw, spelling)
-    return _typed(column, raw)
+    return typed_array(column, raw)
 
 
 def _nulls(data: Bytes, start: Ints, end: Ints, text: bytes) -> Mask:
@@ -247,7 +247,8 @@ def _one(value: bytes, spelling: Spelling) -> bytes:
     return bytes(out)
 
 
-def _typed(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
+def typed_array(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
+    """Values as TiDB prints them, binary ones as their bytes, in the type of the column. Raises ValueRefused."""
     kind = column.kind
     if kind == "binary":
         return raw

@@ -109,7 +109,8 @@ class _Planner:
         self._check_unknown()
         if others := [t.full_name for t in wanted if not t.is_base_table]:
             self._notes.append(f"views and sequences are made as the upstream has them: {', '.join(others)}")
-        if any(column.kind == "timestamp" for t in there for column in t.columns):
+        dumped = self._source.spec()["kind"] == "dumpling"
+        if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):
             self._notes.append("TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made")
         chosen = [t for t in there if t.full_name in self._held and self._matches(t.full_name)]
         for glob in self._globs:

@@ -10,18 +10,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Self
 
-from etl.copy.bootstrap import Bootstrap, BootstrapSummary, Progress
+from etl.copy.bootstrap import JOB, Bootstrap, BootstrapSummary, Progress
 from etl.copy.definitions import Definitions, read_definitions
 from etl.copy.dumpling import DumplingFolder, DumplingOptions
 from etl.copy.errors import CopyError
+from etl.copy.gc_hold import GcHold
+from etl.copy.ledger import Ledger
 from etl.copy.loads import MakeLoads, SparkLoads
 from etl.copy.plan import CopyPlan
+from etl.copy.source import Source
+from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.ownership import DrainerEntry, other_writers, pipeline_id, seen_text
 from etl.settings import Settings
+from relay import RelayLog
 from upstream import EtcdClient, PDClient, Registry, TiKVClient, tso
 
 _REGISTERED_S = 30.0
+TIDB = "tidb://"
+"""In the place of a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
 
 
 class _Upstream:
@@ -80,8 +87,8 @@ class _Upstream:
 def plan_bootstrap(
     settings: Settings, url: str, options: DumplingOptions, globs: Sequence[str] = (), into: Sequence[str] = ()
 ) -> CopyPlan:
-    """What a bootstrap from the Dumpling folder at `url` would do, and in `problems` what hinders it. Writes nothing.
-    Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
+    """What a bootstrap from the Dumpling folder at `url`, or from TiDB itself (TIDB), would do, and in `problems` what
+    hinders it. Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
     """
     source = _source(settings, url, options)
     with _Upstream.of(settings) as upstream:
@@ -100,11 +107,14 @@ def run_bootstrap(
     make: MakeLoads | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> BootstrapSummary:
-    """Make the settings' downstream a replica from the Dumpling folder at `url`, or go on with that. `make` is Spark by
-    default. Raises as `plan_bootstrap`, and CopyError for what hinders it, DdlError, WorkerError.
+    """Make the settings' downstream a replica from the Dumpling folder at `url` or from TiDB (TIDB), or go on with
+    that. `make` is Spark by default. Raises as `plan_bootstrap`, and CopyError for what hinders it, DdlError,
+    WorkerError.
     """
     source = _source(settings, url, options)
     with _Upstream.of(settings) as upstream, ExitStack() as stack:
+        if isinstance(source, TidbSql):
+            stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline_id(settings)}", source.position))
         definitions = upstream.definitions(source.position)
         bootstrap = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs)
         problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position))
@@ -131,9 +141,24 @@ def _wait_for(registry: Registry, node_id: str, ts: int) -> None:
         time.sleep(0.05)
 
 
-def _source(settings: Settings, url: str, options: DumplingOptions) -> DumplingFolder:
+def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
     if settings.downstream.type != "mysql":
         raise CopyError(
             f"[downstream] type is {settings.downstream.type}: only a database can be made a replica by a copy"
         )
-    return DumplingFolder.open(url, options)
+    return _tidb(settings) if url == TIDB else DumplingFolder.open(url, options)
+
+
+def _tidb(settings: Settings) -> TidbSql:
+    """TiDB as it is now; where a copy from there was begun, as it was then."""
+    upstream = settings.upstream
+    if not upstream.sql_host:
+        raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
+    address = TidbAddress(
+        upstream.sql_host, upstream.sql_port, upstream.sql_user, upstream.sql_password_env, upstream.sql_ssl_ca,
+        upstream.sql_ssl_cert, upstream.sql_ssl_key, upstream.sql_ssl_verify_identity,
+    )  # fmt: skip
+    ledger = Ledger(RelayLog.open(settings.relay.url).storage, JOB)
+    begun = ((ledger.spec() or {}).get("asked") or {}).get("source") or {}
+    now = TidbSql.now(address)
+    return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now

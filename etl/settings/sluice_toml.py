@@ -68,6 +68,18 @@ class Upstream:
     """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this
     pipeline.
     """
+    sql_host: str = ""
+    """Where TiDB serves SQL; only copies that read from it ask."""
+    sql_port: int = 4000
+    sql_user: str = "root"
+    sql_password_env: str = ""
+    """Name of the environment variable that holds the password, here and on Spark's workers."""
+    sql_ssl_ca: str = ""
+    """File with the certificates of the authorities that TiDB's must come from; without it nothing asks for TLS."""
+    sql_ssl_cert: str = ""
+    sql_ssl_key: str = ""
+    sql_ssl_verify_identity: bool = True
+    """Whether TiDB's certificate must be for `sql_host`."""
 
     def __post_init__(self) -> None:
         if self.new_collations not in ("auto", "true", "false"):

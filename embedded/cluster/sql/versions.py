@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,8 @@ from upstream.old_collations import binary_table
 from upstream.schema import MAX_USER_TABLE_ID, WHOLE_COLUMN, Schema, Table
 from upstream.tikv.meta import hash_field_key
 
+_KEPT_TABLES, _KEPT_ROWS = 8, 10_000
+"""How many tables' rows are kept as they were read last, and up to which size: chunks are read one after the other."""
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 
 Stored = Mapping[int, Datum]
@@ -87,6 +90,7 @@ class Versions:
         self._tables: dict[int, Table] = {}
         self._meta: dict[bytes, bytes] = {}
         self._gone: dict[int, set[int]] = {}
+        self._recent: dict[tuple[int, int], list[list[Any]]] = {}
         self._ordered: dict[int, list[tuple[Key, _Chain]]] = {}
 
     def next_id(self, table: Table) -> int:
@@ -108,6 +112,20 @@ class Versions:
         it has one. SQLError 1105 for what binlogs don't tell.
         """
         self._load()
+        recent = self._recent.get((id(table), ts))
+        if recent is None:
+            recent = list(itertools.islice(self._decoded(table, ts), _KEPT_ROWS + 1))
+            if len(recent) > _KEPT_ROWS:
+                yield from self._decoded(table, ts)
+                return
+            with self._lock:
+                while len(self._recent) >= _KEPT_TABLES:
+                    self._recent.pop(next(iter(self._recent)))
+                self._recent[id(table), ts] = recent
+        for row in recent:
+            yield row.copy()
+
+    def _decoded(self, table: Table, ts: int) -> Iterator[list[Any]]:
         columns = table.stored_columns
         unknown = {column for since, column in self._rewritten.get(table.id, ()) if since <= ts}
         places = partitions.ids(table) | {0} if table.is_partitioned else {0}

@@ -1,0 +1,157 @@
+"""A session of a live TiDB that reads as of one timestamp."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pymysql
+from pymysql.converters import encoders
+from pymysql.cursors import SSCursor
+
+from etl.copy.errors import CopyError
+
+_AS_PRINTED: dict[Any, Any] = dict(encoders)
+_UNKNOWN_VARIABLE, _DENIED = 1193, 1045
+_OLDER_THAN_GC = (8055, 9006)
+_READ_TIMEOUT_S = 600
+_UNREAD_S = 3600
+"""How long the server keeps a result that waits for the downstream."""
+_SETTINGS = (
+    "time_zone = '+00:00'",
+    "sql_mode = ''",
+    f"net_write_timeout = {_UNREAD_S}",
+    "max_execution_time = 0",
+    "tidb_isolation_read_engines = 'tikv'",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TidbAddress:
+    """Where TiDB serves SQL and who reads there. `password_env`: the environment variable that holds the password, on
+    every machine that reads. Files of TLS are under the same paths everywhere.
+    """
+
+    host: str
+    port: int = 4000
+    user: str = "root"
+    password_env: str = ""
+    ssl_ca: str = ""
+    ssl_cert: str = ""
+    ssl_key: str = ""
+    ssl_verify_identity: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, without a secret."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**document)
+
+    @property
+    def shown(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+    def password(self) -> str:
+        """Raises CopyError if the environment has none."""
+        if not self.password_env:
+            return ""
+        try:
+            return os.environ[self.password_env]
+        except KeyError:
+            raise CopyError(
+                f"[upstream] sql-password-env: the environment has no variable {self.password_env}; Spark's workers"
+                " need it, too"
+            ) from None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """How to speak TLS, None if nothing asks for it. Raises CopyError."""
+        if not self.ssl_ca:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=str(Path(self.ssl_ca)))
+            if self.ssl_cert:
+                context.load_cert_chain(self.ssl_cert, self.ssl_key or None)
+        except OSError as error:
+            raise CopyError(f"[upstream] sql-ssl-ca, sql-ssl-cert, sql-ssl-key: {error}") from None
+        context.check_hostname = self.ssl_verify_identity
+        return context
+
+
+class TidbSession:
+    """One connection, which gives values as the bytes that TiDB prints. Every method raises CopyError."""
+
+    def __init__(self, address: TidbAddress) -> None:
+        self._address = address
+        with self._told("connect"):
+            self._connection = pymysql.connect(
+                host=address.host, port=address.port, user=address.user, password=address.password(),
+                ssl=address.tls(), charset="utf8mb4", conv=_AS_PRINTED, use_unicode=False, autocommit=None,
+                connect_timeout=10, read_timeout=_READ_TIMEOUT_S,
+            )  # fmt: skip
+        for setting in _SETTINGS:
+            self._set(setting)
+
+    def read_at(self, ts: int) -> None:
+        """Read rows and schema as of `ts` (TSO) from now on."""
+        self.query(f"SET @@tidb_snapshot = '{ts}'")
+
+    def query(self, statement: str) -> list[tuple[bytes | None, ...]]:
+        """All rows of a small result."""
+        with self._told(statement), self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def stream(self, statement: str, rows: int) -> Iterator[list[tuple[bytes | None, ...]]]:
+        """The result, at most `rows` at a time, as it comes from the server."""
+        with self._told(statement), self._connection.cursor(SSCursor) as cursor:
+            cursor.execute(statement)
+            while page := cursor.fetchmany(rows):
+                yield list(page)
+
+    def close(self) -> None:
+        """Close the connection, in the middle of a result, too."""
+        with contextlib.suppress(pymysql.MySQLError, OSError):
+            self._connection._force_close()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _set(self, setting: str) -> None:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(f"SET SESSION {setting}")
+        except pymysql.MySQLError as error:
+            if error.args[0] != _UNKNOWN_VARIABLE:  # of another version
+                raise self._error(setting, error) from error
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.MySQLError, OSError) as error:
+            raise self._error(what, error) from error
+
+    def _error(self, what: str, error: Exception) -> CopyError:
+        number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        where = f"TiDB at {self._address.shown}"
+        if number in _OLDER_THAN_GC:
+            return CopyError(
+                f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held. Begin the copy anew"
+            )
+        lost = not isinstance(error, pymysql.MySQLError) or number in (0, 2003, 2006, 2013)
+        return CopyError(
+            f"{where}: {what[:200]}: {error}", transient=lost,
+            way_out="see [upstream] sql-user and sql-password-env" if number == _DENIED else "",
+        )  # fmt: skip

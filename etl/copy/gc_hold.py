@@ -1,0 +1,49 @@
+"""TiDB's GC is held back while rows of the past are read: PD's service safe point, as Dumpling and TiCDC do it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Self
+
+from errors import SluiceError
+from etl.copy.errors import CopyError
+from upstream import PDClient
+
+log = logging.getLogger("sluice.copy")
+
+TTL_S = 1800
+"""After a crash the hold ends by itself."""
+
+
+class GcHold:
+    """Keeps versions at `ts` (TSO) and later as long as it is open. `service`: who holds, in PD's list."""
+
+    def __init__(self, pd: PDClient, service: str, ts: int, ttl_s: int = TTL_S) -> None:
+        self._pd, self._service, self._ts, self._ttl_s = pd, service, ts, ttl_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="gc hold", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Raises CopyError if the GC has passed the timestamp, PDError."""
+        lowest = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, self._ts)
+        if lowest > self._ts or self._pd.get_gc_safe_point() > self._ts:
+            raise CopyError(
+                f"TiDB's GC has dropped what was at {self._ts}: it can't be held any more. Begin the copy anew"
+            )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(SluiceError):  # its TTL ends it
+            self._pd.update_service_gc_safe_point(self._service, 0, self._ts)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._ttl_s / 3):
+            try:
+                self._pd.update_service_gc_safe_point(self._service, self._ttl_s, self._ts)
+            except SluiceError as error:
+                log.warning("the hold on TiDB's GC could not be renewed, the next try comes soon: %s", error)
