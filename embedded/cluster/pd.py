@@ -121,8 +121,9 @@ class PDService(pb_grpc.pd.PDServicer):
             points.pop(request.service_id, None)
         for expired in [name for name, (_, until) in points.items() if until <= now]:
             del points[expired]
-        # A safe point below what is guarded already is not taken: the answer tells the caller which one rules.
-        lowest = min([point for point, _ in points.values()], default=self._gc_safe_point)
+        # A safe point below what is guarded already is not taken: the answer tells the caller which one rules. TiDB's
+        # GC worker is among the services in a real PD, so that nothing above what it has dropped is too late.
+        lowest = min([self._gc_safe_point, *(point for point, _ in points.values())])
         if request.TTL > 0 and (request.safe_point >= lowest or request.service_id in points):
             points[request.service_id] = (request.safe_point, now + request.TTL)
         name, (point, until) = min(

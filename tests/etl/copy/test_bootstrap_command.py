@@ -32,7 +32,7 @@ Sluice = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def pd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stand-in cluster with a pump that has the whole recording."""
     stack = Stack(tmp_path_factory.mktemp("up"))
     try:
@@ -43,9 +43,14 @@ def pd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         while (status := control.status())["state"] != "done":
             assert status["state"] != "failed" and time.monotonic() < deadline, status
             time.sleep(0.05)
-        yield f"http://127.0.0.1:{stack.site().ports['cluster']}"
+        yield stack
     finally:
         stack.down()
+
+
+@pytest.fixture
+def pd_url(upstream: Stack) -> str:
+    return f"http://127.0.0.1:{upstream.site().ports['cluster']}"
 
 
 @pytest.fixture
@@ -128,3 +133,14 @@ def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
     assert "6 tables, 8,732 rows are downstream" in sluice("bootstrap", "--from", str(dump)).stdout
     found = differences(RECORDING, "dump_csv_plain", mariadb)
     assert [line for line in found if line.startswith("bank.")] == []
+
+
+def test_a_live_tidb_becomes_a_replica_without_a_dump(
+    sluice: Sluice, config: Path, upstream: Stack, mariadb: MariaDBServer
+) -> None:
+    sql = f'[upstream]\nsql-host = "127.0.0.1"\nsql-port = {upstream.site().ports["cluster-sql"]}\n'
+    config.write_text(config.read_text().replace("[upstream]\n", sql))
+    assert "position" in sluice("bootstrap", "--from", "tidb://", "--plan").stdout
+    done = sluice("bootstrap", "--from", "tidb://")
+    assert "replication goes on from there" in done.stdout
+    assert differences(RECORDING, "z_end", mariadb) == []
