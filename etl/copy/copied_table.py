@@ -17,13 +17,11 @@ class CopiedTable:
     """The rows of one job. Every method runs in the session's current transaction and raises DownstreamError."""
 
     def __init__(self, schema: str, job: str) -> None:
-        self._schema = quote_name(schema)
-        self._table = f"{self._schema}.`sluice_copied`"
+        self._table = f"{quote_name(schema)}.`sluice_copied`"
         self._job = job
 
     def create(self, session: MySQLSession) -> None:
-        """Create the table unless it exists."""
-        session.execute(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
+        """Create the table unless it exists; the checkpoint's schema is there."""
         session.execute(
             f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT NULL, chunk INT NOT"
             " NULL, source VARCHAR(512) CHARACTER SET utf8mb4 NOT NULL, copied_rows BIGINT NOT NULL, PRIMARY KEY (job,"
