@@ -14,6 +14,8 @@ from etl.formats.ddl_forms import unsure_columns
 from etl.rules import Filter, RouteError, Routes
 from upstream.schema import Table
 
+_LARGE_CHUNK_BYTES = 128 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
@@ -174,6 +176,12 @@ class _Planner:
             except CopyError as error:
                 self._problems.append(str(error))
                 continue
+            self._notes += [
+                f"{chunk.full_name}: {chunk.place.get('file')} is one chunk of {chunk.bytes / 1e6:,.0f} MB, which"
+                " a Spark task holds at once, unpacked: smaller files (dumpling -F 256MiB), or plain ones, are safer"
+                for chunk in found
+                if chunk.bytes > _LARGE_CHUNK_BYTES
+            ]
             chunks += found
             of_table += [place] * len(found)
             if found and (unsure := unsure_columns(tables[place].table)):
