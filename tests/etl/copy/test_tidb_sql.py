@@ -20,9 +20,9 @@ from embedded.recording import Label
 from etl.copy.bootstrap import Bootstrap
 from etl.copy.errors import CopyError
 from etl.copy.gc_hold import GcHold
-from etl.copy.loads import make_loads
 from etl.copy.sources import open_source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
+from etl.copy.worker import make_loads
 from tests.embedded.cluster_harness import cluster, etcd
 from tests.embedded.sql_harness import Port, port
 from tests.etl.copy.copying import CLUSTER, RECORDING, definitions, settings_of
