@@ -115,7 +115,7 @@ class AirflowClient:
         answer: dict[str, Any] = get_json(f"{self._url}/api/v2/monitor/health")
         return answer
 
-    def pause(self, paused: bool) -> None:
+    def pause(self, *, paused: bool) -> None:
         """Pause or unpause the DAG ``replicate``."""
         self._call("PATCH", f"/dags/{DAG}", {"is_paused": paused})
 

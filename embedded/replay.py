@@ -53,7 +53,7 @@ def clear(stack: Stack, recording: Path, report: Report) -> None:
     clear_registry(site.ports["etcd-client"])
     drop_everything(site.ports["mariadb"])
     stack.up(_UPSTREAM, recording=recording)
-    airflow.pause(False)
+    airflow.pause(paused=False)
 
 
 def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
@@ -64,7 +64,7 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
             "Airflow doesn't know the DAG replicate"
             + (f": {'; '.join(errors)}" if errors else " (yet): try again in a few seconds")
         )
-    airflow.pause(True)
+    airflow.pause(paused=True)
     deadline = time.monotonic() + _END_TASKS_S
     while True:
         runs = airflow.active_runs()
@@ -124,6 +124,7 @@ def wait_applied(
     report: Report,
     patience: Patience = Patience(),
     tend: Callable[[], None] = lambda: None,
+    *,
     sent: bool = True,
     interval_s: float = 0.25,
 ) -> Progress:

@@ -116,6 +116,7 @@ class Stack:
         names: Collection[str] = (),
         recording: Path | None = None,
         report: Report = lambda line: None,
+        *,
         live: bool = False,
     ) -> list[str]:
         """Start the parts in `names` (all, if empty) that don't run, and wait until each serves.

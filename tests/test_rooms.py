@@ -102,8 +102,6 @@ UPSTREAM = {
     "__init__": {"etcd", "pd", "pumps", "rpc", "tikv"},
 }  # fmt: skip
 """The same of `upstream`."""
-LATE = {"etl.operate.commands"}
-"""Modules that load another only when it is needed, and are needed by it."""
 INNER = {"etl": ETL, "pump_service": PUMP_SERVICE, "upstream": UPSTREAM}
 
 
@@ -111,18 +109,9 @@ def modules(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*.py") if "_pb" not in path.parts)
 
 
-def imported(path: Path, *, late: bool = False) -> Iterator[str]:
-    """The dotted names that a module imports, also in functions and for type checking; `late`: but for functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    in_functions = {
-        node
-        for function in ast.walk(tree)
-        if late and isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
-        if node in in_functions:
-            continue
+def imported(path: Path) -> Iterator[str]:
+    """The dotted names that a module imports, also in functions and for type checking."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -183,7 +172,7 @@ def test_no_module_imports_itself_by_way_of_others():
     doors = {name.removesuffix(".__init__"): name for name in paths}
     graph = {}
     for name, path in paths.items():
-        found = (doors.get(one) or doors.get(one.rpartition(".")[0]) for one in imported(path, late=name in LATE))
+        found = (doors.get(one) or doors.get(one.rpartition(".")[0]) for one in imported(path))
         graph[name] = {one for one in found if one} - {name}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 

@@ -164,7 +164,7 @@ class Store:
         at = bisect.bisect_left(entry.writes, start_ts, key=lambda w: w.commit_ts)
         return next((w for w in entry.writes[at:] if w.start_ts == start_ts), None)
 
-    def check_txn_status(self, key: bytes, lock_ts: int, current_ts: int, rollback_if_not_exist: bool) -> TxnStatus:
+    def check_txn_status(self, key: bytes, lock_ts: int, current_ts: int, *, rollback_if_not_exist: bool) -> TxnStatus:
         """What KvCheckTxnStatus does: it rolls back an expired lock, and, if asked, what it finds nothing of.
 
         Raises TxnNotFound when there is nothing and nothing was to be written.

@@ -57,7 +57,10 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
             return pb.tikv.CheckTxnStatusResponse(region_error=wrong)
         try:
             status = self._store.check_txn_status(
-                request.primary_key, request.lock_ts, request.current_ts, request.rollback_if_not_exist
+                request.primary_key,
+                request.lock_ts,
+                request.current_ts,
+                rollback_if_not_exist=request.rollback_if_not_exist,
             )
         except TxnNotFound:
             missing = pb.tikv.TxnNotFound(start_ts=request.lock_ts, primary_key=request.primary_key)

@@ -57,7 +57,7 @@ class _Alteration:
             *self._foreign_keys(),
             *self._options(),
         ]
-        pieces = _apart(clauses, self._dialect.indexes_new_columns)
+        pieces = _apart(clauses, together=self._dialect.indexes_new_columns)
         statements = [f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces]
         if self._partition_names and not partition_clause(self._table):  # before an index that partitions don't allow
             return [f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING", *statements], self._warnings
@@ -65,7 +65,7 @@ class _Alteration:
 
     def _partitions(self) -> list[str]:
         truncates = self._ddl.type == Action.TRUNCATE_PARTITION
-        change = partition_change(self._old, self._table, truncates)
+        change = partition_change(self._old, self._table, truncates=truncates)
         target = quote_table(self._table)
         if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
             return []
@@ -144,7 +144,7 @@ class _Alteration:
         if was.tp in LONG and actual.data_type in _SHORT:
             return ""  # only now it is to be made longer
         return column_definition(
-            held_as(replace(was, name=column.name), actual.data_type, actual.generated), self._dialect
+            held_as(replace(was, name=column.name), actual.data_type, generated=actual.generated), self._dialect
         )
 
     def _in_place(self, wanted: Sequence[Column]) -> set[int]:
@@ -176,7 +176,7 @@ class _Alteration:
             name = _key(old)
             new = by_id.get(old.id)
             if new is not None and _shape(new) == _shape(old, renamed):
-                yield from self._kept_index(old, new, name in actual)
+                yield from self._kept_index(old, new, there=name in actual)
             elif name in actual and (_key(old) not in now or actual[name] != _shape(now[_key(old)])):
                 yield "DROP PRIMARY KEY" if name == "primary" else f"DROP INDEX {quote_name(old.name)}"
         known = {(old.id, _shape(old, renamed)) for old in self._old.indexes}
@@ -191,7 +191,7 @@ class _Alteration:
     def _now(self, column_id: int) -> Column:
         return next(column for column in self._table.columns if column.id == column_id)
 
-    def _kept_index(self, old: Index, new: Index, there: bool) -> Iterator[str]:
+    def _kept_index(self, old: Index, new: Index, *, there: bool) -> Iterator[str]:
         if not there:
             if old.name != new.name or old.invisible != new.invisible:
                 self._warnings.append(f"index {new.name} of {self._table.full_name} was left out before")
@@ -226,7 +226,7 @@ class _Alteration:
             yield f"AUTO_INCREMENT={new.auto_increment}"
 
 
-def _apart(clauses: list[str], together: bool) -> list[list[str]]:
+def _apart(clauses: list[str], *, together: bool) -> list[list[str]]:
     """The clauses of each statement: in one, which runs as a whole or not at all, unless new columns have to be there
     before an index on them.
     """

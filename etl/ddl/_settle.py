@@ -29,7 +29,7 @@ class UnsettledError(SluiceError):
     way_out = "bring the downstream's table to what the upstream has, then let the task go on"
 
 
-def settle(session: MySQLSession, ddl: DdlJob, values: bool = True) -> list[str]:
+def settle(session: MySQLSession, ddl: DdlJob, *, values: bool = True) -> list[str]:
     """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must
     not be when later changes are there. Raises UnsettledError, DownstreamError.
     """
@@ -37,11 +37,11 @@ def settle(session: MySQLSession, ddl: DdlJob, values: bool = True) -> list[str]
     before = {table.id: old for old, table in ddl.table_pairs()}
     for table_id, table in ddl.effect.tables.items():
         if table is not None and table.is_base_table:
-            warnings += _settle_table(session, before.get(table_id), table, ddl, values)
+            warnings += _settle_table(session, before.get(table_id), table, ddl, values=values)
     return warnings
 
 
-def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: DdlJob, values: bool) -> list[str]:
+def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: DdlJob, *, values: bool) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
     names = {column.name.lower() for column in actual}
@@ -61,7 +61,8 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: D
         held = {column.name.lower(): column for column in actual}
         found = [(c, held[c.name.lower()]) for c in table.columns if c.name in wrong]
         changes = ", ".join(
-            f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, a.generated), dialect)}" for c, a in found
+            f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, generated=a.generated), dialect)}"
+            for c, a in found
         )
         session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")

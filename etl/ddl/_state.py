@@ -69,7 +69,7 @@ def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:
     return schemas - {""}, tables - {""}
 
 
-def fingerprint(session: MySQLSession, ddl: DdlJob, swaps: bool) -> str:
+def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
     """A hash over the definitions of everything the DDL affects; with `swaps` also over which table is which. Not over
     AUTO_INCREMENT: rows move it, and MySQL tells one that is a day old.
     """

@@ -85,7 +85,7 @@ class DdlExecutor:
         """
         for schema in ddl.needs_schemas:
             self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
-        return fingerprint(self._session, ddl, ddl.type in _SWAPS)
+        return fingerprint(self._session, ddl, swaps=ddl.type in _SWAPS)
 
     def is_transactional(self, ddl: ScopedDdl) -> bool:
         """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no

@@ -192,7 +192,7 @@ def told(table: Table, form: Table) -> list[str]:
     return found
 
 
-def held_as(column: Column, data_type: str, generated: bool) -> Column:
+def held_as(column: Column, data_type: str, *, generated: bool) -> Column:
     """`column` in the form in which the downstream has it: longer, or as a plain column."""
     if column.generated_stored and not generated:
         column = _plain_column(column)

@@ -44,7 +44,7 @@ def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> st
     return f"PARTITION {quote_name(plain_name(definition['name']))} VALUES {values}"
 
 
-def partition_change(before: Table, after: Table, truncates: bool) -> str:
+def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
     """What makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were. TiDB has
     spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a new id and
     their old name are emptied.

@@ -33,7 +33,7 @@ def head(table: Table) -> bytes:
 
 
 def deletes_by_key(
-    table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], once: bool
+    table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], *, once: bool
 ) -> Iterator[tuple[int, bytes]]:
     """(keys, statement) for the rows with these keys, some hundred a statement. `once`: leave out keys
     that come again.

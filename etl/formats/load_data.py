@@ -193,7 +193,7 @@ def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarra
     found = np.zeros(len(next(iter(columns.values()))), np.int64)
     for column in table.stored_columns:
         if column.kind == "enum" and "" not in column.elems:
-            found += np.asarray(pc.fill_null(pc.equal(columns[column.name], ""), False)).astype(np.int64)
+            found += np.asarray(pc.fill_null(pc.equal(columns[column.name], ""), fill_value=False)).astype(np.int64)
     return found
 
 

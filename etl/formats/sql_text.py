@@ -168,7 +168,7 @@ def number_text(array: pa.Array) -> pa.LargeStringArray:
         return array.cast(pa.large_string())
     size = pc.abs(array)
     rounded = pc.fill_null(
-        pc.and_(pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)), False
+        pc.and_(pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)), fill_value=False
     )
     if pc.any(rounded).as_py():
         shown = [np.float32(format_float(value)) for value in array.filter(rounded).to_pylist()]
@@ -218,7 +218,7 @@ def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
         return quoted
     raw = array.cast(pa.large_binary())
     special = pc.or_(pc.match_substring(raw, b"\\"), pc.match_substring(raw, b"\0"))
-    return pc.if_else(pc.fill_null(special, False), join(b"_utf8mb4 x'", hex_column(array), b"'"), quoted)
+    return pc.if_else(pc.fill_null(special, fill_value=False), join(b"_utf8mb4 x'", hex_column(array), b"'"), quoted)
 
 
 def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
@@ -262,7 +262,7 @@ def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
         if column.kind not in ("text", "json", "binary"):
             parts.append(_equal(column, array))
             continue
-        long = pc.fill_null(pc.greater(pc.binary_length(array), _LONG_VALUE), False)
+        long = pc.fill_null(pc.greater(pc.binary_length(array), _LONG_VALUE), fill_value=False)
         if pc.any(long).as_py():
             short = pc.if_else(long, pa.scalar(None, array.type), array)
             parts.append(pc.if_else(long, _same_digest(column, array, long), _equal(column, short)))

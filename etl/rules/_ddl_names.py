@@ -194,7 +194,7 @@ class _Renaming:
             n += 1
         return n
 
-    def _replace(self, n: int, alias: bool = False) -> int:
+    def _replace(self, n: int, *, alias: bool = False) -> int:
         """Replace the name that begins at word n; the number of the word behind it."""
         if not _is_name(self._raw(n)):
             return n + 1

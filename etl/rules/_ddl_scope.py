@@ -67,20 +67,20 @@ class _Scope:
         if self._schemas and not whole:
             self._schemas = {}
         if not self._after and not self._schemas and not (self._filters.wants_table(schema, name) if name else whole):
-            return Scoped(None, False)
+            return Scoped(None, touches=False)
         if (self._after or self._ddl_had_schemas()) and not kept and not self._schemas:
-            return Scoped(None, False)
+            return Scoped(None, touches=False)
         for table_id in kept:
             self._check_crossing(table_id)
         after_names = [self._after[i] or self._before.get(i) for i in kept]
         for one, other in {(t.schema_name, t.name) for t in after_names if t} or {(schema, name)}:
             rule = self._filters.ignoring_rule(one, other, query)
             if rule is not None:
-                return Scoped(None, touches)
+                return Scoped(None, touches=touches)
         kept = [i for i in kept if self._may_run(i)]
         if touches and not kept and not self._schemas:
-            return Scoped(None, True, tuple(self._warnings))
-        return Scoped(self._scoped(kept), True, tuple(self._warnings))
+            return Scoped(None, touches=True, warnings=tuple(self._warnings))
+        return Scoped(self._scoped(kept), touches=True, warnings=tuple(self._warnings))
 
     def _ddl_had_schemas(self) -> bool:
         return bool(self._ddl.effect.schemas)

@@ -130,7 +130,7 @@ def test_halting_the_pipeline_ends_its_tasks_and_starting_it_runs_new_ones(stack
     replay._halt_pipeline(stack, airflow)
     assert tasks(stack) == set()
     assert airflow.active_runs() == []
-    airflow.pause(False)
+    airflow.pause(paused=False)
     wait_for_other_tasks(stack, before)
     wait_pipeline(stack, airflow)
 

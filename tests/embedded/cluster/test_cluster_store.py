@@ -41,8 +41,8 @@ def test_the_fate_of_a_transaction_is_decided_once():
     held.prewrite(KEY, 70)
     assert held.commit(KEY, 70, 80)
     held.rollback(KEY, 70)
-    assert held.check_txn_status(KEY, 70, NOW, True).commit_ts == 80
-    assert held.check_txn_status(KEY, 50, NOW, True).commit_ts == 0
+    assert held.check_txn_status(KEY, 70, NOW, rollback_if_not_exist=True).commit_ts == 80
+    assert held.check_txn_status(KEY, 50, NOW, rollback_if_not_exist=True).commit_ts == 0
     assert [(w.start_ts, w.rollback) for w in held.writes(KEY)] == [(70, False), (50, True)]
 
 
@@ -50,10 +50,10 @@ def test_a_living_writers_lock_never_expires_but_an_abandoned_one_does():
     held = store()
     long_ago = NOW - compose(3_600_000)
     held.prewrite(KEY, long_ago)
-    alive = held.check_txn_status(KEY, long_ago, NOW, True)
+    alive = held.check_txn_status(KEY, long_ago, NOW, rollback_if_not_exist=True)
     assert alive.lock is not None
     assert alive.lock.ttl_ms > 3_600_000
-    expired = held.check_txn_status(KEY, long_ago, NOW + compose(60_000), True)
+    expired = held.check_txn_status(KEY, long_ago, NOW + compose(60_000), rollback_if_not_exist=True)
     assert (expired.lock, expired.commit_ts, expired.action) == (None, 0, 1)
     assert held.lock(KEY) is None
     assert held.write_of(KEY, long_ago).rollback
@@ -62,9 +62,9 @@ def test_a_living_writers_lock_never_expires_but_an_abandoned_one_does():
 def test_nothing_is_written_about_an_unknown_transaction_unless_asked_for():
     held = store()
     with pytest.raises(TxnNotFound):
-        held.check_txn_status(KEY, 50, NOW, False)
+        held.check_txn_status(KEY, 50, NOW, rollback_if_not_exist=False)
     assert held.writes(KEY) == []
-    assert held.check_txn_status(KEY, 50, NOW, True).action == 2
+    assert held.check_txn_status(KEY, 50, NOW, rollback_if_not_exist=True).action == 2
     assert not held.commit(KEY, 50, 60)
 
 
@@ -89,8 +89,8 @@ def test_a_lock_that_nobody_keeps_alive_expires_and_a_rolled_back_transaction_is
     start_ts = compose(999_000)
     assert held.prewrite(KEY, start_ts)
     held.abandon(KEY, start_ts)
-    assert held.check_txn_status(KEY, start_ts, clock[0], True).lock
+    assert held.check_txn_status(KEY, start_ts, clock[0], rollback_if_not_exist=True).lock
     clock[0] = compose(1_010_000)
-    assert held.check_txn_status(KEY, start_ts, clock[0], True).action == 1
+    assert held.check_txn_status(KEY, start_ts, clock[0], rollback_if_not_exist=True).action == 1
     assert not held.prewrite(KEY, start_ts)
     assert not held.commit(KEY, start_ts, clock[0])
