@@ -1,9 +1,7 @@
 """The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today."""
 
 from etl.settings.drainer_toml import read_drainer
-from etl.settings.sinks import File, Kafka
-from etl.settings.sluice_toml import (
-    CONFIG_VARIABLE,
+from etl.settings.sections import (
     MODES,
     Apply,
     Downstream,
@@ -11,11 +9,12 @@ from etl.settings.sluice_toml import (
     Settings,
     SettingsError,
     Spark,
+    Target,
     Upstream,
     Window,
-    load_settings,
-    parse_settings,
 )
+from etl.settings.sinks import File, Kafka
+from etl.settings.sluice_toml import CONFIG_VARIABLE, load_settings, parse_settings
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -28,6 +27,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Spark",
+    "Target",
     "Upstream",
     "Window",
     "load_settings",

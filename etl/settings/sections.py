@@ -1,0 +1,277 @@
+"""The sections of ``sluice.toml``: what each key means, its type and its default.
+
+Keys are written with hyphens there. How the file is read: `etl.settings.sluice_toml`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from errors import RequestError
+from etl.rules import Filter, Routes, Rules
+from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
+from etl.settings.sinks import File, Kafka
+
+if TYPE_CHECKING:
+    from upstream import TLS
+
+MODES = ("atomic", "parallel")
+"""How changes may be applied, see `Apply`."""
+
+
+class SettingsError(RequestError, ValueError):
+    """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The TiDB cluster."""
+
+    pd_urls: str
+    """PD's client URLs, comma separated; etcd is served there too."""
+    initial_commit_ts: int = -1
+    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now.
+    """
+    ssl_ca: str = ""
+    """File with the certificates of the authorities behind PD's, TiKV's and the pumps' certificates; without it nothing
+    uses TLS.
+    """
+    ssl_cert: str = ""
+    """File with the certificate that this client shows, if they want one."""
+    ssl_key: str = ""
+    node_id: str = ""
+    """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
+    new_collations: str = "auto"
+    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new collations, so all
+    text compares byte for byte; ``auto``: as `mysql.tidb` says.
+    """
+    unrelated_drainers: list[str] = field(default_factory=list)
+    """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this
+    pipeline.
+    """
+    sql_host: str = ""
+    """Where TiDB serves SQL; only copies that read from it ask."""
+    sql_port: int = 4000
+    sql_user: str = "root"
+    sql_password_env: str = ""
+    """Name of the environment variable that holds the password, here and on Spark's workers."""
+    sql_ssl_ca: str = ""
+    """File with the certificates of the authorities that TiDB's must come from; without it nothing asks for TLS."""
+    sql_ssl_cert: str = ""
+    sql_ssl_key: str = ""
+    sql_ssl_verify_identity: bool = True
+    """Whether TiDB's certificate must be for `sql_host`."""
+
+    def __post_init__(self) -> None:
+        if self.new_collations not in ("auto", "true", "false"):
+            raise SettingsError(
+                f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false" are possible'
+            )
+
+    def tls(self) -> TLS | None:
+        """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on
+        Spark's workers too they must be under these paths. Raises SettingsError.
+        """
+        from upstream import TLS
+
+        try:
+            return TLS.from_settings(self.ssl_ca, self.ssl_cert, self.ssl_key)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"[upstream] ssl-ca, ssl-cert, ssl-key: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The relay log."""
+
+    url: str
+    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``,
+    without credentials.
+    """
+    keep: str = ""
+    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
+    ever.
+    """
+
+    @property
+    def keep_ms(self) -> int:
+        """`keep` in ms, 0 for ever. Raises ValueError."""
+        from relay.retention import keep_ms
+
+        return keep_ms(self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """The Spark Connect server."""
+
+    remote: str = "sc://127.0.0.1:15002"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much one landed window may hold."""
+
+    max_transactions: int = 5_000
+    max_bytes: int = 16 * 2**20
+    """Payload bytes of the transactions inside; a single larger transaction is a window of its own."""
+    idle_interval_ms: int = 3_000
+    """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
+    poll_interval_ms: int = 20
+    """How long to wait before asking the pumps again when there was nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """How landed windows go downstream."""
+
+    mode: str = "atomic"
+    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``: several sessions side by
+    side.
+    """
+    worker_count: int = 4
+    """How many sessions write in mode ``parallel``."""
+    max_rows: int = 25_000
+    """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
+    max_bytes: int = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """What is written to, and the database if it is one."""
+
+    host: str = ""
+    port: int = 3306
+    user: str = "root"
+    password_env: str = ""
+    """Name of the environment variable that holds the password."""
+    password_file: str = ""
+    """File whose first line is the password."""
+    password_connection: str = ""
+    """Airflow connection whose password is used."""
+    password_drainer_config: str = ""
+    """drainer.toml whose password is used."""
+    ssl_ca: str = ""
+    """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS.
+    """
+    ssl_cert: str = ""
+    """File with this client's certificate, for a server that wants one."""
+    ssl_key: str = ""
+    ssl_verify_identity: bool = True
+    """Whether the server's certificate must be for `host`."""
+    checkpoint_schema: str = "tidb_binlog"
+    checkpoint_table: str = "checkpoint"
+    connect_timeout_s: int = 10
+    read_timeout_s: int = 300
+    type: str = "mysql"
+    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka`` (see ``[kafka]``).
+    """
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't
+        certificates.
+        """
+        if not (self.ssl_ca or self.ssl_cert or self.ssl_key):
+            return None
+        if not self.ssl_ca or bool(self.ssl_cert) != bool(self.ssl_key):
+            raise SettingsError("[downstream] TLS needs ssl-ca; a client certificate needs both ssl-cert and ssl-key")
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_ca)
+            if self.ssl_cert:
+                context.load_cert_chain(self.ssl_cert, self.ssl_key)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(
+                f"[downstream] ssl-ca {self.ssl_ca}, ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}"
+            ) from None
+        context.check_hostname = self.ssl_verify_identity
+        return context
+
+    def password(self) -> str:
+        """The password from where the settings say it is, or the empty string. Raises SettingsError if
+        it isn't there.
+        """
+        if self.password_env:
+            try:
+                return os.environ[self.password_env]
+            except KeyError:
+                raise SettingsError(
+                    f"[downstream] password-env: the environment has no variable {self.password_env}"
+                ) from None
+        if self.password_file:
+            try:
+                return Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
+            except (OSError, IndexError, UnicodeDecodeError) as error:
+                said = (
+                    error.strerror
+                    if isinstance(error, OSError)
+                    else "it holds no line"
+                    if isinstance(error, IndexError)
+                    else "it is not UTF-8"
+                )
+                raise SettingsError(f"[downstream] password-file {self.password_file}: {said}") from None
+        if self.password_connection:
+            from airflow.sdk import Connection
+            from airflow.sdk.exceptions import AirflowNotFoundException
+
+            try:
+                return Connection.get(self.password_connection).password or ""
+            except Exception as error:  # Airflow's own: not found, or no way to ask for it now
+                raise SettingsError(
+                    f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}",
+                    transient=not isinstance(error, AirflowNotFoundException),
+                ) from None
+        if self.password_drainer_config:
+            try:
+                return drainer_password(self.password_drainer_config)
+            except DrainerSettingsError as error:
+                raise SettingsError(f"[downstream] password-drainer-config: {error}") from None
+        return ""
+
+
+Target = Downstream | File | Kafka
+"""Where changes go, one for each kind of downstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All sections of ``sluice.toml``."""
+
+    upstream: Upstream
+    relay: Relay
+    downstream: Downstream
+    spark: Spark = field(default_factory=Spark)
+    window: Window = field(default_factory=Window)
+    apply: Apply = field(default_factory=Apply)
+    file: File = field(default_factory=File)
+    kafka: Kafka = field(default_factory=Kafka)
+    filters: Filter = field(default_factory=Filter)
+    """Section ``[filter]``, see `etl.settings.rules`."""
+    routes: Routes = field(default_factory=Routes)
+    """Sections ``[[route]]``."""
+    ignored_ts: frozenset[int] = frozenset()
+    """``[filter] ignore-txn-commit-ts``."""
+
+    @property
+    def rules(self) -> Rules:
+        """What goes downstream, and under which names."""
+        return Rules(self.filters, self.routes, self.ignored_ts)
+
+    @property
+    def target(self) -> Target:
+        """The section that says where changes go: with the database, the folder or the topic."""
+        match self.downstream.type:
+            case "file":
+                return self.file
+            case "kafka":
+                return self.kafka
+            case _:
+                return self.downstream
+
+    @property
+    def time_zone(self) -> str:
+        """In which TIMESTAMPs are written where the downstream can't tell."""
+        return {"file": self.file.time_zone, "kafka": self.kafka.time_zone}.get(self.downstream.type, "UTC")
