@@ -258,7 +258,8 @@ class Stack:
         relay = (self.home / "relay").as_uri()
         text = (
             "# Written by `sluice up` at every start of the one-machine stack.\n"
-            f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = 0\n\n'
+            f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = 0\n'
+            f'sql-host = "{LOOPBACK}"\nsql-port = {site.ports["cluster-sql"]}\n\n'
             f'[relay]\nurl = "{relay}"\n\n'
             f'[spark]\nremote = "{spark}"\n\n'
             f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n'

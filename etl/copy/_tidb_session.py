@@ -97,8 +97,9 @@ class TidbSession:
                 ssl=address.tls(), charset="utf8mb4", conv=_AS_PRINTED, use_unicode=False, autocommit=None,
                 connect_timeout=10, read_timeout=_READ_TIMEOUT_S,
             )  # fmt: skip
-        for setting in _SETTINGS:
-            self._set(setting)
+        if not self._set(", ".join(_SETTINGS)):
+            for setting in _SETTINGS:
+                self._set(setting)
 
     def read_at(self, ts: int) -> None:
         """Read rows and schema as of `ts` (TSO) from now on."""
@@ -128,13 +129,16 @@ class TidbSession:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _set(self, setting: str) -> None:
+    def _set(self, settings: str) -> bool:
+        """False if a variable isn't known, as in another version."""
         try:
             with self._connection.cursor() as cursor:
-                cursor.execute(f"SET SESSION {setting}")
+                cursor.execute(f"SET {settings}")
         except pymysql.MySQLError as error:
-            if error.args[0] != _UNKNOWN_VARIABLE:  # of another version
-                raise self._error(setting, error) from error
+            if error.args[0] != _UNKNOWN_VARIABLE:
+                raise self._error(settings, error) from error
+            return False
+        return True
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:

@@ -148,7 +148,7 @@ def made_table(kinds: list[str], handle: str) -> Table:
     )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_chunks_of_any_key_hold_every_row_once(data: st.DataObject) -> None:
     handle = data.draw(st.sampled_from(["int", "common", "heap"]))
