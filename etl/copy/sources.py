@@ -8,13 +8,14 @@ from typing import Any
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.errors import CopyError
 from etl.copy.source import Source
-from etl.copy.tidb_sql import KIND, TidbSql
 
 
 def open_source(spec: Mapping[str, Any]) -> Source:
     """The source that `spec` describes, to read chunks from. Raises CopyError."""
     if spec.get("kind") == "dumpling":
         return DumplingFolder.from_spec(spec)
-    if spec.get("kind") == KIND:
+    if spec.get("kind") == "tidb-sql":
+        from etl.copy.tidb_sql import TidbSql  # workers that read a dump load no database client
+
         return TidbSql.from_spec(spec)
     raise CopyError(f"a source of the unknown kind {spec.get('kind')!r}")

@@ -23,9 +23,8 @@ from upstream.codec.columnar import arrow_type
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Column, Table
 
-__all__ = ["KIND", "TidbAddress", "TidbSql"]
+__all__ = ["TidbAddress", "TidbSql"]
 
-KIND = "tidb-sql"
 _PARTS_A_REGION = 3
 """A region has 96 MiB, a chunk should have some 32."""
 _PAGE_ROWS = 2_000
@@ -52,7 +51,7 @@ class TidbSql:
         return cls(TidbAddress.from_json(spec["address"]), spec["position"])
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": KIND, "address": self._address.to_json(), "position": self.position}
+        return {"kind": "tidb-sql", "address": self._address.to_json(), "position": self.position}
 
     def describe(self) -> str:
         return f"TiDB at {self._address.shown}"
