@@ -64,7 +64,7 @@ def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> Report:
         for full in sorted(listed):
             schema, table = full.split(".", 1)
             schemas[schema].add(table.lower())
-            _compare_table(_snapshot_file(directory, full), full, schema, table, connection, report)
+            _compare_table(_snapshot_file(directory, full), full, connection, report)
         for schema, wanted in sorted(schemas.items()):
             report.differences += [
                 f"{schema}.{name}: not in the snapshot"
@@ -74,7 +74,8 @@ def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> Report:
     return report
 
 
-def _compare_table(path: Path, full: str, schema: str, table: str, connection: Connection[Any], report: Report) -> None:
+def _compare_table(path: Path, full: str, connection: Connection[Any], report: Report) -> None:
+    schema, table = full.split(".", 1)
     rows = _snapshot_rows(path)
     columns = next(rows, None)
     if not isinstance(columns, dict) or "columns" not in columns:

@@ -40,6 +40,18 @@ class ColumnSpec:
     primary: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A DDL job as it is asked for; `table_id` and `table_name` of a job about a table only."""
+
+    type: int
+    query: str
+    schema_id: int
+    schema_name: str
+    table_id: int = 0
+    table_name: str = ""
+
+
 class DDLWriter:
     """Creates schemas and tables upstream; one statement at a time, as TiDB's DDL owner."""
 
@@ -60,12 +72,9 @@ class DDLWriter:
             "state": _PUBLIC,
             "policy_ref_info": None,
         }
+        query = f"CREATE DATABASE {_quoted(name)}"
         await self._finish_job(
-            Action.CREATE_SCHEMA,
-            f"CREATE DATABASE {_quoted(name)}",
-            schema_id,
-            0,
-            (name, ""),
+            _Job(Action.CREATE_SCHEMA, query, schema_id, name),
             ("DBs", f"DB:{schema_id}"),
             {"DBInfo": info},
         )
@@ -77,27 +86,15 @@ class DDLWriter:
         body = ",".join(f"{_quoted(c.name)} {c.sql}" for c in columns)
         ts = await self._oracle.take()
         info = _table_info(table_id, name, columns, ts)
+        query = f"CREATE TABLE {_quoted(schema)}.{_quoted(name)} ({body})"
         await self._finish_job(
-            Action.CREATE_TABLE,
-            f"CREATE TABLE {_quoted(schema)}.{_quoted(name)} ({body})",
-            schema_id,
-            table_id,
-            (schema, name),
+            _Job(Action.CREATE_TABLE, query, schema_id, schema, table_id, name),
             (f"DB:{schema_id}", f"Table:{table_id}"),
             {"TableInfo": info},
         )
         return Table.from_tidb(info, schema_id, schema)
 
-    async def _finish_job(
-        self,
-        kind: int,
-        query: str,
-        schema_id: int,
-        table_id: int,
-        names: tuple[str, str],
-        hash_field: tuple[str, str],
-        result: dict[str, Any],
-    ) -> None:
+    async def _finish_job(self, job: _Job, hash_field: tuple[str, str], result: dict[str, Any]) -> None:
         queued_ts = await self._oracle.take()
         start_ts = await self._oracle.take()
         job_id = self._history.allocate_id()
@@ -108,7 +105,7 @@ class DDLWriter:
             start_ts=start_ts,
             commit_ts=0,
             prewrite_key=key,
-            ddl_query=f"{query};".encode(),
+            ddl_query=f"{job.query};".encode(),
             ddl_job_id=job_id,
             ddl_schema_state=_PUBLIC,
         )
@@ -124,11 +121,11 @@ class DDLWriter:
         self._history.add(
             {
                 "id": job_id,
-                "type": kind,
-                "schema_id": schema_id,
-                "table_id": table_id,
-                "schema_name": names[0],
-                "table_name": names[1],
+                "type": job.type,
+                "schema_id": job.schema_id,
+                "table_id": job.table_id,
+                "schema_name": job.schema_name,
+                "table_name": job.table_name,
                 "state": _SYNCED,
                 "warning": None,
                 "err": None,
@@ -140,7 +137,7 @@ class DDLWriter:
                 "real_start_ts": start_ts,
                 "start_ts": queued_ts,
                 "dependency_id": 0,
-                "query": query,
+                "query": job.query,
                 "binlog": {
                     "SchemaVersion": version,
                     "DBInfo": None,

@@ -190,14 +190,13 @@ class WindowReader:
         found = at < len(candidates)
         found[found] = candidates.starts[at[found]] == commits.starts[found]
         if not found.all():
-            return self._join_older(commits, candidates, at, found, fakes, through)
+            return self._join_older(commits, candidates, found, fakes, through)
         return Transactions(commits, candidates.take(at), fakes, through)
 
     def _join_older(
         self,
         commits: Records,
         candidates: Records,
-        at: Ints,
         found: npt.NDArray[np.bool_],
         fakes: Records,
         through: int,

@@ -107,6 +107,15 @@ _WAITS: dict[str, tuple[int, int]] = {
 _FATAL = {"raft_entry_too_large", "flashback_in_progress", "flashback_not_prepared"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call under way: the key it is about, and the waits that all its attempts share."""
+
+    method: str
+    key: bytes
+    backoff: Backoff
+
+
 class TiKVClient:
     """Thread-safe. `timeout_s` bounds a call with all its retries, `rpc_timeout_s` one attempt.
 
@@ -241,20 +250,18 @@ class TiKVClient:
         """Sends a request for one key until a region serves it."""
         while True:
             region = self._locate(method, key, backoff)
-            response = self._attempt(method, key, region, request, response_type, backoff)
+            response = self._attempt(_Call(method, key, backoff), region, request, response_type)
             if response is not None:
                 return region, response
 
-    def _attempt(
-        self, method: str, key: bytes, region: Region, request: Any, response_type: Any, backoff: Backoff
-    ) -> Any | None:
+    def _attempt(self, call: _Call, region: Region, request: Any, response_type: Any) -> Any | None:
         """One attempt. None: the region couldn't serve it; the cache is corrected, the wait is over, locate again."""
         try:
             peer = self._cache.leader_of(region)
             address = self._cache.address(peer.store_id)
         except PDError as error:
             self._cache.invalidate(region)
-            self._wait(backoff, "pd", 500, 3000, method, key, region, str(error))
+            self._wait(call, region, "pd", (500, 3000), str(error))
             return None
         request.context.CopyFrom(
             pb.tikv.Context(
@@ -264,67 +271,65 @@ class TiKVClient:
             )
         )
         try:
-            call = self._channel(address).unary_unary(
-                f"/tikvpb.Tikv/{method}",
+            rpc = self._channel(address).unary_unary(
+                f"/tikvpb.Tikv/{call.method}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response_type.FromString,
             )
-            response = call(request, timeout=max(0.05, min(self._rpc_timeout_s, backoff.deadline.left())))
+            response = rpc(request, timeout=max(0.05, min(self._rpc_timeout_s, call.backoff.deadline.left())))
         except ValueError as error:
-            raise TiKVError(f"{method}: the TiKV client is closed") from error
+            raise TiKVError(f"{call.method}: the TiKV client is closed") from error
         except grpc.RpcError as error:
             self._cache.forget_store(peer.store_id)
             self._cache.next_peer(region)
-            self._wait(backoff, "rpc", 100, 2000, method, key, region, f"store {address}: {describe(error)}")
+            self._wait(call, region, "rpc", (100, 2000), f"store {address}: {describe(error)}")
             return None
         if not response.HasField("region_error"):
             return response
-        self._handle(method, key, region, peer, response.region_error, backoff)
+        self._handle(call, region, peer, response.region_error)
         return None
 
-    def _handle(
-        self, method: str, key: bytes, region: Region, peer: Peer, error: pb.errorpb.Error, backoff: Backoff
-    ) -> None:
+    def _handle(self, call: _Call, region: Region, peer: Peer, error: pb.errorpb.Error) -> None:
         kind = next((field.name for field, _ in error.ListFields() if field.name != "message"), "unknown")
         words = f"{kind}: {error.message}"
         if kind in _FATAL:
-            raise TiKVError(f"{method} of key {key.hex()} in region {region.id}: {words}")
+            raise TiKVError(f"{call.method} of key {call.key.hex()} in region {region.id}: {words}")
         if kind == "not_leader":
             leader = error.not_leader.leader
             if leader.id:
                 self._cache.switch_leader(region, Peer(leader.id, leader.store_id, leader.role))
                 # At once, as a rule; the tiny wait is for two stores that name each other.
-                self._wait(backoff, "leader", 1, 500, method, key, region, words)
+                self._wait(call, region, "leader", (1, 500), words)
                 return
             self._cache.invalidate(region)
-            self._wait(backoff, "no_leader", 2, 500, method, key, region, words)
+            self._wait(call, region, "no_leader", (2, 500), words)
         elif kind == "epoch_not_match":
             current = list(error.epoch_not_match.current_regions)
             if not current:
                 self._cache.invalidate(region)
             elif not self._cache.replace(region, current):
-                self._wait(backoff, "epoch", 2, 500, method, key, region, words)
+                self._wait(call, region, "epoch", (2, 500), words)
                 return
-            self._wait(backoff, "epoch_new", 1, 500, method, key, region, words)
+            self._wait(call, region, "epoch_new", (1, 500), words)
         elif kind == "server_is_busy":
             base = error.server_is_busy.backoff_ms or 2000
-            self._wait(backoff, kind, base, max(base, 10_000), method, key, region, words)
+            self._wait(call, region, kind, (base, max(base, 10_000)), words)
         elif kind in _WAITS:
-            self._wait(backoff, kind, *_WAITS[kind], method, key, region, words)
+            self._wait(call, region, kind, _WAITS[kind], words)
         else:  # region_not_found, key_not_in_region, store_not_match, mismatch_peer_id and whatever comes
             self._cache.invalidate(region)
             if kind == "store_not_match":
                 self._cache.forget_store(peer.store_id)
-            self._wait(backoff, "lookup", 2, 500, method, key, region, words)
+            self._wait(call, region, "lookup", (2, 500), words)
 
-    def _wait(
-        self, backoff: Backoff, kind: str, base: float, cap: float, method: str, key: bytes, region: Region, words: str
-    ) -> None:
+    def _wait(self, call: _Call, region: Region, kind: str, bounds: tuple[float, float], words: str) -> None:
+        """Wait before the next attempt; `bounds`: the first wait and the longest of this kind, in ms."""
         if self._closed.is_set():
-            raise TiKVError(f"{method}: the TiKV client is closed")
-        if not backoff.wait(kind, base, cap):
+            raise TiKVError(f"{call.method}: the TiKV client is closed")
+        if not call.backoff.wait(kind, *bounds):
             raise TiKVError(
-                f"{method} of key {key.hex()} in region {region.id} failed for {backoff.deadline.seconds:g} s; "
+                f"{call.method} of key {call.key.hex()} in region {region.id} failed for"
+                f" {call.backoff.deadline.seconds:g} s; "
                 f"last failure: {words}"
             )
 
@@ -334,7 +339,7 @@ class TiKVClient:
         """One page, free of locks. None: locate the key again."""
         while True:
             response: pb.tikv.ScanResponse | None = self._attempt(
-                "KvScan", key, region, request, pb.tikv.ScanResponse, backoff
+                _Call("KvScan", key, backoff), region, request, pb.tikv.ScanResponse
             )
             if response is None:
                 return None
