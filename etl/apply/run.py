@@ -26,7 +26,7 @@ from etl.apply._relay_upkeep import RelayUpkeep
 from etl.apply._report import ApplySummary, BatchReport, report_of
 from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
-from etl.ownership import NotSoleWriterError, SoleWriter, downstream_name
+from etl.ownership import NotSoleWriterError, Pipeline, SoleWriter
 from etl.prepare import PrepareOptions
 from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
@@ -83,7 +83,7 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
 def prepare_options(settings: Settings) -> PrepareOptions:
     """How the settings want windows prepared."""
     return PrepareOptions(
-        sink_shape(settings),
+        sink_shape(settings.target, settings.apply.mode),
         settings.apply.worker_count,
         settings.time_zone,
         settings.filters,
@@ -123,8 +123,9 @@ class _Loop:
         self._limits = limits
         self._on_batch = on_batch
         self._relay = RelayLog.open(settings.relay.url)
-        self._sole = SoleWriter(settings, self._relay)
-        self._upkeep = RelayUpkeep(self._relay, settings.relay.keep_ms, downstream_name(settings))
+        pipeline = Pipeline.of(settings)
+        self._sole = SoleWriter(pipeline, settings.upstream, self._relay)
+        self._upkeep = RelayUpkeep(self._relay, settings.relay.keep_ms, pipeline.downstream)
         self._sink = open_sink(settings, first.cluster_id)
         if isinstance(self._sink, TakesOver):
             self._sink.guard(self._sole)

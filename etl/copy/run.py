@@ -21,7 +21,7 @@ from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
-from etl.ownership import DrainerEntry, other_writers, pipeline_id, seen_text
+from etl.ownership import DrainerEntry, Pipeline, other_writers, seen_text
 from etl.settings import Settings
 from relay import RelayLog
 from upstream import EtcdClient, PDClient, Registry, TiKVClient, tso
@@ -65,7 +65,9 @@ class _Upstream:
         found = [
             f"{seen_text(drainer)}, and may write to the same downstream: stop it first, or name it in [upstream]"
             " unrelated-drainers"
-            for drainer in other_writers(self._settings, self.registry.drainers())
+            for drainer in other_writers(
+                Pipeline.of(self._settings), self._settings.upstream.unrelated_drainers, self.registry.drainers()
+            )
         ]
         planner = Planner(
             self.pd.cluster_id, self._settings.window, self.pd.tso, self.registry.pumps, self._settings.upstream.tls()
@@ -111,18 +113,19 @@ def run_bootstrap(
     that. `make` is Spark by default. Raises as `plan_bootstrap`, and CopyError for what hinders it, DdlError,
     WorkerError.
     """
-    source = _source(settings, url, options)
+    source, pipeline = _source(settings, url, options), Pipeline.of(settings)
     with _Upstream.of(settings) as upstream, ExitStack() as stack:
         if isinstance(source, TidbSql):
-            stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline_id(settings)}", source.position))
+            stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline.id}", source.position))
         definitions = upstream.definitions(source.position)
         bootstrap = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs)
         problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position))
         if problems:
             raise CopyError("\n".join(problems))
-        entry = DrainerEntry(settings, upstream.registry, upstream.pd.tso, source.position)
+        tls = settings.upstream.tls()
+        entry = DrainerEntry(pipeline, upstream.registry, tls, upstream.pd.tso, source.position)
         stack.callback(entry.close)
-        _wait_for(upstream.registry, pipeline_id(settings), source.position)
+        _wait_for(upstream.registry, pipeline.id, source.position)
         if late := upstream.problems(source.position):  # they are asked again now that they keep what is needed
             raise CopyError("\n".join(late))
         if make is None:

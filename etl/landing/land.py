@@ -22,7 +22,7 @@ from etl.landing._run_limits import RunLimits, Stop
 from etl.landing.planner import CommitsPurgedError
 from etl.landing.schema import LandingSchema, Stopped, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
-from etl.ownership import DrainerEntry
+from etl.ownership import DrainerEntry, Pipeline
 from etl.settings import Settings
 from etl.spark.errors import SparkError
 from etl.waiting import Waiting
@@ -187,7 +187,7 @@ class _Loop:
         start = continued(self._relay, self._cluster)
         if start is None and self._start_ts is not None:
             start = Start(self._start_ts, has_windows=False)
-        self._start = start = start or first(self._settings, self._cluster)
+        self._start = start = start or first(self._settings.target, self._settings.upstream, self._cluster)
         self.summary.hi = start.ts
         if start.has_windows:  # else once something is landed: a position in the registry says that something was
             self._register(start.ts)
@@ -197,7 +197,9 @@ class _Loop:
         if self._entry is not None:
             self._entry.landed(landed_ts)
             return
-        self._entry = DrainerEntry(self._settings, self._cluster.registry, self._cluster.pd.tso, landed_ts)
+        cluster, tls = self._cluster, self._settings.upstream.tls()
+        pipeline = Pipeline.of(self._settings)
+        self._entry = DrainerEntry(pipeline, cluster.registry, tls, cluster.pd.tso, landed_ts)
 
     def _load_schema(self, start: Start) -> LandingSchema:
         pd, tikv = self._cluster.pd, self._cluster.tikv

@@ -12,8 +12,8 @@ from errors import SluiceError
 from etl.downstream import Checkpoint
 from etl.landing._cluster import Cluster
 from etl.landing.schema import version_at
-from etl.ownership import OWNER_LABEL, downstream_name
-from etl.settings import Settings
+from etl.ownership import downstream_name, writes_elsewhere
+from etl.settings import Target, Upstream
 from etl.sinks import read_checkpoint
 from etl.waiting import short
 from relay import RelayLog
@@ -67,15 +67,16 @@ def continued(relay: RelayLog, cluster: Cluster) -> Start | None:
     return Start(last.hi, has_windows=True)
 
 
-def first(settings: Settings, cluster: Cluster) -> Start:
+def first(target: Target, upstream: Upstream, cluster: Cluster) -> Start:
     """Where an empty relay log begins. A downstream that can't be reached is an error here: a relay log must not begin
     after what the downstream still needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and
     TiKVError.
     """
-    checkpoint = read_checkpoint(settings, cluster.id)
+    checkpoint = read_checkpoint(target, cluster.id)
     if checkpoint is not None:
         return Start(checkpoint.commit_ts, has_windows=False, schema_version=_version_of(checkpoint, cluster))
-    ts = without_checkpoint(settings, cluster.id, cluster.registry.drainers, cluster.pd.tso)
+    place = downstream_name(target)
+    ts = without_checkpoint(place, upstream, cluster.id, cluster.registry.drainers, cluster.pd.tso)
     return Start(ts, has_windows=False)
 
 
@@ -96,21 +97,32 @@ def _version_of(checkpoint: Checkpoint, cluster: Cluster) -> int:
 
 
 def without_checkpoint(
-    settings: Settings, cluster_id: int, drainers: Callable[[], Iterable[NodeStatus]], tso: Callable[[], int]
+    place: str,
+    upstream: Upstream,
+    cluster_id: int,
+    drainers: Callable[[], Iterable[NodeStatus]],
+    tso: Callable[[], int],
 ) -> int:
-    """The commit timestamp (TSO) to begin at: the settings', or now. Raises NoCheckpointError when "now" can't be
+    """The commit timestamp (TSO) to begin at where `place`, a `downstream_name`, has no checkpoint: the settings', or
+    now. Raises NoCheckpointError when "now" can't be
     meant: the registry knows a drainer with a position, so the checkpoint is probably elsewhere.
     """
-    initial = settings.upstream.initial_commit_ts
+    initial = upstream.initial_commit_ts
     if initial >= 0:
         return initial
-    known = [drainer for drainer in drainers() if drainer.max_commit_ts and not _elsewhere(settings, drainer)]
+    known = [
+        drainer
+        for drainer in drainers()
+        if drainer.max_commit_ts
+        and drainer.node_id not in upstream.unrelated_drainers
+        and not writes_elsewhere(drainer, place)
+    ]
     now = tso()
     if not known:
         return now
     last = max(known, key=lambda drainer: drainer.max_commit_ts)
     raise NoCheckpointError(
-        f"{downstream_name(settings)}: there is no checkpoint of cluster {cluster_id}, and with [upstream]"
+        f"{place}: there is no checkpoint of cluster {cluster_id}, and with [upstream]"
         " initial-commit-ts = -1 landing would begin "
         f"now; but the registry knows drainer {last.node_id} ({last.state}) through commit_ts {last.max_commit_ts}, so"
         " the changes since would be "
@@ -119,11 +131,4 @@ def without_checkpoint(
         f"initial-commit-ts = {last.max_commit_ts} goes on from there, {now} is now. If that drainer replicates to"
         " another downstream: "
         f'[upstream] unrelated-drainers = ["{last.node_id}"]'
-    )
-
-
-def _elsewhere(settings: Settings, drainer: NodeStatus) -> bool:
-    label = drainer.label or {}
-    return drainer.node_id in settings.upstream.unrelated_drainers or (
-        OWNER_LABEL in label and label.get("downstream") != downstream_name(settings)
     )

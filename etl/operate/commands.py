@@ -17,9 +17,9 @@ from typing import Any
 from errors import RequestError, ours
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
 from etl.operate.window_view import NotLandedError, find_window
-from etl.ownership import downstream_name, pipeline_id
+from etl.ownership import Pipeline
 from etl.recorded_schema import RecordedSchema
-from etl.settings import MODES, Settings, SettingsError
+from etl.settings import MODES, Downstream, Settings, SettingsError, Target, Upstream
 from etl.sinks import read_checkpoint, read_writer
 from relay import REPLACE, SKIP, Control, Decision, Failure, RelayError, RelayLog
 from upstream import tso
@@ -40,9 +40,10 @@ def identity(settings: Settings) -> str:
         cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
     except (RelayError, OSError) as error:
         cluster = f"a cluster that the relay log doesn't tell ({error})"
+    pipeline = Pipeline.of(settings)
     return (
-        f"pipeline {pipeline_id(settings)}: {cluster} at {settings.upstream.pd_urls}, to {downstream_name(settings)},"
-        f" relay log {settings.relay.url}"
+        f"pipeline {pipeline.id}: {cluster} at {settings.upstream.pd_urls}, to {pipeline.downstream},"
+        f" relay log {pipeline.relay_url}"
     )
 
 
@@ -106,12 +107,12 @@ def run_until(settings: Settings, moment: str) -> str:
     """
     ts = tso.parse_moment(moment)
     relay = RelayLog.open(settings.relay.url)
-    checkpoint = _checkpoint(settings, relay)
+    checkpoint = _checkpoint(settings.target, relay)
     _check_reachable(checkpoint, ts)
     before = relay.control()
     relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
     try:
-        _check_reachable(_checkpoint(settings, relay, wait=True), ts)
+        _check_reachable(_checkpoint(settings.target, relay, wait=True), ts)
     except OperateError:
         relay.change_control(
             lambda control: (
@@ -153,10 +154,10 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     OperateError.
     """
     relay = RelayLog.open(settings.relay.url)
-    found = _at(settings, relay, commit_ts)
+    found = _at(settings.target, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
-    _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
     return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}"
 
 
@@ -165,16 +166,16 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     the same. Raises OperateError.
     """
     relay = RelayLog.open(settings.relay.url)
-    commit_ts, found = _ddl(settings, relay, which)
-    _decide(settings, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    commit_ts, found = _ddl(settings.target, relay, which)
+    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}"
 
 
 def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
     """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
     relay = RelayLog.open(settings.relay.url)
-    commit_ts, found = _ddl(settings, relay, which)
-    _decide(settings, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
+    commit_ts, found = _ddl(settings.target, relay, which)
+    _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
 
 
@@ -183,7 +184,7 @@ def accept(settings: Settings, refusal: str) -> str:
     downstream. `refusal` is the id in the error. Raises OperateError.
     """
     relay = RelayLog.open(settings.relay.url)
-    checkpoint = _checkpoint(settings, relay)
+    checkpoint = _checkpoint(settings.target, relay)
     if isinstance(checkpoint, Exception):
         raise OperateError(f"whether something was refused can't be read: {checkpoint}")
     found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
@@ -195,21 +196,21 @@ def accept(settings: Settings, refusal: str) -> str:
     return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
 
 
-def _decide(settings: Settings, relay: RelayLog, decision: Decision) -> None:
+def _decide(target: Target, relay: RelayLog, decision: Decision) -> None:
     """Write a decision down, and take it back with OperateError if it comes too late."""
     relay.decisions.add(decision)
     try:
-        _in_time(settings, relay, decision.commit_ts)
+        _in_time(target, relay, decision.commit_ts)
     except OperateError:
         relay.decisions.remove(decision.commit_ts)
         raise
 
 
-def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
+def _in_time(target: Target, relay: RelayLog, commit_ts: int) -> None:
     """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there
     is through when the row can be read behind its lock.
     """
-    checkpoint = _checkpoint(settings, relay, wait=True)
+    checkpoint = _checkpoint(target, relay, wait=True)
     if isinstance(checkpoint, DownstreamError) and checkpoint.code == server_errors.LOCK_WAIT_TIMEOUT:
         raise OperateError(
             f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
@@ -225,7 +226,7 @@ def _in_time(settings: Settings, relay: RelayLog, commit_ts: int) -> None:
         return
     last = relay.last()
     try:
-        running = read_writer(settings, last.cluster_id) if last else None
+        running = read_writer(target, last.cluster_id) if last and isinstance(target, Downstream) else None
     except (DownstreamError, OSError) as error:
         raise OperateError(
             f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}",
@@ -256,9 +257,9 @@ def list_decisions(settings: Settings) -> list[dict[str, Any]]:
     return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
 
 
-def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
+def _at(target: Target, relay: RelayLog, commit_ts: int) -> str:
     """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
-    checkpoint = _checkpoint(settings, relay)
+    checkpoint = _checkpoint(target, relay)
     if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
         raise OperateError(
             f"the downstream is at {tso.text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
@@ -278,20 +279,20 @@ def _at(settings: Settings, relay: RelayLog, commit_ts: int) -> str:
     return "ddl" if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.of(window).ddls) else "rows"
 
 
-def _ddl(settings: Settings, relay: RelayLog, which: int) -> tuple[int, str]:
+def _ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
     """(commit_ts, what is there) of a DDL given by commit_ts or job id."""
     if which >= tso.FIRST:
-        found = _at(settings, relay, which)
+        found = _at(target, relay, which)
         if found == "rows":
             raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
         return which, found
-    checkpoint = _checkpoint(settings, relay)
+    checkpoint = _checkpoint(target, relay)
     first = relay.first()
     if first is not None:
         for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
             for ddl in RecordedSchema.of(window).ddls:
                 if ddl.job_id == which:
-                    return ddl.commit_ts, _at(settings, relay, ddl.commit_ts)
+                    return ddl.commit_ts, _at(target, relay, ddl.commit_ts)
     raise OperateError(f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to come")
 
 
@@ -309,7 +310,7 @@ def status(settings: Settings) -> dict[str, Any]:
     errors: dict[str, str] = {}
     relay = RelayLog.open(settings.relay.url)
     first, last = relay.first(), relay.last()
-    checkpoint = _checkpoint(settings, relay)
+    checkpoint = _checkpoint(settings.target, relay)
     if isinstance(checkpoint, Exception):
         errors["downstream"] = str(checkpoint)
         checkpoint = None
@@ -320,18 +321,18 @@ def status(settings: Settings) -> dict[str, Any]:
         "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
         "checkpoint": at,
         "consistent": checkpoint.consistent if checkpoint else None,
-        "written_by": _written_by(settings, relay, checkpoint),
+        "written_by": _written_by(settings.target, relay, checkpoint),
         "refused": {"id": refused.token, "text": refused.text} if refused else None,
         "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, _now_ms() - tso.physical_ms(at)) if at else None,
         **orders(settings),
-        "pumps": _pumps(settings, errors),
+        "pumps": _pumps(settings.upstream, errors),
         "errors": errors,
     }
 
 
-def _written_by(settings: Settings, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
+def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
     """Who else wrote the checkpoint; None if nobody else did."""
     owned = relay.ownership()
     if (
@@ -339,7 +340,7 @@ def _written_by(settings: Settings, relay: RelayLog, checkpoint: Checkpoint | No
         or owned is None
         or not owned.begun
         or checkpoint.owner == owned.pipeline
-        or settings.downstream.type != "mysql"
+        or not isinstance(target, Downstream)
     ):
         return None
     return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
@@ -366,11 +367,11 @@ def failures(relay: RelayLog) -> list[Failure]:
     return [each for each in relay.failures.list() if each.what != LAND or each.made_ms > landed_ms]
 
 
-def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
+def _pumps(upstream: Upstream, errors: dict[str, str]) -> list[dict[str, Any]]:
     from upstream import EtcdClient, EtcdError, Registry, RegistryError
 
     try:
-        with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=3.0) as etcd:
+        with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=3.0) as etcd:
             pumps = Registry(etcd).pumps()
     except (EtcdError, RegistryError) as error:
         errors["upstream"] = str(error)
@@ -381,13 +382,13 @@ def _pumps(settings: Settings, errors: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoint(settings: Settings, relay: RelayLog, *, wait: bool = False) -> Checkpoint | Exception | None:
+def _checkpoint(target: Target, relay: RelayLog, *, wait: bool = False) -> Checkpoint | Exception | None:
     """The downstream's checkpoint; why it can't be read; None if there is none."""
     last = relay.last()
     if last is None:
         return None
     try:
-        return read_checkpoint(settings, last.cluster_id, wait=wait)
+        return read_checkpoint(target, last.cluster_id, wait=wait)
     except (CheckpointError, DownstreamError, OSError) as error:
         return error
 

@@ -17,8 +17,8 @@ from errors import ours
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, server_errors
 from etl.operate import commands
 from etl.operate.commands import OperateError
-from etl.ownership import downstream_name, other_writers, pipeline_id, seen_text
-from etl.settings import Settings
+from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
+from etl.settings import Downstream, File, Kafka, Settings, Target, Upstream
 from etl.sinks import open_sink, read_checkpoint
 from relay import Control, Ownership, RelayLog, Stop
 from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError, tso
@@ -38,9 +38,10 @@ def take_over(settings: Settings, say: Say) -> str:
     """
     relay = RelayLog.open(settings.relay.url)
     before = relay.control()
-    where = downstream_name(settings)
-    cluster_id = _no_other_writer(settings)
-    found = _standing_still(settings, cluster_id, say)
+    identity = Pipeline.of(settings)
+    where = identity.downstream
+    cluster_id = _no_other_writer(identity, settings.upstream)
+    found = _standing_still(settings.target, cluster_id, say)
     owned, stop = relay.ownership(), relay.stopped()
     ours = owned is not None and owned.downstream == where and found is not None and found.owner == owned.pipeline
     if ours and stop is None:
@@ -52,7 +53,7 @@ def take_over(settings: Settings, say: Say) -> str:
                 safe_until = pd.tso()
             assert found is not None
             if not _replace(
-                settings,
+                settings.downstream,
                 cluster_id,
                 found,
                 replace(found, consistent=False, safe_until=max(found.safe_until, safe_until)),
@@ -66,7 +67,7 @@ def take_over(settings: Settings, say: Say) -> str:
                 " difference"
             )
         else:
-            pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"
+            pipeline = owned.pipeline if owned else f"{identity.id}/{secrets.token_hex(4)}"
             relay.set_ownership(Ownership(pipeline, where, found.to_text() if found else None))
             if found is not None and found.needs_safe_mode:
                 note = (
@@ -92,8 +93,9 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     Drainer left in them. Raises OperateError where that isn't needed, or not enough.
     """
     relay = RelayLog.open(settings.relay.url)
-    cluster_id = _no_other_writer(settings)
-    found = read_checkpoint(settings, cluster_id) if settings.downstream.type == "mysql" else None
+    identity = Pipeline.of(settings)
+    cluster_id = _no_other_writer(identity, settings.upstream)
+    found = read_checkpoint(settings.target, cluster_id) if isinstance(settings.target, Downstream) else None
     owned = relay.ownership()
     if (
         found is None
@@ -102,7 +104,7 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
         or (found.owner != owned.pipeline and found.to_text() != owned.adopted)
     ):
         raise OperateError(
-            f"{downstream_name(settings)}: this pipeline is not going on from where a Drainer broke off: nothing asks"
+            f"{identity.downstream}: this pipeline is not going on from where a Drainer broke off: nothing asks"
             " what tables hold"
         )
     session = MySQLSession(settings.downstream)
@@ -123,13 +125,13 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     finally:
         session.close()
     if not _replace(
-        settings,
+        settings.downstream,
         cluster_id,
         found,
         replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *tables)))),
     ):
         raise OperateError(
-            f"{downstream_name(settings)}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
+            f"{identity.downstream}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
             " copy as of where it is then"
         )
     return f"{', '.join(tables)}: taken as copied at {tso.text(found.commit_ts)}"
@@ -140,24 +142,24 @@ def _beginning(relay: RelayLog) -> str:
     return f"from {tso.text(first.lo)}, where the relay log begins" if first else "where landing begins"
 
 
-def _no_other_writer(settings: Settings) -> int:
+def _no_other_writer(pipeline: Pipeline, upstream: Upstream) -> int:
     """The cluster's id, when no other writer is registered there."""
     try:
         with (
-            PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd,
-            EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as etcd,
+            PDClient(upstream.pd_urls, tls=upstream.tls()) as pd,
+            EtcdClient(upstream.pd_urls, tls=upstream.tls()) as etcd,
         ):
-            others = other_writers(settings, Registry(etcd).drainers())
+            others = other_writers(pipeline, upstream.unrelated_drainers, Registry(etcd).drainers())
             cluster_id = pd.cluster_id
     except (PDError, EtcdError, RegistryError) as error:
         raise OperateError(
-            f"whether a Drainer runs can't be asked of the registry at {settings.upstream.pd_urls}: {error}",
+            f"whether a Drainer runs can't be asked of the registry at {upstream.pd_urls}: {error}",
             transient=error.transient,
         ) from None
     if others:
         node = others[0].node_id
         raise OperateError(
-            f"{seen_text(others[0])}, and may write to {downstream_name(settings)}: stop it first (`binlogctl -cmd"
+            f"{seen_text(others[0])}, and may write to {pipeline.downstream}: stop it first (`binlogctl -cmd"
             f" pause-drainer -node-id {node}`); if "
             f"it is gone: `binlogctl -cmd update-drainer -node-id {node} -state offline`; if it replicates to another"
             " downstream, name it in "
@@ -166,18 +168,18 @@ def _no_other_writer(settings: Settings) -> int:
     return cluster_id
 
 
-def _standing_still(settings: Settings, cluster_id: int, say: Say) -> Checkpoint | None:
+def _standing_still(target: Target, cluster_id: int, say: Say) -> Checkpoint | None:
     """The checkpoint, which nobody has moved for a while. Raises OperateError."""
-    found = read_checkpoint(settings, cluster_id)
+    found = read_checkpoint(target, cluster_id)
     say(
         f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s"
         " whether somebody moves it"
     )
     time.sleep(_WATCH_S)
-    later = read_checkpoint(settings, cluster_id)
+    later = read_checkpoint(target, cluster_id)
     if (found.to_text() if found else None) != (later.to_text() if later else None):
         raise OperateError(
-            f"{downstream_name(settings)}: the checkpoint has moved to {later.commit_ts if later else 'nothing'}"
+            f"{downstream_name(target)}: the checkpoint has moved to {later.commit_ts if later else 'nothing'}"
             " meanwhile: somebody writes there, though no Drainer that counts is online in the registry. Find and stop"
             " it first: a Drainer of [upstream] unrelated-drainers, or another pipeline"
         )
@@ -208,18 +210,16 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
     commands.pause(settings, commands.APPLY)
     say("applying is paused; waiting until nothing is under way")
     until = time.monotonic() + wait_s
-    if settings.downstream.type == "mysql":
-        checkpoint = _release(settings, relay, last.cluster_id, say, until)
-        place = downstream_name(settings)
+    pipeline, target = Pipeline.of(settings), settings.target
+    place = pipeline.downstream
+    if isinstance(target, Downstream):
+        checkpoint = _release(target, relay, last.cluster_id, say, until)
     else:
         checkpoint = _shut_out(settings, last.cluster_id, until)
-        savepoint = settings.file.savepoint or f"{settings.file.dir}/savepoint"
-        if settings.downstream.type == "kafka":
-            savepoint = settings.kafka.savepoint
-        place = f"{downstream_name(settings)}, savepoint {savepoint}"
+        place = f"{place}, savepoint {_savepoint(target)}"
         relay.stop(_handed_over(checkpoint))
     commands.pause(settings)
-    node_id = pipeline_id(settings)
+    node_id = pipeline.id
     steps = (
         "pause the DAG `replicate` in Airflow, so that no more of its runs begin",
         (
@@ -235,6 +235,12 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
     return HandedOver(checkpoint.commit_ts, place, steps)
 
 
+def _savepoint(target: File | Kafka) -> str:
+    if isinstance(target, Kafka):
+        return target.savepoint
+    return target.savepoint or f"{target.dir}/savepoint"
+
+
 def _handed_over(checkpoint: Checkpoint) -> Stop:
     why = (
         f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at commit_ts"
@@ -243,28 +249,28 @@ def _handed_over(checkpoint: Checkpoint) -> Stop:
     return Stop(why, time.time_ns() // 1_000_000)
 
 
-def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, until: float) -> Checkpoint:
+def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say, until: float) -> Checkpoint:
     """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of its processes can
     commit.
     """
     asked, seen, since = 0, "", time.monotonic()
     while True:
-        found = read_checkpoint(settings, cluster_id)
+        found = read_checkpoint(downstream, cluster_id)
         owned = relay.ownership()
         if found is None:
             raise OperateError(
-                f"{downstream_name(settings)}: there is no checkpoint of cluster {cluster_id}: nothing was applied"
+                f"{downstream_name(downstream)}: there is no checkpoint of cluster {cluster_id}: nothing was applied"
                 " there"
             )
         if found.owner and (owned is None or found.owner != owned.pipeline):
             raise OperateError(
-                f"{downstream_name(settings)}: the checkpoint is of pipeline {found.owner}, not of this one: hand that"
-                " one over"
+                f"{downstream_name(downstream)}: the checkpoint is of pipeline {found.owner}, not of this one: hand"
+                " that one over"
             )
         if not found.owner:  # a Drainer wrote it: the pipeline can't commit any more
             if owned is None or not owned.begun:
                 raise OperateError(
-                    f"{downstream_name(settings)}: this pipeline has not written there: the checkpoint at"
+                    f"{downstream_name(downstream)}: this pipeline has not written there: the checkpoint at"
                     f" {found.commit_ts} is a Drainer's"
                 )
             relay.stop(_handed_over(found))
@@ -275,7 +281,7 @@ def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, unt
         if not target and found.consistent:
             rest = Checkpoint(found.commit_ts, found.schema_version, consistent=True, ts_map=found.ts_map)
             relay.stop(_handed_over(rest))  # first: a crash in between is repaired by doing it again
-            if _replace(settings, cluster_id, found, rest):
+            if _replace(downstream, cluster_id, found, rest):
                 return rest
             relay.clear_stop()
             continue
@@ -290,16 +296,15 @@ def _release(settings: Settings, relay: RelayLog, cluster_id: int, say: Say, unt
             relay.change_control(lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through))  # type: ignore[misc]
         if time.monotonic() >= until:
             raise OperateError(
-                f"{downstream_name(settings)}: what was begun after {found.commit_ts} and reaches to {target} is not"
+                f"{downstream_name(downstream)}: what was begun after {found.commit_ts} and reaches to {target} is not"
                 " finished: a Drainer can't go on from there. Let the DAG `replicate` run until `sluice status` says"
                 " that the checkpoint is consistent, then hand over again"
             )
         time.sleep(_POLL_S)
 
 
-def _replace(settings: Settings, cluster_id: int, found: Checkpoint, wanted: Checkpoint) -> bool:
+def _replace(downstream: Downstream, cluster_id: int, found: Checkpoint, wanted: Checkpoint) -> bool:
     """Write the row if it is still as it was found; whether it was."""
-    downstream = settings.downstream
     session = MySQLSession(downstream)
     try:
         session.connect()
@@ -323,12 +328,13 @@ def _shut_out(settings: Settings, cluster_id: int, until: float) -> Checkpoint:
     """A folder is locked by who writes to it, and a topic's writer is shut out by the next one: whoever gets it last is
     alone.
     """
+    place = downstream_name(settings.target)
     while True:
         sink = open_sink(settings, cluster_id)
         try:
             found = sink.recover()
             if found is None:
-                raise OperateError(f"{downstream_name(settings)}: nothing was written there yet")
+                raise OperateError(f"{place}: nothing was written there yet")
             return found
         except Exception as error:
             if isinstance(error, OperateError) or time.monotonic() >= until or not ours(error).transient:

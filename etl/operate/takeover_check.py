@@ -7,14 +7,14 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from etl.ddl import create_table
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
 from etl.landing import NoCheckpointError, version_at, without_checkpoint
-from etl.ownership import downstream_name, other_writers, seen_text
-from etl.settings import Settings
+from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
+from etl.settings import Downstream, Settings, Target, Upstream
 from etl.shapes.identity import locating_columns
 from etl.sinks import read_checkpoint
 from relay import RelayError, RelayLog
@@ -61,30 +61,33 @@ def check(settings: Settings) -> Iterator[Finding]:
             yield Finding(OK, f"upstream: cluster {pd.cluster_id} at {settings.upstream.pd_urls}")
             registry = Registry(etcd)
             checkpoint: Checkpoint | None = None
-            reached = settings.downstream.type == "mysql"
+            reached = isinstance(settings.target, Downstream)
             try:
-                checkpoint = read_checkpoint(settings, pd.cluster_id)
-                yield from _checkpoint(settings, checkpoint, pd, registry)
+                checkpoint = read_checkpoint(settings.target, pd.cluster_id)
+                yield from _checkpoint(settings.target, settings.upstream, checkpoint, pd, registry)
             except (CheckpointError, DownstreamError, OSError) as error:
                 reached = False
                 yield Finding(STOPS, f"downstream: the checkpoint can't be read: {error}")
-            yield from _nodes(settings, registry, checkpoint)
+            others = other_writers(Pipeline.of(settings), settings.upstream.unrelated_drainers, registry.drainers())
+            yield from _nodes(others, registry, checkpoint)
             yield from _tidb_servers(etcd)
-            yield from _relay(settings, pd.cluster_id, checkpoint)
+            yield from _relay(settings.relay.url, pd.cluster_id, checkpoint)
             if reached:
                 yield from _database(settings, pd, checkpoint)
     except (PDError, EtcdError, RegistryError) as error:
         yield Finding(STOPS, f"upstream: {settings.upstream.pd_urls}: {error}")
 
 
-def _checkpoint(settings: Settings, found: Checkpoint | None, pd: PDClient, registry: Registry) -> Iterator[Finding]:
-    where = downstream_name(settings)
+def _checkpoint(
+    target: Target, upstream: Upstream, found: Checkpoint | None, pd: PDClient, registry: Registry
+) -> Iterator[Finding]:
+    where = downstream_name(target)
     if found is None:
         try:
             yield Finding(
                 DIFFERS,
                 f"{where}: no checkpoint; landing would begin at"
-                f" {tso.text(without_checkpoint(settings, pd.cluster_id, registry.drainers, pd.tso))}",
+                f" {tso.text(without_checkpoint(where, upstream, pd.cluster_id, registry.drainers, pd.tso))}",
             )
         except NoCheckpointError as error:
             yield Finding(STOPS, str(error))
@@ -107,8 +110,8 @@ def _checkpoint(settings: Settings, found: Checkpoint | None, pd: PDClient, regi
         )
 
 
-def _nodes(settings: Settings, registry: Registry, checkpoint: Checkpoint | None) -> Iterator[Finding]:
-    for drainer in other_writers(settings, registry.drainers()):
+def _nodes(others: Iterable[NodeStatus], registry: Registry, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    for drainer in others:
         yield Finding(
             STOPS,
             f"{seen_text(drainer)}: stop it, set it offline if it is gone, or name it in [upstream] unrelated-drainers",
@@ -188,12 +191,12 @@ def _get(address: str, path: str) -> bytes:
         connection.close()
 
 
-def _relay(settings: Settings, cluster_id: int, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+def _relay(url: str, cluster_id: int, checkpoint: Checkpoint | None) -> Iterator[Finding]:
     try:
-        relay = RelayLog.open(settings.relay.url)
+        relay = RelayLog.open(url)
         first, stop = relay.first(), relay.stopped()
     except (RelayError, OSError) as error:
-        yield Finding(STOPS, f"relay log {settings.relay.url}: {error}")
+        yield Finding(STOPS, f"relay log {url}: {error}")
         return
     if first is not None and first.cluster_id != cluster_id:
         yield Finding(
@@ -237,7 +240,9 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
         t for t in history.tables.values() if t.is_base_table and settings.filters.wants_table(t.schema_name, t.name)
     ]
     there = {(str(schema).lower(), str(name).lower()) for schema, name in session.query(_TABLES)}
-    missing = [t for t in wanted if _place(settings, t) not in there]
+    routed = ((t, settings.routes.target(t.schema_name, t.name)) for t in wanted)
+    names = {t.id: (goal.schema, goal.table) for t, goal in routed}
+    missing = [t for t in wanted if tuple(map(str.lower, names[t.id])) not in there]
     yield Finding(OK, f"{len(wanted)} tables are replicated, by the filters and the schema at the checkpoint")
     yield from _named(STOPS, missing, "not downstream: copy them as of the checkpoint, or leave them out with [filter]")
     wide = [
@@ -246,7 +251,7 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
     yield from _named(STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)")
     present = [t for t in wanted if t not in missing]
     for table in present:
-        if engine := session.engine_without_transactions(*_target(settings, table)):
+        if engine := session.engine_without_transactions(*names[table.id]):
             yield Finding(
                 STOPS,
                 f"table {table.full_name}: in the storage engine {engine} downstream, which has no transactions: ALTER"
@@ -272,16 +277,6 @@ def _left_out(table: Table, session: MySQLSession) -> Iterator[Finding]:
         return
     for text in left_out:
         yield Finding(DIFFERS, f"table {table.full_name}: {text}")
-
-
-def _target(settings: Settings, table: Table) -> tuple[str, str]:
-    goal = settings.routes.target(table.schema_name, table.name)
-    return goal.schema, goal.table
-
-
-def _place(settings: Settings, table: Table) -> tuple[str, str]:
-    schema, name = _target(settings, table)
-    return schema.lower(), name.lower()
 
 
 def _named(kind: str, tables: list[Table], what: str) -> Iterator[Finding]:

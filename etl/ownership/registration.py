@@ -18,10 +18,9 @@ import logging
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable
 
-from etl.settings import Settings
+from etl.ownership.pipeline import Pipeline
 from upstream import TLS, EtcdError, NodeStatus, PDError, Registry, RegistryError, pb
 from upstream.rpc import open_channel
 
@@ -33,42 +32,16 @@ _ANSWER_S = 1.0
 _REPORT_S = 30.0
 
 
-OWNER_LABEL = "sluice"
-"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL. Beside it `downstream`."""
-
-
-def default_node_id(relay_url: str) -> str:
-    """One id a relay log, the same wherever the task runs."""
-    return f"sluice-{zlib.crc32(relay_url.rstrip('/').encode()):08x}"
-
-
-def pipeline_id(settings: Settings) -> str:
-    """The id of the pipeline among the drainers in the registry."""
-    return settings.upstream.node_id or default_node_id(settings.relay.url)
-
-
-def downstream_name(settings: Settings) -> str:
-    """Where the settings write to, and keep their checkpoint; without secrets."""
-    match settings.downstream.type:
-        case "file":
-            return f"files in {settings.file.dir}"
-        case "kafka":
-            return f"Kafka {settings.kafka.brokers}, topic {settings.kafka.topic or '<cluster id>_obinlog'}"
-    downstream = settings.downstream
-    return (
-        f"{downstream.host}:{downstream.port}, checkpoint {downstream.checkpoint_schema}.{downstream.checkpoint_table}"
-    )
-
-
 class DrainerEntry:
     """Registers at once and then every second, from a thread of its own; trouble is logged and never stops landing."""
 
-    def __init__(self, settings: Settings, registry: Registry, tso: Callable[[], int], landed_ts: int) -> None:
-        """`tso` gives timestamps. `landed_ts`: through where all is landed."""
+    def __init__(
+        self, pipeline: Pipeline, registry: Registry, tls: TLS | None, tso: Callable[[], int], landed_ts: int
+    ) -> None:
+        """`tls` is for the pumps, `tso` gives timestamps. `landed_ts`: through where all is landed."""
         self._registry = registry
-        self._node_id = pipeline_id(settings)
-        self._label = {OWNER_LABEL: settings.relay.url, "downstream": downstream_name(settings)}
-        self._answering = _Answering(registry, settings.upstream.tls())
+        self._pipeline = pipeline
+        self._answering = _Answering(registry, tls)
         self._tso = tso
         self._landed_ts = landed_ts
         self._working = True
@@ -102,8 +75,8 @@ class DrainerEntry:
         try:
             host = None if last or not self._working else self._answering.host()
             status = NodeStatus(
-                self._node_id, host or socket.gethostname(), "online" if host else "paused", label=self._label,
-                max_commit_ts=self._landed_ts, update_ts=self._tso(),
+                self._pipeline.id, host or socket.gethostname(), "online" if host else "paused",
+                label=self._pipeline.label, max_commit_ts=self._landed_ts, update_ts=self._tso(),
             )  # fmt: skip
             self._registry.update_drainer(status)
         except (EtcdError, RegistryError, PDError, OSError) as error:

@@ -16,13 +16,13 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from errors import SluiceError
 from etl.downstream import Checkpoint
-from etl.ownership.registration import OWNER_LABEL, downstream_name, pipeline_id
-from etl.settings import Settings
+from etl.ownership.pipeline import Pipeline, writes_elsewhere
+from etl.settings import Upstream
 from relay import Ownership, RelayError, RelayLog, Stop
 from upstream import EtcdClient, EtcdError, NodeStatus, Registry, RegistryError
 from upstream.tso import to_datetime
@@ -50,17 +50,18 @@ class RegistryUnknownError(SluiceError, OSError):
     way_out = "bring the registry (etcd in PD) back"
 
 
-def other_writers(settings: Settings, drainers: Iterable[NodeStatus]) -> list[NodeStatus]:
-    """The drainers that may be writing to the settings' downstream at this moment."""
-    own, where = pipeline_id(settings), downstream_name(settings)
-    found = []
-    for drainer in drainers:
-        label = drainer.label or {}
-        elsewhere = OWNER_LABEL in label and label.get("downstream") != where
-        unrelated = drainer.node_id == own or drainer.node_id in settings.upstream.unrelated_drainers
-        if drainer.state in _WRITING and not elsewhere and not unrelated:
-            found.append(drainer)
-    return found
+def other_writers(pipeline: Pipeline, unrelated: Collection[str], drainers: Iterable[NodeStatus]) -> list[NodeStatus]:
+    """The drainers that may be writing to the pipeline's downstream at this moment. `unrelated`: the node ids of those
+    that don't, as operators say.
+    """
+    return [
+        drainer
+        for drainer in drainers
+        if drainer.state in _WRITING
+        and drainer.node_id != pipeline.id
+        and drainer.node_id not in unrelated
+        and not writes_elsewhere(drainer, pipeline.downstream)
+    ]
 
 
 def seen_text(drainer: NodeStatus) -> str:
@@ -74,10 +75,11 @@ def seen_text(drainer: NodeStatus) -> str:
 class SoleWriter:
     """Looks at the registry and at the relay log's stop every second, from a thread of its own, until closed."""
 
-    def __init__(self, settings: Settings, relay: RelayLog) -> None:
-        self._settings = settings
+    def __init__(self, pipeline: Pipeline, upstream: Upstream, relay: RelayLog) -> None:
+        self._identity = pipeline
+        self._unrelated = upstream.unrelated_drainers
         self._relay = relay
-        self._where = downstream_name(settings)
+        self._where = pipeline.downstream
         self._others: list[NodeStatus] = []
         self._unknown = ""
         self._stop: Stop | None = None
@@ -85,11 +87,9 @@ class SoleWriter:
         self._checkpoint = 0
         owned = relay.ownership()
         self._begun = owned is not None and owned.begun
-        self.pipeline = owned.pipeline if owned else f"{pipeline_id(settings)}/{secrets.token_hex(4)}"
+        self.pipeline = owned.pipeline if owned else f"{pipeline.id}/{secrets.token_hex(4)}"
         """What this pipeline's checkpoints name as their owner."""
-        self._etcd = EtcdClient(
-            settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_TIMEOUT_S, retries=False
-        )
+        self._etcd = EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_TIMEOUT_S, retries=False)
         self._over = threading.Event()
         self._look()
         self._thread = threading.Thread(target=self._run, name="sole-writer", daemon=True)
@@ -184,7 +184,7 @@ class SoleWriter:
         with contextlib.suppress(RelayError, OSError):  # whoever reads windows says so
             self._stop = self._relay.stopped()
         try:
-            self._others = other_writers(self._settings, Registry(self._etcd).drainers())
+            self._others = other_writers(self._identity, self._unrelated, Registry(self._etcd).drainers())
             self._unknown = ""
         except (EtcdError, RegistryError, OSError) as error:
             self._unknown = str(error)

@@ -2,13 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from etl.settings import Settings
+from etl.settings import Downstream, File, Kafka, Settings, Target
 from etl.sinks._checkpoint_reader import read_checkpoint, read_writer
 from etl.sinks.sink import ApplyError, Remembers, Sink, TakesOver, Written
 
 if TYPE_CHECKING:
-    from etl.sinks.file import FileSink
-    from etl.sinks.kafka import KafkaSink
     from etl.sinks.mysql import MySQLSink
 
 __all__ = [
@@ -26,24 +24,39 @@ __all__ = [
 
 def open_sink(settings: Settings, cluster_id: int) -> Sink:
     """The sink that the settings name; it connects at `recover`."""
-    return _kind(settings).open(settings, cluster_id)
+    match settings.target:
+        case File() as folder:
+            from etl.sinks.file import FileSink
+
+            return FileSink(folder, cluster_id)
+        case Kafka() as topic:
+            from etl.sinks.kafka import KafkaSink
+
+            return KafkaSink(topic, cluster_id)
+        case Downstream() as database:
+            from etl.sinks.mysql import Origin
+
+            kind = _database_kind(settings.apply.mode)
+            return kind.open(database, Origin.of(settings.upstream, settings.rules), cluster_id)
 
 
-def sink_shape(settings: Settings) -> str:
-    """The shape of the steps that the settings' sink takes, see `etl.shapes`."""
-    return _kind(settings).shape
+def sink_shape(target: Target, mode: str) -> str:
+    """The shape of the steps that the target's sink takes, see `etl.shapes`; `mode` is ``[apply] mode``."""
+    match target:
+        case File():
+            from etl.sinks.file import FileSink
+
+            return FileSink.shape
+        case Kafka():
+            from etl.sinks.kafka import KafkaSink
+
+            return KafkaSink.shape
+        case Downstream():
+            return _database_kind(mode).shape
 
 
-def _kind(settings: Settings) -> "type[FileSink | KafkaSink | MySQLSink]":
-    if settings.downstream.type == "file":
-        from etl.sinks.file import FileSink
-
-        return FileSink
-    if settings.downstream.type == "kafka":
-        from etl.sinks.kafka import KafkaSink
-
-        return KafkaSink
-    if settings.apply.mode == "parallel":
+def _database_kind(mode: str) -> "type[MySQLSink]":
+    if mode == "parallel":
         from etl.sinks.mysql_parallel import ParallelMySQLSink
 
         return ParallelMySQLSink

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile, server_errors
-from etl.settings import Settings
+from etl.settings import Downstream, File, Kafka, Target
 
 
-def read_checkpoint(settings: Settings, cluster_id: int, *, wait: bool = False) -> Checkpoint | None:
+def read_checkpoint(target: Target, cluster_id: int, *, wait: bool = False) -> Checkpoint | None:
     """Through where the downstream is complete at least; None if nobody has replicated to it yet. `wait`: wait for
     who is about to commit, if the downstream is a database: who commits later has asked for operators' orders later.
     Raises CheckpointError, DownstreamError and OSError when that can't be known.
     """
-    match settings.downstream.type:
-        case "mysql":
-            return _from_table(settings, cluster_id, wait=wait)
-        case "file":
+    match target:
+        case Downstream():
+            return _from_table(target, cluster_id, wait=wait)
+        case File():
             from etl.sinks.file import savepoint_file
 
-            return _from_file(savepoint_file(settings.file, cluster_id))
-        case _:
+            return _from_file(savepoint_file(target, cluster_id))
+        case Kafka():
             from etl.sinks.kafka import savepoint_file as kafka_savepoint_file
 
-            return _from_file(kafka_savepoint_file(settings.kafka, cluster_id))
+            return _from_file(kafka_savepoint_file(target, cluster_id))
 
 
 def _from_file(file: SavepointFile) -> Checkpoint | None:
@@ -29,11 +29,10 @@ def _from_file(file: SavepointFile) -> Checkpoint | None:
     return found.checkpoint if found and found.checkpoint.commit_ts else None
 
 
-def read_writer(settings: Settings, cluster_id: int) -> str | None:
-    """What the session that writes to the downstream, if that is a database, executes now: "" for nothing; None if
+def read_writer(downstream: Downstream, cluster_id: int) -> str | None:
+    """What the session that writes to a database executes now: "" for nothing; None if
     there is no such session, or the server can't tell. Raises DownstreamError.
     """
-    downstream = settings.downstream
     session = MySQLSession(downstream)
     try:
         session.connect()
@@ -44,8 +43,7 @@ def read_writer(settings: Settings, cluster_id: int) -> str | None:
         session.close()
 
 
-def _from_table(settings: Settings, cluster_id: int, *, wait: bool) -> Checkpoint | None:
-    downstream = settings.downstream
+def _from_table(downstream: Downstream, cluster_id: int, *, wait: bool) -> Checkpoint | None:
     session = MySQLSession(downstream)
     try:
         session.connect()

@@ -14,11 +14,10 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from etl.downstream import Checkpoint, CheckpointMovedError, Savepoint, SavepointFile, sync_folder
 from etl.formats.binlog_file import COMPRESSED, BinlogFileError, FileName, encode_record, new_name, split_records
-from etl.settings import File, Settings
+from etl.settings import File
 from etl.shapes.file_binlog import ddl_message
 from etl.sinks._file_recovery import End, find_end
 from etl.sinks._file_upkeep import Upkeep
@@ -47,11 +46,6 @@ class FileSink(RecordSink):
         self._file: int | None = None  # None when the newest file takes no more
         self._end = End()
         self._within = False  # a record has begun and not ended
-
-    @classmethod
-    def open(cls, settings: Settings, cluster_id: int) -> Self:
-        """The settings' folder; nothing is touched yet."""
-        return cls(settings.file, cluster_id)
 
     @property
     def address(self) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from etl.downstream import Checkpoint, Savepoint, SavepointFile
 from etl.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
-from etl.settings import Kafka, Settings
+from etl.settings import Kafka
 from etl.shapes.kafka_binlog import ddl_message
 from etl.sinks._kafka_client import PARTITION, KafkaClient, KafkaUnavailableError, abandon, reason
 from etl.sinks._record_sink import RecordSink
@@ -40,11 +39,6 @@ class KafkaSink(RecordSink):
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
         self._offset = -1  # of the last message that was delivered
         self._refused: KafkaError | None = None
-
-    @classmethod
-    def open(cls, settings: Settings, cluster_id: int) -> Self:
-        """The settings' topic; nothing is connected yet."""
-        return cls(settings.kafka, cluster_id)
 
     @property
     def address(self) -> str:

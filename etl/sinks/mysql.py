@@ -26,8 +26,8 @@ from etl.downstream import (
     MySQLSession,
     Refusal,
 )
-from etl.rules import Filter, rules_digest, skip_reason
-from etl.settings import Settings, Upstream
+from etl.rules import Filter, Rules, rules_digest, skip_reason
+from etl.settings import Downstream, Upstream
 from etl.shapes.kept_rows import kept_rows
 from etl.sinks._checkpoint_row import CheckpointRow
 from etl.sinks._drainer_ddl import look_ahead
@@ -53,9 +53,9 @@ class Origin:
     """Which rules they are prepared by, see `etl.rules._digest`."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The settings' upstream, and their rules."""
-        return cls(settings.upstream, rules_digest(settings.filters, settings.routes))
+    def of(cls, upstream: Upstream, rules: Rules) -> Self:
+        """An upstream of which changes go downstream by these rules."""
+        return cls(upstream, rules_digest(rules.filters, rules.routes))
 
 
 class MySQLSink:
@@ -85,11 +85,11 @@ class MySQLSink:
         self._purged_at = 0
 
     @classmethod
-    def open(cls, settings: Settings, cluster_id: int) -> Self:
-        """The settings' downstream; nothing is connected yet."""
-        session = MySQLSession(settings.downstream)
-        table = CheckpointTable.of(session, settings.downstream, cluster_id)
-        return cls(session, table, Filter(), origin=Origin.of(settings))
+    def open(cls, downstream: Downstream, origin: Origin, cluster_id: int) -> MySQLSink:
+        """The database that the settings name; nothing is connected yet."""
+        session = MySQLSession(downstream)
+        table = CheckpointTable.of(session, downstream, cluster_id)
+        return cls(session, table, Filter(), origin=origin)
 
     @property
     def address(self) -> str:

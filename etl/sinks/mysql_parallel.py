@@ -20,7 +20,7 @@ from typing import Any
 
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, server_errors
 from etl.rules import Filter
-from etl.settings import Settings
+from etl.settings import Downstream
 from etl.shapes.groups import CHECKPOINT_SESSION
 from etl.sinks.mysql import MySQLSink, Origin
 from etl.sinks.sink import Written
@@ -123,20 +123,20 @@ class ParallelMySQLSink(MySQLSink):
 
     shape = "groups"
 
-    def __init__(self, settings: Settings, cluster_id: int) -> None:
-        session, origin = MySQLSession(settings.downstream), Origin.of(settings)
-        table = CheckpointTable.of(session, settings.downstream, cluster_id)
+    def __init__(self, downstream: Downstream, origin: Origin, cluster_id: int) -> None:
+        session = MySQLSession(downstream)
+        table = CheckpointTable.of(session, downstream, cluster_id)
         super().__init__(session, table, Filter(), origin=origin)
         self._rules = origin.rules
-        self._downstream = settings.downstream
+        self._downstream = downstream
         self._cluster_id = cluster_id
         self._workers: list[_Worker] = []
         self._waiting_bytes = 0
 
     @classmethod
-    def open(cls, settings: Settings, cluster_id: int) -> ParallelMySQLSink:
-        """The settings' downstream; nothing is connected yet."""
-        return cls(settings, cluster_id)
+    def open(cls, downstream: Downstream, origin: Origin, cluster_id: int) -> ParallelMySQLSink:
+        """The database that the settings name; nothing is connected yet."""
+        return cls(downstream, origin, cluster_id)
 
     def close(self) -> None:
         self._close_workers()

@@ -13,6 +13,7 @@ from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamErro
 from etl.downstream._writer_lock import WriterLock
 from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_steps
 from etl.settings import Apply, Relay, Settings, Upstream
+from etl.sinks.mysql import Origin
 from etl.sinks.mysql_parallel import ParallelMySQLSink
 from etl.steps import Step
 from relay import RelayLog
@@ -43,6 +44,10 @@ def test_recordings_arrive_through_several_sessions(
     assert differences(RECORDINGS / name, label, mariadb) == []
 
 
+def parallel_sink(settings: Settings) -> ParallelMySQLSink:
+    return ParallelMySQLSink.open(settings.downstream, Origin.of(settings.upstream, settings.rules), 7)
+
+
 def landed(tmp_path: Path, seed: int, count: int) -> tuple[History, str, RelayLog]:
     history = History(seed)
     history.grow(count)
@@ -64,7 +69,7 @@ def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
     """`flushed`: everything is downstream already, only the checkpoint isn't."""
     history, url, relay = landed(tmp_path, 26, 400)
     fresh(mariadb).close()
-    broken = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
+    broken = parallel_sink(settings_for(mariadb, url))
     broken.recover()
     begun = [step for step in steps(url, relay) if step.kind != "commit"]
     broken.run([*begun, Step("flush", 0)] if flushed else begun[: len(begun) // 2])
@@ -93,11 +98,11 @@ def test_who_was_taken_over_commits_nothing_any_more(
         monkeypatch.setattr(WriterLock, "hold", lambda *_: None)
     _, url, relay = landed(tmp_path, 22, 16)
     fresh(mariadb).close()
-    older = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
+    older = parallel_sink(settings_for(mariadb, url))
     older.recover()
     flight, *rest, _ = steps(url, relay)
     older.run([flight])
-    newer = ParallelMySQLSink.open(settings_for(mariadb, url), 7)
+    newer = parallel_sink(settings_for(mariadb, url))
     newer.recover()
     with pytest.raises(DownstreamError if ends_sessions else CheckpointMovedError):
         older.run([*rest, Step("flush", 0)])

@@ -18,9 +18,9 @@ from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
 from etl.rules import Filter
 from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks.mysql_parallel import ParallelMySQLSink
 from etl.steps import Step
 from relay import DELETE, INSERT, SKIP, UPDATE, Decision
+from tests.etl.apply.test_apply_parallel import parallel_sink
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -54,7 +54,7 @@ def windows_after(story: Story, after: int) -> list[Any]:
 
 def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -> None:
     """Everything after `after` in one flight, of which all is downstream but the checkpoint."""
-    sink = ParallelMySQLSink.open(settings_of(story, "parallel"), 7)
+    sink = parallel_sink(settings_of(story, "parallel"))
     sink.recover()
     described = BatchDocument.of(windows_after(story, after))
     steps = prepare_steps(story._url, described, PrepareOptions("groups", 3, ignored_ts=ignored))
@@ -177,7 +177,7 @@ def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(s
     story.update(ITEM, item(2), item(2) | {"name": "c"})
     story.update(ITEM, item(20) | {"name": "a"}, item(20) | {"name": "n2"})
     story.delete(ITEM, item(20) | {"name": "n2"})
-    sink = ParallelMySQLSink.open(settings_of(story, "parallel"), 7)
+    sink = parallel_sink(settings_of(story, "parallel"))
     sink.recover()
     described = BatchDocument.of(windows_after(story, after))
     steps = list(prepare_steps(story._url, described, PrepareOptions("groups", 3)))
@@ -242,7 +242,7 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     relay = history.land(url, [7])
     fresh(mariadb).close()
     chosen = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(mode, 3, 10_000))
-    broken = ParallelMySQLSink.open(chosen, 7)
+    broken = parallel_sink(chosen)
     broken.recover()
     first = relay.first()
     assert first is not None

@@ -50,7 +50,7 @@ def go_on(story: Story, mode: str, run_seconds: float = 30) -> None:
 
 
 def place(settings: Settings) -> Checkpoint:
-    found = read_checkpoint(settings, 7)
+    found = read_checkpoint(settings.target, 7)
     assert found is not None
     return found
 

@@ -56,7 +56,7 @@ def refused(story: Story, mode: str) -> str:
 
 
 def kept(story: Story) -> Refusal | None:
-    found = read_checkpoint(settings_of(story, "atomic"), 7)
+    found = read_checkpoint(settings_of(story, "atomic").target, 7)
     assert found is not None
     return found.flight.refused if found.flight else None
 

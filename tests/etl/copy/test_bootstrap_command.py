@@ -17,7 +17,7 @@ from embedded.stack import Stack
 from etl import load_settings
 from etl.apply import run_apply
 from etl.landing import run_land
-from etl.ownership import pipeline_id
+from etl.ownership import Pipeline
 from tests.etl.copy.copying import RECORDING
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -96,7 +96,7 @@ def test_an_empty_database_becomes_a_replica_that_keeps_up(
     settings = load_settings(config)
     with EtcdClient(pd_url, timeout_s=60) as etcd:
         noted = {drainer.node_id: drainer.max_commit_ts for drainer in Registry(etcd).drainers()}
-    assert noted[pipeline_id(settings)] == POSITION
+    assert noted[Pipeline.of(settings).id] == POSITION
     assert "is done: its result lies in" in sluice("bootstrap", "--from", dump, code=1).stderr
     end = committed(RECORDING)[-1][0]
     run_land(settings, until_ts=end, run_seconds=120)

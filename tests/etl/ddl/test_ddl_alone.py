@@ -16,7 +16,7 @@ from etl.downstream import CheckpointTable, DownstreamError, MySQLSession
 from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
 from etl.settings import Relay, Settings, Upstream
 from etl.sinks import mysql as sink_module
-from etl.sinks.mysql import MySQLSink
+from etl.sinks import open_sink
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
 
@@ -48,7 +48,7 @@ def test_a_statement_that_is_still_running_is_waited_for(
     settings = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream)
     monkeypatch.setattr(sink_module, "_STILL_RUNNING_S", 1)
 
-    first, second = (MySQLSink.open(settings, 7) for _ in range(2))
+    first, second = (open_sink(settings, 7) for _ in range(2))
     first.recover()
     ended = threading.Event()
     execute = first._session.execute

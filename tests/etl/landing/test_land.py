@@ -19,7 +19,7 @@ from embedded.stack import Stack
 from etl.explode import BinlogDecodeError
 from etl.landing import NoCheckpointError, run_land
 from etl.landing.land import UnknownTableError, WrongClusterError
-from etl.ownership.registration import default_node_id
+from etl.ownership import Pipeline
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
 from pump_service.cluster.notify import notify_drainers
@@ -237,7 +237,7 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
 
 def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
     etcd = EtcdClient(settings.upstream.pd_urls, timeout_s=60)
-    registry, node_id = Registry(etcd), default_node_id(settings.relay.url)
+    registry, node_id = Registry(etcd), Pipeline.of(settings).id
 
     def drainer() -> NodeStatus | None:
         return next((found for found in registry.drainers() if found.node_id == node_id), None)

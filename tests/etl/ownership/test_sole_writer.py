@@ -179,7 +179,7 @@ def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Setting
     apply(story, settings)
     assert story.rows("item") == [(1, 1)]
     registry.update_drainer(
-        drainer("online", "sluice-3", label={"sluice": "file:///other", "downstream": downstream_name(settings)})
+        drainer("online", "sluice-3", label={"sluice": "file:///other", "downstream": downstream_name(settings.target)})
     )
     with pytest.raises(NotSoleWriterError, match="sluice-3"):
         apply(story, settings)

@@ -126,5 +126,5 @@ def test_a_transaction_that_is_skipped_while_it_is_written_is_left_out_and_one_t
     assert skipped in told._relay.decisions.used_ms()
     with pytest.raises(OperateError, match="already"):
         skip_transaction(settings, there)
-    found = read_checkpoint(settings, 7)
+    found = read_checkpoint(settings.target, 7)
     assert found is not None and found.commit_ts == told._ts

@@ -73,7 +73,7 @@ def test_the_files_have_the_original_drainers_bytes(shop: RelayLog, tmp_path: Pa
     assert path.read_bytes() == b"".join(encode_record(message) for message in original)
     last = shop.last()
     assert last is not None
-    checkpoint = read_checkpoint(configured(shop, File(dir=str(tmp_path))), CLUSTER)
+    checkpoint = read_checkpoint(File(dir=str(tmp_path)), CLUSTER)
     assert checkpoint is not None
     assert (checkpoint.commit_ts, checkpoint.schema_version) == (last.hi, last.schema_version)
 

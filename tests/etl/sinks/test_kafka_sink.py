@@ -136,7 +136,7 @@ def test_every_transaction_is_one_message_in_commit_order(shop: RelayLog, option
     found = messages(options)
     assert found == expected(shop)
     assert [commit_ts_of(m) for m in found] == sorted({commit_ts_of(m) for m in found})
-    checkpoint = read_checkpoint(settings, CLUSTER)
+    checkpoint = read_checkpoint(settings.target, CLUSTER)
     assert checkpoint is not None
     assert (checkpoint.commit_ts, checkpoint.schema_version) == (last.hi, last.schema_version)
 
