@@ -67,7 +67,7 @@ def _act(settings: Settings, form: Form) -> str:
     value = form.value.strip()
     match form.action:
         case "show":
-            return _shown(settings, value)
+            return _shown(RelayLog.open(settings.relay.url), value)
         case "status":
             return json.dumps(status(settings), indent=1, ensure_ascii=False)
         case "pause":
@@ -108,7 +108,6 @@ def _number(value: str) -> int:
     return int(value)
 
 
-def _shown(settings: Settings, value: str) -> str:
-    relay = RelayLog.open(settings.relay.url)
+def _shown(relay: RelayLog, value: str) -> str:
     windows = [find_window(relay, _number(value))[0]] if value else newest(relay, 1)
     return json.dumps([describe(relay, window) for window in windows], indent=1, ensure_ascii=False)
