@@ -145,11 +145,9 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
             replay.wait_applied(
                 stack,
                 view,
-                last.ts,
-                lambda progress: None,
-                report,
+                replay.Goal(last.ts),
+                replay.Onlooker(lambda progress: None, report, lambda: _revive(stack)),
                 replay.Patience(60, _PATIENCE_S),
-                lambda: _revive(stack),
             )
             result.seconds = time.monotonic() - began
         finally:

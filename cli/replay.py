@@ -71,7 +71,8 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
         try:
             replay.send(stack, label, speed, strategy)
             done = replay.wait_applied(
-                stack, view, target, lambda progress: display.show(str(label or "all"), total, progress), display.say,
+                stack, view, replay.Goal(target),
+                replay.Onlooker(lambda progress: display.show(str(label or "all"), total, progress), display.say),
                 replay.Patience(give_up_s=patience),
             )  # fmt: skip
         finally:

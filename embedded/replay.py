@@ -34,6 +34,24 @@ class Patience:
     """After so long the replay is given up with an error."""
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The checkpoint at `ts` (TSO) or beyond; with `sent`, the replay sent to its end too."""
+
+    ts: int
+    sent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Onlooker:
+    """Who is told of a wait: each progress, every `interval_s`; lines of text; and `tend` about once a second."""
+
+    on_progress: Callable[[Progress], None]
+    report: Report
+    tend: Callable[[], None] = lambda: None
+    interval_s: float = 0.25
+
+
 def clear(stack: Stack, recording: Path, report: Report) -> None:
     """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream, and a stand-in
     cluster that plays `recording`. The pipeline is paused meanwhile. Raises StackError.
@@ -116,23 +134,11 @@ def target(recording: Recording, until: str | int | None) -> tuple[str | int | N
     return until, ts
 
 
-def wait_applied(
-    stack: Stack,
-    view: View,
-    target: int,
-    on_progress: Callable[[Progress], None],
-    report: Report,
-    patience: Patience = Patience(),
-    tend: Callable[[], None] = lambda: None,
-    *,
-    sent: bool = True,
-    interval_s: float = 0.25,
-) -> Progress:
-    """Wait until the checkpoint is at `target` (TSO) or beyond and, with `sent`, the replay was sent. Returns the last
-    Progress.
+def wait_applied(stack: Stack, view: View, goal: Goal, onlooker: Onlooker, patience: Patience = Patience()) -> Progress:
+    """Wait until the goal is reached. Returns the last Progress.
 
-    Parts may go down and come back meanwhile. `tend` is called about once a second. Raises StackError if the stand-in
-    cluster failed, or if nothing moved for `patience.give_up_s`.
+    Parts may go down and come back meanwhile. Raises StackError if the stand-in cluster failed, or if nothing moved for
+    `patience.give_up_s`.
     """
     control = ClusterControl(stack.site().ports["cluster-control"])
     moved = time.monotonic()
@@ -141,9 +147,9 @@ def wait_applied(
     last: tuple[int, int | None, int | None] | None = None
     while True:
         progress = view.progress()
-        on_progress(progress)
-        done = is_sent(control) or not sent
-        if done and progress.checkpoint is not None and progress.checkpoint >= target:
+        onlooker.on_progress(progress)
+        done = is_sent(control) or not goal.sent
+        if done and progress.checkpoint is not None and progress.checkpoint >= goal.ts:
             return progress
         now = time.monotonic()
         position = (progress.landed, progress.checkpoint, progress.received)
@@ -153,11 +159,11 @@ def wait_applied(
             raise StackError(f"nothing was landed or applied for {patience.give_up_s:.0f} s. {hint(stack)}")
         if now - warned > patience.warn_s:
             warned = now
-            report(f"nothing was landed or applied for {now - moved:.0f} s, still waiting. {hint(stack)}")
+            onlooker.report(f"nothing was landed or applied for {now - moved:.0f} s, still waiting. {hint(stack)}")
         if now - tended > 1:
             tended = now
-            tend()
-        time.sleep(interval_s)
+            onlooker.tend()
+        time.sleep(onlooker.interval_s)
 
 
 def is_sent(control: ClusterControl) -> bool:

@@ -113,8 +113,10 @@ def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = 
             replay.send(stack, labels[-1].name, speed, "range")
             for at, label in enumerate(labels):
                 progress = replay.wait_applied(
-                    stack, view, label.ts, functools.partial(show, label), report,
-                    tend=lambda: _tend(stack, report, summary), sent=label is labels[-1], interval_s=0.1,
+                    stack, view, replay.Goal(label.ts, sent=label is labels[-1]),
+                    replay.Onlooker(
+                        functools.partial(show, label), report, lambda: _tend(stack, report, summary), interval_s=0.1
+                    ),
                 )  # fmt: skip
                 held = time.time() * 1000
                 _compare(site, directory, label, report, summary)

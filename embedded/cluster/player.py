@@ -13,7 +13,6 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embedded.cluster.oracle import Oracle
 from embedded.recording import Record, Recording, Transaction
 from errors import SluiceError
 from upstream import pb
@@ -21,9 +20,7 @@ from upstream.binlog_kinds import COMMIT, PREWRITE
 from upstream.tso import compose, physical_ms
 
 if TYPE_CHECKING:
-    from embedded.cluster.commit_log import CommitLog
-    from embedded.cluster.ddl_history import DDLHistory
-    from embedded.cluster.store import Store
+    from embedded.cluster.upstream_state import UpstreamState
 
 _WINDOW = 256  # Prewrites in flight
 _AHEAD_MS = 5000  # how far Prewrites may be ahead of what their recorded order allows PD to have given out
@@ -64,33 +61,38 @@ class Progress:
     refused: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """`until_ts`: the last commit_ts to send, None for all. `speed`: 1.0 is the recorded pace, None as fast as the
+    pumps acknowledge. `give_up_s`: how long a Prewrite that no pump takes is tried. Raises ReplayError.
+    """
+
+    until_ts: int | None = None
+    speed: float | None = None
+    give_up_s: float = _GIVE_UP_S
+
+    def __post_init__(self) -> None:
+        if self.speed is not None and self.speed <= 0:
+            raise ReplayError(f"speed {self.speed}: give a number above 0, or max")
+
+
 class Player:
-    """One replay. `speed`: 1.0 is the recorded pace, None as fast as the pumps acknowledge."""
+    """One replay."""
 
     def __init__(
         self,
         recording: Recording,
         writer: PumpWriter,
-        oracle: Oracle,
-        store: Store,
-        history: DDLHistory,
-        commits: CommitLog,
-        *,
-        until_ts: int | None = None,
-        speed: float | None = None,
-        give_up_s: float = _GIVE_UP_S,
+        state: UpstreamState,
+        options: ReplayOptions,
     ) -> None:
-        if speed is not None and speed <= 0:
-            raise ReplayError(f"speed {speed}: give a number above 0, or max")
         self._recording = recording
         self._writer = writer
-        self._oracle = oracle
-        self._store = store
-        self._history = history
-        self._commits = commits
-        self._until_ts = until_ts
-        self._speed = speed
-        self._give_up_s = give_up_s
+        self._oracle, self._store = state.oracle, state.store
+        self._history, self._commits = state.history, state.commits
+        self._until_ts = options.until_ts
+        self._speed = options.speed
+        self._give_up_s = options.give_up_s
         self.progress = Progress()
         self._txns: dict[int, Transaction] = {}
         self._by_commit: dict[int, Transaction] = {}

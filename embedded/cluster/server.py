@@ -20,13 +20,14 @@ from embedded.cluster.ddl_history import DDLHistory
 from embedded.cluster.etcd_proxy import EtcdProxy
 from embedded.cluster.oracle import Oracle
 from embedded.cluster.pd import PDService
-from embedded.cluster.player import Player, ReplayError
+from embedded.cluster.player import Player, ReplayError, ReplayOptions
 from embedded.cluster.pump_writer import STRATEGIES, PumpWriter
 from embedded.cluster.regions import RegionMap
 from embedded.cluster.sql import ClusterState, SQLServer, Versions
 from embedded.cluster.store import Store
 from embedded.cluster.tidb_server import TiDBServer
 from embedded.cluster.tikv import TiKVService
+from embedded.cluster.upstream_state import UpstreamState
 from embedded.cluster.variables import put_variables
 from embedded.cluster.workload import Workload, WorkloadError, WorkloadOptions
 from embedded.collations import recorded_new_collations
@@ -81,6 +82,7 @@ class Cluster:
             put_variables(self.store, self._new_collations)
         self.regions = RegionMap(_STORE_ID, self.history.splits())
         self.commits = CommitLog()
+        self._upstream = UpstreamState(self.oracle, self.store, self.history, self.commits)
         self.state = "idle"
         self.error: str | None = None
         self.port = self.control_port = self.sql_port = 0
@@ -181,12 +183,8 @@ class Cluster:
             player = Player(
                 self.recording,
                 writer,
-                self.oracle,
-                self.store,
-                self.history,
-                self.commits,
-                until_ts=self._until_ts,
-                speed=pace,
+                self._upstream,
+                ReplayOptions(until_ts=self._until_ts, speed=pace),
             )
         except (ReplayError, TypeError, ValueError) as error:
             raise Refused(400, f"speed {speed!r}: give a number above 0, or max") from error
@@ -209,7 +207,7 @@ class Cluster:
             raise Refused(400, str(error)) from error
         writer = self._writer({"strategy": strategy})
         await self._open(writer)
-        self._workload = Workload(options, writer, self.oracle, self.store, self.history, self.commits, self._workload)
+        self._workload = Workload(options, writer, self._upstream, self._workload)
         self._task = asyncio.create_task(self._run_workload(self._workload, writer))
         return await self.workload_status({})
 
@@ -228,9 +226,7 @@ class Cluster:
                 address,
                 self._options.etcd,
                 self._writer({}),
-                self.oracle,
-                self.store,
-                self.commits,
+                self._upstream,
                 int(parameters.get("ttl_s") or 45),
             )
             await tidb.start()

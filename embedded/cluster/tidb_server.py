@@ -13,11 +13,9 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from embedded.cluster.commit_log import CommitLog
 from embedded.cluster.lease import Lease
-from embedded.cluster.oracle import Oracle
 from embedded.cluster.pump_writer import PumpWriter
-from embedded.cluster.store import Store
+from embedded.cluster.upstream_state import UpstreamState
 from upstream import PumpWriteError, pb
 
 _SERVER_INFO_TTL_S = 600
@@ -37,14 +35,13 @@ class TiDBServer:
         address: str,
         etcd_url: str,
         writer: PumpWriter,
-        oracle: Oracle,
-        store: Store,
-        commits: CommitLog,
+        state: UpstreamState,
         ttl_s: int = 45,
     ) -> None:
         """`ttl_s`: of the topology's lease."""
         self.address = address
-        self._writer, self._oracle, self._store, self._commits = writer, oracle, store, commits
+        self._writer = writer
+        self._oracle, self._store, self._commits = state.oracle, state.store, state.commits
         self._topology, self._info = Lease(etcd_url, ttl_s), Lease(etcd_url, _SERVER_INFO_TTL_S)
         self._open: dict[int, _Open] = {}
 

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from embedded.cluster.ddl_writer import ColumnSpec, DDLWriter, Writer
-from embedded.cluster.oracle import Oracle
 from errors import RequestError
 from upstream import column_types, pb
 from upstream.codec.memcomparable import encode_int
@@ -26,9 +25,7 @@ from upstream.rows import encode_insert, encode_update
 from upstream.schema import Table
 
 if TYPE_CHECKING:
-    from embedded.cluster.commit_log import CommitLog
-    from embedded.cluster.ddl_history import DDLHistory
-    from embedded.cluster.store import Store
+    from embedded.cluster.upstream_state import UpstreamState
 
 _WINDOW = 256  # transactions at a time
 _UPDATABLE = 10_000  # rows kept in mind for updates
@@ -107,18 +104,13 @@ class Workload:
         self,
         options: WorkloadOptions,
         writer: Writer,
-        oracle: Oracle,
-        store: Store,
-        history: DDLHistory,
-        commits: CommitLog,
+        state: UpstreamState,
         earlier: Workload | None = None,
     ) -> None:
         self.options = options
         self._writer = writer
-        self._oracle = oracle
-        self._store = store
-        self._history = history
-        self._commits = commits
+        self._oracle, self._store = state.oracle, state.store
+        self._history, self._commits = state.history, state.commits
         self._databases: dict[tuple[str, int, int], _Database] = earlier._databases if earlier else {}
         self._first: int = earlier._next if earlier else 1
         self._next: int = self._first
