@@ -285,8 +285,7 @@ class _Decoder:
         self, buffer: Buffer, found: dict[int, Cells], handle: dict[int, Cells], count: int, bad: Mask
     ) -> pa.RecordBatch:
         arrays = [
-            self._array(column, buffer, found.get(column.id), handle.get(column.id), count, bad)
-            for column in self.columns
+            self._array(column, buffer, found.get(column.id), handle.get(column.id), bad) for column in self.columns
         ]
         if self.table.handle_kind == "heap":
             cells = handle.get(HANDLE_ID) or found.get(HANDLE_ID)
@@ -301,9 +300,8 @@ class _Decoder:
                 arrays.append(pa.array(cells.value.view(np.int64)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(
-        self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, count: int, bad: Mask
-    ) -> pa.Array:
+    def _array(self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, bad: Mask) -> pa.Array:
+        count = len(bad)
         try:
             if key is None:
                 return to_arrow(column, buffer, cells, count, bad)

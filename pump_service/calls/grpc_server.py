@@ -42,7 +42,7 @@ _OPTIONS = [
 
 
 class PumpRPC:
-    """`start()` listens on `address` (a grpc `unix:` address), `stop(grace_s)` ends all streams."""
+    """`start(address)` listens on a grpc `unix:` address, `stop(grace_s)` ends all streams."""
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class PumpRPC:
         ingest: Ingest,
         latency: BatchHistogram,
         time_limit: TimeLimit,
-        address: str,
     ) -> None:
         self._cluster_id = cluster_id
         self._store = store
@@ -91,10 +90,10 @@ class PumpRPC:
             }
             handlers.append(grpc.method_handlers_generic_handler("sluice.Window", window))
         self._server.add_generic_rpc_handlers(tuple(handlers))
-        self._server.add_insecure_port(address)
 
-    def start(self) -> None:
+    def start(self, address: str) -> None:
         """Begin to serve."""
+        self._server.add_insecure_port(address)
         self._server.start()
 
     def stop_pulls(self) -> None:

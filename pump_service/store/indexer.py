@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,17 @@ class Batch(NamedTuple):
     offsets: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class IndexerOptions:
+    """`capacity`: records that may be queued. `save_interval_s`, `sync_interval_s`: how often the place is written
+    down, and how often that is synced, at the most.
+    """
+
+    capacity: int
+    save_interval_s: float
+    sync_interval_s: float
+
+
 class Indexer:
     """`offer` and `mark` are called by the writer, in order; the rest runs on the indexer's own thread."""
 
@@ -54,14 +66,12 @@ class Indexer:
         value_log: ValueLog,
         index: Index,
         sorter: Sorter,
-        *,
-        capacity: int,
-        save_interval_s: float,
-        sync_interval_s: float,
+        options: IndexerOptions,
         begin: Pointer,
     ) -> None:
         self._log, self._index, self._sorter = value_log, index, sorter
-        self._capacity, self._save_interval, self._sync_interval = capacity, save_interval_s, sync_interval_s
+        self._capacity = options.capacity
+        self._save_interval, self._sync_interval = options.save_interval_s, options.sync_interval_s
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._queue: deque[Batch | int | threading.Event] = deque()

@@ -57,7 +57,8 @@ def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) 
             offsets, lengths, stop, need = _walk(data, at, end - pos)
             if len(offsets):
                 report(pos + at)
-                yield _batch(segment.fid, data, pos, offsets, lengths, pos + stop)
+                heads = _heads(data, offsets, lengths)
+                yield ScanBatch(segment.fid, pos + offsets - HEADER.size, *heads, pos + stop)
                 pos += stop
                 break
             if need and at:  # may be a good record that this chunk cuts: look again with a chunk that begins there
@@ -168,7 +169,8 @@ def _cut_off(data: bytes, pos: int, available: int) -> int:
     return end - pos if magic == RECORD_MAGIC and len(data) < end <= available else 0
 
 
-def _batch(fid: int, data: bytes, base: int, offsets: Ints, lengths: Ints, end: int) -> ScanBatch:
+def _heads(data: bytes, offsets: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
+    """(types, start_ts, commit_ts) of the records whose payloads are at `offsets`."""
     raw = np.frombuffer(data + bytes(HEAD_BYTES), np.uint8)
     tps, starts, commits, right = parse_heads(rows_at(raw, offsets, HEAD_BYTES), lengths)
     for i in np.flatnonzero(~right).tolist():
@@ -178,7 +180,7 @@ def _batch(fid: int, data: bytes, base: int, offsets: Ints, lengths: Ints, end: 
         except (ValueError, OverflowError):
             # Its CRC is right, so this is what was once accepted; without timestamps it can't be indexed.
             tps[i] = starts[i] = commits[i] = 0
-    return ScanBatch(fid, base + offsets - HEADER.size, tps, starts, commits, end)
+    return tps, starts, commits
 
 
 def _big_record(segment: Segment, pos: int) -> ScanBatch | None:
@@ -195,5 +197,5 @@ def _big_record(segment: Segment, pos: int) -> ScanBatch | None:
         np.frombuffer(head, np.uint8).reshape(1, -1), np.array([length], np.int64)
     )
     if not right[0]:
-        return _batch(segment.fid, segment.pread(begin, length), begin, np.zeros(1, np.int64), np.array([length]), end)
+        tps, starts, commits = _heads(segment.pread(begin, length), np.zeros(1, np.int64), np.array([length]))
     return ScanBatch(segment.fid, np.array([pos], np.int64), tps, starts, commits, end)

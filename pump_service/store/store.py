@@ -22,7 +22,7 @@ from pump_service.store.errors import (
     WindowPurgedError,
 )
 from pump_service.store.index import Index, Standing
-from pump_service.store.indexer import Indexer
+from pump_service.store.indexer import Indexer, IndexerOptions
 from pump_service.store.options import MAX_QUEUED, StoreOptions
 from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver, StoreStats
 from pump_service.store.resolving import Resolving
@@ -67,10 +67,8 @@ class Store:
             self._log,
             self._index,
             self._sorter,
-            capacity=min(options.kv_chan_cap, MAX_QUEUED),
-            save_interval_s=options.save_interval_s,
-            sync_interval_s=options.sync_interval_s,
-            begin=begin,
+            IndexerOptions(min(options.kv_chan_cap, MAX_QUEUED), options.save_interval_s, options.sync_interval_s),
+            begin,
         )
         self.timings = self._log.timings
         self._writer = Writer(
