@@ -130,7 +130,7 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     bootstrap.indexes_after_bytes = 0 if indexes == "after" else 1 << 60
     result = CopyResult(form, indexes)
     processes = _Processes(stack)
-    make = SparkLoads(settings, source.spec())
+    make = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
 
     def progressed(progress: Progress) -> None:
         if progress.chunks == progress.chunks_in_all and not result.rows_seconds:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from etl.copy.source import Chunk
 from etl.copy.worker import LOAD_SCHEMA, CopyChunks
-from etl.settings import Settings
 from etl.spark import session as spark_session
 from etl.spark.errors import SparkError, WorkerError
 from etl.spark.frame import TaskFrame
@@ -27,12 +26,13 @@ MakeLoads = Callable[[Chunk, Table], Iterator[pa.RecordBatch]]
 
 
 class SparkLoads:
-    """Makes loads on the settings' Spark Connect server, a job a chunk; called by several threads side by side.
+    """Makes loads on a Spark Connect server, a job a chunk; called by several threads side by side.
     Connects at the first use, and anew after the connection was lost.
     """
 
-    def __init__(self, settings: Settings, spec: Mapping[str, Any]) -> None:
-        self._place = settings.spark.remote, "copy", settings.relay.url
+    def __init__(self, remote: str, relay_url: str, spec: Mapping[str, Any]) -> None:
+        """`remote`: the Spark Connect server. `spec`: the source's, see `etl.copy.sources`."""
+        self._place = remote, "copy", relay_url
         self._function = CopyChunks(dict(spec))
         self._lock = threading.Lock()
         self._connection: tuple[Any, TaskFrame] | None = None

@@ -22,7 +22,7 @@ from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
 from etl.ownership import DrainerEntry, Pipeline, other_writers, seen_text
-from etl.settings import Settings
+from etl.settings import Settings, Upstream, Window
 from relay import RelayLog
 from upstream import EtcdClient, PDClient, Registry, TiKVClient, tso
 
@@ -34,9 +34,9 @@ TIDB = "tidb://"
 class _Upstream:
     """The cluster that the settings name."""
 
-    def __init__(self, settings: Settings, stack: ExitStack) -> None:
-        self._settings = settings
-        upstream, tls = settings.upstream, settings.upstream.tls()
+    def __init__(self, upstream: Upstream, stack: ExitStack) -> None:
+        self._settings = upstream
+        self.tls = tls = upstream.tls()
         self.pd = PDClient(upstream.pd_urls, tls=tls)
         stack.callback(self.pd.close)
         self.tikv = TiKVClient(self.pd, tls=tls)
@@ -47,9 +47,9 @@ class _Upstream:
 
     @classmethod
     @contextmanager
-    def of(cls, settings: Settings) -> Iterator[Self]:
+    def of(cls, upstream: Upstream) -> Iterator[Self]:
         with ExitStack() as stack:
-            yield cls(settings, stack)
+            yield cls(upstream, stack)
 
     def definitions(self, ts: int) -> Definitions:
         """The schema at `ts`. Raises CopyError if there was none."""
@@ -58,20 +58,16 @@ class _Upstream:
                 f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's clock has not"
                 " reached: is it of another cluster?"
             )
-        return read_definitions(self.pd, self.tikv, ts, self._settings.upstream.new_collations)
+        return read_definitions(self.pd, self.tikv, ts, self._settings.new_collations)
 
-    def problems(self, ts: int) -> list[str]:
-        """Why replication can't begin at `ts`."""
+    def problems(self, ts: int, pipeline: Pipeline, window: Window) -> list[str]:
+        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size."""
         found = [
             f"{seen_text(drainer)}, and may write to the same downstream: stop it first, or name it in [upstream]"
             " unrelated-drainers"
-            for drainer in other_writers(
-                Pipeline.of(self._settings), self._settings.upstream.unrelated_drainers, self.registry.drainers()
-            )
+            for drainer in other_writers(pipeline, self._settings.unrelated_drainers, self.registry.drainers())
         ]
-        planner = Planner(
-            self.pd.cluster_id, self._settings.window, self.pd.tso, self.registry.pumps, self._settings.upstream.tls()
-        )
+        planner = Planner(self.pd.cluster_id, window, self.pd.tso, self.registry.pumps, self.tls)
         try:
             planner.plan(ts, empty_now=True)
         except CommitsPurgedError as error:
@@ -92,11 +88,11 @@ def plan_bootstrap(
     """What a bootstrap from the Dumpling folder at `url`, or from TiDB itself (TIDB), would do, and in `problems` what
     hinders it. Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
     """
-    source = _source(settings, url, options)
-    with _Upstream.of(settings) as upstream:
+    source, pipeline = _source(settings, url, options), Pipeline.of(settings)
+    with _Upstream.of(settings.upstream) as upstream:
         definitions = upstream.definitions(source.position)
         plan = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs).plan(into)
-        return replace(plan, problems=(*plan.problems, *upstream.problems(source.position)))
+        return replace(plan, problems=(*plan.problems, *upstream.problems(source.position, pipeline, settings.window)))
 
 
 def run_bootstrap(
@@ -114,22 +110,22 @@ def run_bootstrap(
     WorkerError.
     """
     source, pipeline = _source(settings, url, options), Pipeline.of(settings)
-    with _Upstream.of(settings) as upstream, ExitStack() as stack:
+    with _Upstream.of(settings.upstream) as upstream, ExitStack() as stack:
         if isinstance(source, TidbSql):
             stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline.id}", source.position))
         definitions = upstream.definitions(source.position)
         bootstrap = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs)
-        problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position))
+        problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position, pipeline, settings.window))
         if problems:
             raise CopyError("\n".join(problems))
-        tls = settings.upstream.tls()
-        entry = DrainerEntry(pipeline, upstream.registry, tls, upstream.pd.tso, source.position)
+        entry = DrainerEntry(pipeline, upstream.registry, upstream.tls, upstream.pd.tso, source.position)
         stack.callback(entry.close)
         _wait_for(upstream.registry, pipeline.id, source.position)
-        if late := upstream.problems(source.position):  # they are asked again now that they keep what is needed
+        # They are asked again now that they keep what is needed.
+        if late := upstream.problems(source.position, pipeline, settings.window):
             raise CopyError("\n".join(late))
         if make is None:
-            spark = SparkLoads(settings, source.spec())
+            spark = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
             stack.callback(spark.close)
             make = spark
         return bootstrap.run(make, into, on_progress)
@@ -149,19 +145,18 @@ def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
         raise CopyError(
             f"[downstream] type is {settings.downstream.type}: only a database can be made a replica by a copy"
         )
-    return _tidb(settings) if url == TIDB else DumplingFolder.open(url, options)
+    return _tidb(settings.upstream, settings.relay.url) if url == TIDB else DumplingFolder.open(url, options)
 
 
-def _tidb(settings: Settings) -> TidbSql:
+def _tidb(upstream: Upstream, relay_url: str) -> TidbSql:
     """TiDB as it is now; where a copy from there was begun, as it was then."""
-    upstream = settings.upstream
     if not upstream.sql_host:
         raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
     address = TidbAddress(
         upstream.sql_host, upstream.sql_port, upstream.sql_user, upstream.sql_password_env, upstream.sql_ssl_ca,
         upstream.sql_ssl_cert, upstream.sql_ssl_key, upstream.sql_ssl_verify_identity,
     )  # fmt: skip
-    ledger = Ledger(RelayLog.open(settings.relay.url).storage, JOB)
+    ledger = Ledger(RelayLog.open(relay_url).storage, JOB)
     begun = ((ledger.spec() or {}).get("asked") or {}).get("source") or {}
     now = TidbSql.now(address)
     return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now
