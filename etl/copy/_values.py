@@ -79,7 +79,9 @@ def column_array(column: Column, fields: Fields, index: int, spelling: Spelling)
     first = data[np.minimum(start, len(data) - 1)]
     quoted = (first == spelling.quote) & (end > start) if spelling.quote >= 0 else np.zeros(len(start), np.bool_)
     hexed = _hexed(data, start, end, first, spelling) & ~null
-    _check_closed(column, data, start, end, quoted | hexed, spelling.quote)
+    row = _unclosed(data, start, end, quoted | hexed, spelling.quote)
+    if row is not None:
+        raise ValueRefused(row, column.name, "the quotes around it aren't closed")
     bare = ~(quoted | hexed | null)
     if spelling.quote >= 0 and column.kind not in _BARE and bare.any():
         raise ValueRefused(int(np.flatnonzero(bare)[0]), column.name, f"a {column.kind} without quotes around it")
@@ -110,12 +112,12 @@ def _hexed(data: Bytes, start: Ints, end: Ints, first: Bytes, spelling: Spelling
     return found
 
 
-def _check_closed(column: Column, data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> None:
+def _unclosed(data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> int | None:
+    """The first row whose value doesn't end with the quote that it begins with."""
     if not quoted.any():
-        return
+        return None
     open_ended = quoted & ((end - start < 2) | (data[np.maximum(end - 1, 0)] != quote))
-    if open_ended.any():
-        raise ValueRefused(int(np.flatnonzero(open_ended)[0]), column.name, "the quotes around it aren't closed")
+    return int(np.flatnonzero(open_ended)[0]) if open_ended.any() else None
 
 
 def _gather(data: Bytes, start: Ints, end: Ints, null: Mask) -> pa.LargeBinaryArray:
@@ -170,7 +172,9 @@ def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: Spelling) -
     if (behind != before).any():  # the last byte of a value means something about the next
         row = max(int(np.flatnonzero(behind != before)[0]) - 1, 0)
         raise ValueRefused(row, column.name, "it ends in the middle of an escaped character")
-    _check_escapes(column, offsets, data, special, at, spelling)
+    wrong = _wrong_escapes(data, special, at, spelling)
+    if len(wrong):
+        raise _escaped_otherwise(column, offsets, data, int(wrong.min()), spelling)
     if spelling.letters and len(at):
         data = data.copy()
         data[at + 1] = _MEANING[data[at + 1]]
@@ -179,24 +183,27 @@ def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: Spelling) -
     return _rebuilt(validity, offsets - before, data[keep])
 
 
-def _check_escapes(column: Column, offsets: Ints, data: Bytes, special: Ints, at: Ints, spelling: Spelling) -> None:
-    """Dumpling writes some bytes in one way only: what is written in another way was escaped by another rule."""
+def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: Spelling) -> Ints:
+    """Dumpling writes some bytes in one way only: where something is written in another way, by another rule."""
     follows = data[at + 1]
+    if not spelling.letters:
+        unlike: Ints = at[follows != spelling.quote]
+        return unlike
+    wrong = at[~meant(spelling.letters)[follows]]
+    alone = np.ones(len(data) + 1, np.bool_)
+    alone[at + 1] = False
+    alone[at] = False
+    return np.concatenate((wrong, special[alone[special]]))
+
+
+def _escaped_otherwise(column: Column, offsets: Ints, data: Bytes, place: int, spelling: Spelling) -> ValueRefused:
     if spelling.letters:
-        wrong = at[~meant(spelling.letters)[follows]]
-        alone = np.ones(len(data) + 1, np.bool_)
-        alone[at + 1] = False
-        alone[at] = False
-        wrong = np.concatenate((wrong, special[alone[special]]))
         hint = "if Dumpling was given --escape-backslash=false, say so"
     else:
-        wrong = at[follows != spelling.quote]
         hint = "it was read as one of --escape-backslash=false"
-    if len(wrong):
-        first = int(wrong.min())
-        row = int(np.searchsorted(offsets, first, side="right")) - 1
-        shown = data[first : first + 2].tobytes().decode("utf-8", "backslashreplace")
-        raise ValueRefused(row, column.name, f"Dumpling escapes in another way than {shown!r}: {hint}")
+    row = int(np.searchsorted(offsets, place, side="right")) - 1
+    shown = data[place : place + 2].tobytes().decode("utf-8", "backslashreplace")
+    return ValueRefused(row, column.name, f"Dumpling escapes in another way than {shown!r}: {hint}")
 
 
 def _unhexed(array: pa.LargeBinaryArray, hexed: Mask, null: Mask) -> pa.LargeBinaryArray:

@@ -25,7 +25,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
@@ -265,7 +265,7 @@ class Index:
     # -- entries
 
     def put_batch(
-        self, fid: int, tps: Iterable[int], starts: Iterable[int], commits: Iterable[int], offsets: list[int]
+        self, fid: int, tps: Iterable[int], starts: Iterable[int], commits: Iterable[int], offsets: Sequence[int]
     ) -> None:
         """Enters records of one segment and moves headPointer to the last of them, in one write."""
         failpoints.hit("index.before_batch")

@@ -12,9 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from pump_service.store.errors import StoreError
 from pump_service.store.gaps import Gap, GapFinder
 from pump_service.store.index import Index, Standing
 from pump_service.store.segment import Pointer
-from pump_service.store.sorter import Sorter
+from pump_service.store.sorter import Batch, Sorter
 from pump_service.store.value_log import ValueLog
 from upstream import tso
 
@@ -35,16 +33,6 @@ _RETRY_S = 1.0
 _CLOCKS_DIFFER = tso.span(60_000)
 _SYNC_BYTES = 256 << 20
 """bytes of the value log that a start has to index again at the most, for it takes about a second for as many"""
-
-
-class Batch(NamedTuple):
-    """Durable records of one segment, without their payloads."""
-
-    fid: int
-    tps: Sequence[int]
-    starts: Sequence[int]
-    commits: Sequence[int]
-    offsets: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,17 +268,18 @@ class Indexer:
     def _apply(self, group: list[Batch]) -> None:
         if not group:
             return
-        if len(group) == 1:
-            fid, tps, starts, commits, offsets = group[0]
-        else:
-            fid = group[0].fid
-            tps = [x for b in group for x in b.tps]
-            starts = [x for b in group for x in b.starts]
-            commits = [x for b in group for x in b.commits]
-            offsets = [x for b in group for x in b.offsets]
-        self._index.put_batch(fid, tps, starts, commits, offsets)
-        self._sorter.push(fid, tps, starts, commits, offsets, replay=self._replay)
-        self._applied = Pointer(fid, offsets[-1])
+        batch = group[0]
+        if len(group) > 1:
+            batch = Batch(
+                batch.fid,
+                [x for b in group for x in b.tps],
+                [x for b in group for x in b.starts],
+                [x for b in group for x in b.commits],
+                [x for b in group for x in b.offsets],
+            )
+        self._index.put_batch(*batch)
+        self._sorter.push(batch, replay=self._replay)
+        self._applied = Pointer(batch.fid, batch.offsets[-1])
 
     def _chase(self) -> None:
         """Reads back everything between where queueing stopped and where it begins again."""
@@ -326,7 +315,7 @@ class Indexer:
                     if self._replay:
                         self._sorter.push_arrays(batch.fid, *columns)
                     else:
-                        self._sorter.push(batch.fid, *(column.tolist() for column in columns))
+                        self._sorter.push(Batch(batch.fid, *(column.tolist() for column in columns)))
                     self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
                 self._save()
                 if self._stop:

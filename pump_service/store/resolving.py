@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from errors import SluiceError
 from pump_service.store.binlog_head import encode_verdict, prewrite_key
@@ -25,6 +26,14 @@ _LOOKAHEAD = 64
 _TICK_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class ResolvingTimes:
+    """A Prewrite is asked about after `after_s` in the queue, and again every `retry_s` without an answer."""
+
+    after_s: float
+    retry_s: float
+
+
 class Resolving:
     """Runs until closed; up to _AT_ONCE questions at a time, the oldest Prewrites of the queue first."""
 
@@ -34,15 +43,13 @@ class Resolving:
         resolver: Resolver,
         read: Callable[[int], bytes | None],
         write: Callable[[Record, Callable[[BaseException | None], None]], None],
-        *,
-        after_s: float,
-        retry_s: float,
+        times: ResolvingTimes,
     ) -> None:
         """`read(start_ts)` gives the Prewrite's payload, `write(record, done)` submits a verdict as `Store.submit`
         does.
         """
         self._sorter, self._resolver, self._read, self._write = sorter, resolver, read, write
-        self._after, self._retry = after_s, retry_s
+        self._after, self._retry = times.after_s, times.retry_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._asking: set[int] = set()

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,16 @@ LONG_TRANSACTION = tso.span(600_000)
 
 # A node of the chain is a list, which is what a Prewrite costs least as.
 _PREV, _NEXT, _START, _COMMIT, _FID, _OFFSET, _MARK, _BORN, _ASKED = range(9)
+
+
+class Batch(NamedTuple):
+    """Durable records of one segment, without their payloads."""
+
+    fid: int
+    tps: Sequence[int]
+    starts: Sequence[int]
+    commits: Sequence[int]
+    offsets: Sequence[int]
 
 
 class Sorter:
@@ -63,22 +73,13 @@ class Sorter:
             root = self._root
             return Pointer(root[_FID], root[_OFFSET]), root[_COMMIT]
 
-    def push(
-        self,
-        fid: int,
-        tps: Iterable[int],
-        starts: Iterable[int],
-        commits: Iterable[int],
-        offsets: Iterable[int],
-        *,
-        replay: bool = False,
-    ) -> None:
-        """Records of one segment in their order in the value log; `replay` if they may have been pushed by a former
-        run.
+    def push(self, batch: Batch, *, replay: bool = False) -> None:
+        """Records in their order in the value log; `replay` if they may have been pushed by a former run.
 
         A Commit that closes a Prewrite though a higher timestamp has already been published breaks what TiDB promises
         (a clock that went back): readers that are past it won't see it, so it is counted and reported.
         """
+        fid, tps, starts, commits, offsets = batch
         waiting, root, now = self._open, self._root, time.monotonic()
         with self._lock:
             before = (root[_COMMIT], root[_MARK])
@@ -146,7 +147,7 @@ class Sorter:
             if cut < len(tps):
                 one = slice(cut, cut + 1)
                 columns = (tps[one], starts[one], commits[one], offsets[one])
-                self.push(fid, *(column.tolist() for column in columns), replay=True)
+                self.push(Batch(fid, *(column.tolist() for column in columns)), replay=True)
             begin = cut + 1
 
     def _advance(self, fid: int, commit: int, offset: int) -> None:

@@ -25,7 +25,7 @@ from pump_service.store.index import Index, Standing
 from pump_service.store.indexer import Indexer, IndexerOptions
 from pump_service.store.options import MAX_QUEUED, StoreOptions
 from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver, StoreStats
-from pump_service.store.resolving import Resolving
+from pump_service.store.resolving import Resolving, ResolvingTimes
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import LONG_TRANSACTION, Sorter
 from pump_service.store.space import SpaceWatch
@@ -85,8 +85,7 @@ class Store:
                 resolver,
                 self.lookup,
                 self._write_verdict,
-                after_s=options.resolve_after_s,
-                retry_s=options.resolve_retry_s,
+                ResolvingTimes(options.resolve_after_s, options.resolve_retry_s),
             )
         )
         self._gc_lock = threading.Lock()

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from pump_service.store import failpoints
 from pump_service.store.errors import NoDescriptorsError, NoSpaceError, StoreClosedError, StoreError, StoreFailedError
-from pump_service.store.indexer import Batch, Indexer
+from pump_service.store.indexer import Indexer
 from pump_service.store.records import Record
 from pump_service.store.segment import DiskFullError
+from pump_service.store.sorter import Batch
 from pump_service.store.timings import WriteTimings
 from pump_service.store.value_log import ValueLog
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pump_service.store.segment import Pointer
-from pump_service.store.sorter import LONG_TRANSACTION, Sorter
+from pump_service.store.sorter import LONG_TRANSACTION, Batch, Sorter
 
 P, C, R = 0, 1, 2
 
 
 def push(sorter: Sorter, *records: tuple[int, int, int], at: int = 0, replay: bool = False) -> None:
     tps, starts, commits = zip(*records, strict=True)
-    sorter.push(0, tps, starts, commits, range(at, at + len(records)), replay=replay)
+    sorter.push(Batch(0, tps, starts, commits, range(at, at + len(records))), replay=replay)
 
 
 class Queue:
