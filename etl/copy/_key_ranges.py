@@ -35,10 +35,7 @@ class KeyColumn:
         """A value as it was printed, in SQL. Raises UnicodeDecodeError for text that isn't utf-8."""
         if self.kind in ("int", "year", "decimal"):
             return raw.decode("ascii")
-        if self.kind == "binary":
-            return f"x'{raw.hex()}'"
-        text = raw.decode("utf-8").replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0")
-        return f"'{text}'"
+        return sql_text.literal(raw if self.kind == "binary" else raw.decode("utf-8"))
 
 
 def key_columns(table: Table) -> list[KeyColumn]:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pymysql
-from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
 from etl.copy.errors import CopyError
+from etl.formats.sql_text import fill
 
-_AS_PRINTED: dict[Any, Any] = dict(encoders)
 _UNKNOWN_VARIABLE, _DENIED = 1193, 1045
 _OLDER_THAN_GC = (8055, 9006)
 _READ_TIMEOUT_S = 600
@@ -94,7 +93,7 @@ class TidbSession:
         with self._told("connect"):
             self._connection = pymysql.connect(
                 host=address.host, port=address.port, user=address.user, password=address.password(),
-                ssl=address.tls(), charset="utf8mb4", conv=_AS_PRINTED, use_unicode=False, autocommit=None,
+                ssl=address.tls(), charset="utf8mb4", conv={}, use_unicode=False, autocommit=None,
                 connect_timeout=10, read_timeout=_READ_TIMEOUT_S,
             )  # fmt: skip
         if not self._set(", ".join(_SETTINGS)):
@@ -103,7 +102,7 @@ class TidbSession:
 
     def read_at(self, ts: int) -> None:
         """Read rows and schema as of `ts` (TSO) from now on."""
-        self.query(f"SET @@tidb_snapshot = '{ts}'")
+        self.query(fill("SET @@tidb_snapshot = %s", (str(ts),)))
 
     def query(self, statement: str) -> list[tuple[bytes | None, ...]]:
         """All rows of a small result."""

@@ -10,7 +10,7 @@ transactions that write the same chunk the second finds the key taken, and nothi
 from __future__ import annotations
 
 from etl.downstream import MySQLSession
-from etl.formats.sql_text import quote_name
+from etl.formats.sql_text import fill, quote_name
 
 
 class CopiedTable:
@@ -34,19 +34,24 @@ class CopiedTable:
         """
         return bool(
             session.execute(
-                f"INSERT IGNORE INTO {self._table} VALUES ('{self._job}', {chunk}, x'{source.encode().hex()}', 0)"
+                fill(f"INSERT IGNORE INTO {self._table} VALUES (%s, %s, %s, 0)", (self._job, chunk, source))
             )
         )
 
     def note(self, session: MySQLSession, chunk: int, rows: int) -> None:
         """How many rows the chunk has."""
-        session.execute(f"UPDATE {self._table} SET copied_rows = {rows} WHERE job = '{self._job}' AND chunk = {chunk}")
+        session.execute(
+            fill(
+                f"UPDATE {self._table} SET copied_rows = %s WHERE job = %s AND chunk = %s",
+                (rows, self._job, chunk),
+            )
+        )
 
     def rows(self, session: MySQLSession) -> dict[int, int]:
         """How many rows each chunk that is downstream has."""
-        found = session.query(f"SELECT chunk, copied_rows FROM {self._table} WHERE job = '{self._job}'")
+        found = session.query(f"SELECT chunk, copied_rows FROM {self._table} WHERE job = %s", (self._job,))
         return {int(chunk): int(rows) for chunk, rows in found}
 
     def forget(self, session: MySQLSession) -> None:
         """Remove the job's rows: it is over."""
-        session.execute(f"DELETE FROM {self._table} WHERE job = '{self._job}'")
+        session.execute(fill(f"DELETE FROM {self._table} WHERE job = %s", (self._job,)))

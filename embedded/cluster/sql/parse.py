@@ -226,8 +226,9 @@ class Parser:
             upper = token.value.upper()
             if upper in ("NULL", "TRUE", "FALSE"):
                 return ("value", {"NULL": None, "TRUE": 1, "FALSE": 0}[upper])
-            if upper.startswith("_") and self.here.kind == "value":  # _utf8mb4'…'
-                return ("value", self.take().value)
+            if upper.startswith("_") and self.here.kind == "value":  # _utf8mb4'…', _utf8mb4 x'…'
+                value = self.take().value
+                return ("value", value.decode() if isinstance(value, bytes) else value)
             if upper == "CAST" and self.accept("("):
                 inner = self.expression()
                 self.expect("AS")
