@@ -359,6 +359,10 @@ class History:
         if not choices:
             return
         column, to, value = rng.choice(choices)
+        try:
+            changed = [None if (old := row.values[column.id]) is None else value(old) for row in table.rows]
+        except ValueError:
+            return  # TiDB would refuse the statement: a text is no document
         new = Column(table.max_column + 1, named(table, column), to, column.nullable)
         verb = (
             f"MODIFY COLUMN {new.sql()}"
@@ -368,9 +372,9 @@ class History:
         job = self._alter(table, 12, verb)
         table.columns[table.columns.index(column)] = new
         table.max_column = new.id
-        for row in table.rows:
-            old = row.values.pop(column.id)
-            row.values[new.id] = None if old is None else value(old)
+        for row, became in zip(table.rows, changed, strict=True):
+            del row.values[column.id]
+            row.values[new.id] = became
         for _ in range(3):
             job.state()
         job.finish(table)
