@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,13 +167,13 @@ def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServ
     with mariadb.connect(database="d") as connection:
         running = threading.Thread(target=lambda: connection.cursor().execute("ALTER TABLE d.t ADD COLUMN x int"))
         running.start()
-        ddl = {"schema_name": "d", "table_name": "t"}
+        ddl = DdlJob(1, schema_name="d", table_name="t")
         while ("running",) not in tidb_session.query("SELECT STATE FROM information_schema.DDL_JOBS"):
             time.sleep(0.01)
         with pytest.raises(DownstreamError, match="still running") as caught:
             fingerprint(tidb_session, ddl, swaps=False)
         assert caught.value.transient
-        fingerprint(tidb_session, ddl | {"schema_name": "other"}, swaps=False)
+        fingerprint(tidb_session, replace(ddl, schema_name="other"), swaps=False)
         tidb_session.rollback()
         running.join()
     fingerprint(tidb_session, ddl, swaps=False)
