@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from bench.memory import Peak
+from bench.processes import SparkProcesses
 from embedded import Stack
 from embedded.launch import drop_everything
 from etl.copy.bootstrap import Bootstrap, Progress
@@ -148,35 +148,12 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     return result
 
 
-class _Processes:
-    """CPU time and memory of the processes that copying needs, by what they are."""
+class _Processes(SparkProcesses):
+    """With the database that rows are copied to."""
 
     def __init__(self, stack: Stack) -> None:
-        parts = stack.state().parts
-        self._spark = psutil.Process(parts["spark"].process.pid)
-        self._server = psutil.Process(parts["mariadb"].process.pid)
-        self._client = psutil.Process()
+        super().__init__(stack)
+        self._server = psutil.Process(stack.state().parts["mariadb"].process.pid)
 
     def cpu(self) -> dict[str, float]:
-        """Seconds so far; `workers` are Spark's Python workers."""
-        return {
-            "client": sum(self._client.cpu_times()[:2]),
-            "JVM": sum(self._spark.cpu_times()[:2]),
-            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
-            "MariaDB": sum(self._server.cpu_times()[:2]),
-        }
-
-    def rss(self) -> dict[str, int]:
-        """Bytes now; of the largest where there are several."""
-        return {
-            "client": self._client.memory_info().rss,
-            "JVM": self._spark.memory_info().rss,
-            "worker": max((each.memory_info().rss for each in self._workers()), default=0),
-        }
-
-    def peak(self) -> Peak:
-        """A context that gives the largest `rss` inside of it."""
-        return Peak(self.rss)
-
-    def _workers(self) -> list[psutil.Process]:
-        return [child for child in self._spark.children(recursive=True) if child.is_running()]
+        return super().cpu() | {"MariaDB": sum(self._server.cpu_times()[:2])}

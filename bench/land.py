@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from bench import backlog
-from bench.memory import Peak
+from bench.processes import SparkProcesses
 from embedded import LOOPBACK, Stack, replay
 from embedded.control import ClusterControl
 from embedded.state import StackError
@@ -113,36 +113,16 @@ def _land(settings: Settings, until_ts: int, processes: _Processes) -> LandResul
     return result
 
 
-class _Processes:
-    """CPU time and memory of the processes that landing needs, by what they are."""
+class _Processes(SparkProcesses):
+    """With the pumps that windows are read from."""
 
     def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
         parts = stack.state().parts
-        self._spark = psutil.Process(parts["spark"].process.pid)
         self._pumps = [psutil.Process(parts[name].process.pid) for name in ("pump-1", "pump-2")]
-        self._client = psutil.Process()
 
     def cpu(self) -> dict[str, float]:
-        """Seconds so far; `workers` are Spark's Python workers."""
-        return {
-            "client": sum(self._client.cpu_times()[:2]),
-            "JVM": sum(self._spark.cpu_times()[:2]),
-            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
-            "pumps": sum(sum(pump.cpu_times()[:2]) for pump in self._pumps),
-        }
+        return super().cpu() | {"pumps": sum(sum(pump.cpu_times()[:2]) for pump in self._pumps)}
 
     def rss(self) -> dict[str, int]:
-        """Bytes now; of the largest where there are several."""
-        return {
-            "client": self._client.memory_info().rss,
-            "JVM": self._spark.memory_info().rss,
-            "worker": max((each.memory_info().rss for each in self._workers()), default=0),
-            "pump": max(pump.memory_info().rss for pump in self._pumps),
-        }
-
-    def peak(self) -> Peak:
-        """A context that gives the largest `rss` inside of it."""
-        return Peak(self.rss)
-
-    def _workers(self) -> list[psutil.Process]:
-        return [child for child in self._spark.children(recursive=True) if child.is_running()]
+        return super().rss() | {"pump": max(pump.memory_info().rss for pump in self._pumps)}

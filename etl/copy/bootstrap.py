@@ -137,8 +137,7 @@ class Bootstrap:
         """
         began = time.monotonic()
         asked = {"source": self._source.spec(), "tables": list(self._globs), "into": list(into)}
-        plan = self._kept_plan(asked, into)
-        job = self._ledger.begin(asked, secrets.token_hex(8))["token"]
+        plan, job = self._kept_plan(asked, into)
         copied = CopiedTable(self._settings.downstream.checkpoint_schema, f"{JOB}-{job}")
         progress = Progress(plan.bytes, len(plan.chunks), began_s=began)
         try:
@@ -163,16 +162,15 @@ class Bootstrap:
             self._session.close()
         return summary
 
-    def _kept_plan(self, asked: dict[str, Any], into: Sequence[str]) -> CopyPlan:
-        """The plan of the job; kept before anything is written downstream."""
-        found = self._ledger.spec()
-        if found is not None:
+    def _kept_plan(self, asked: dict[str, Any], into: Sequence[str]) -> tuple[CopyPlan, str]:
+        """The plan of the job and its token; both are kept before anything is written downstream."""
+        if self._ledger.spec() is not None:
             self._ledger.begin(asked, "")  # raises if it is another's
         plan = self.plan(into)
         if plan.problems:
             raise CopyError("\n".join(plan.problems))
-        self._ledger.begin(asked, secrets.token_hex(8))
-        return CopyPlan.from_json(self._ledger.keep_plan(plan.to_json()))
+        token = self._ledger.begin(asked, secrets.token_hex(8))["token"]
+        return CopyPlan.from_json(self._ledger.keep_plan(plan.to_json())), token
 
     # What hinders it
 

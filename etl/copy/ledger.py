@@ -65,10 +65,6 @@ class Ledger:
         """A chunk is downstream."""
         self._storage.replace(f"{self._folder}/done/{chunk:06d}.json", _text({"rows": rows, "bytes": size}))
 
-    def done(self) -> list[int]:
-        """The chunks that were noted."""
-        return [int(name.removesuffix(".json")) for name in self._storage.names(f"{self._folder}/done")]
-
     def finish(self, result: Mapping[str, Any]) -> None:
         """The job is over."""
         self._storage.replace(f"{self._folder}/result.json", _text(result))

@@ -18,7 +18,7 @@ from etl.copy._tidb_session import TidbAddress, TidbSession
 from etl.copy._values import ValueRefused, typed_array
 from etl.copy.errors import CopyError
 from etl.copy.source import Chunk, TableEstimate
-from etl.formats.sql_text import quote_name
+from etl.formats.sql_text import literal, quote_name
 from upstream.codec.columnar import arrow_type
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Column, Table
@@ -73,7 +73,7 @@ class TidbSql:
         with self._session() as session:
             columns = session.query(
                 "SELECT COLUMN_NAME FROM information_schema.COLUMNS"
-                f" WHERE TABLE_SCHEMA = {_quoted(table.schema_name)} AND TABLE_NAME = {_quoted(table.name)}"
+                f" WHERE TABLE_SCHEMA = {literal(table.schema_name)} AND TABLE_NAME = {literal(table.name)}"
             )
         found = sorted(_text(name) for (name,) in columns)
         wanted = sorted(column.name for column in table.columns if column.public and not column.hidden)
@@ -170,10 +170,6 @@ def _array(values: list[bytes | None]) -> pa.LargeBinaryArray:
 
 def _name(table: Table) -> str:
     return f"{quote_name(table.schema_name)}.{quote_name(table.name)}"
-
-
-def _quoted(name: str) -> str:
-    return KeyColumn("", "text").literal(name.encode())
 
 
 def _text(value: bytes | None) -> str:

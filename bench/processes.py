@@ -1,0 +1,39 @@
+"""CPU time and memory of the processes that run Spark jobs in a benchmark, by what they are."""
+
+from __future__ import annotations
+
+import psutil
+
+from bench.memory import Peak
+from embedded import Stack
+
+
+class SparkProcesses:
+    """This process, Spark, and its Python workers; a benchmark adds what else it needs."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._spark = psutil.Process(stack.state().parts["spark"].process.pid)
+        self._client = psutil.Process()
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds so far; `workers` are Spark's Python workers."""
+        return {
+            "client": sum(self._client.cpu_times()[:2]),
+            "JVM": sum(self._spark.cpu_times()[:2]),
+            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
+        }
+
+    def rss(self) -> dict[str, int]:
+        """Bytes now; of the largest where there are several."""
+        return {
+            "client": self._client.memory_info().rss,
+            "JVM": self._spark.memory_info().rss,
+            "worker": max((each.memory_info().rss for each in self._workers()), default=0),
+        }
+
+    def peak(self) -> Peak:
+        """A context that gives the largest `rss` inside of it."""
+        return Peak(self.rss)
+
+    def _workers(self) -> list[psutil.Process]:
+        return [child for child in self._spark.children(recursive=True) if child.is_running()]
