@@ -46,14 +46,15 @@ class CopyProgress:
         now = time.monotonic()
         if self._bars is not None:
             self._bars.update(
-                self._task, completed=progress.bytes, total=progress.bytes_in_all, note=_text(progress, now)
+                self._task, completed=progress.bytes, total=progress.bytes_in_all, note=copy_text(progress, now)
             )
         elif now - self._printed >= _LINE_EVERY_S:
             self._printed = now
-            click.echo(_text(progress, now))
+            click.echo(copy_text(progress, now))
 
 
-def _text(progress: Progress, now: float) -> str:
+def copy_text(progress: Progress, now: float) -> str:
+    """How far a copy is, in a line; `now`: a `time.monotonic()`."""
     seconds = max(now - progress.began_s, 1e-3)
     left = seconds * (progress.bytes_in_all - progress.bytes) / progress.bytes if progress.bytes else None
     parts = [

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
+from cli._copy_progress import copy_text
 from embedded.view import Progress
+
+if TYPE_CHECKING:
+    from etl.copy import Progress as CopyProgress
 
 _LINE_EVERY_S = 2.0
 
@@ -22,7 +26,7 @@ class ReplayProgress:
     def __init__(self) -> None:
         self._console = Console()
         self._bars: Bars | None = None
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
         self._printed = 0.0
         self._last: tuple[object, ...] = ()
 
@@ -52,16 +56,36 @@ class ReplayProgress:
         else:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, what: str, total: int, progress: Progress) -> None:
-        """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known."""
+    def show_copy(self, progress: CopyProgress) -> None:
+        """Show how far a copy is."""
+        now = time.monotonic()
+        text = copy_text(progress, now)
+        if self._bars is not None:
+            name = "copied"
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=None, note="")
+            self._bars.update(
+                self._tasks[name], completed=progress.chunks, total=progress.chunks_in_all or None, note=text
+            )
+        elif now - self._printed >= _LINE_EVERY_S:
+            self._printed = now
+            click.echo(f"copy: {text}")
+
+    def show(self, what: str, total: int, progress: Progress, copied: int = 0) -> None:
+        """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known, of
+        which `copied` needn't be replicated.
+        """
         lag = "" if progress.lag_ms is None else f"lag {progress.lag_ms / 1000:.1f} s"
+        if (done := self._tasks.pop("copied", None)) is not None and self._bars is not None:
+            self._bars.remove_task(done)
         counts = {"received": progress.received or 0, "landed": progress.landed, "applied": progress.applied}
         if self._bars is not None:
             for name, count in counts.items():
                 if name not in self._tasks:
                     self._tasks[name] = self._bars.add_task(name, total=None, note="")
                 note = f"to {what}   {lag}" if name == "applied" else ""
-                self._bars.update(self._tasks[name], completed=count, total=total or None, note=note)  # type: ignore[arg-type]
+                left = total - copied if name != "received" else total
+                self._bars.update(self._tasks[name], completed=count, total=left or None, note=note)
             return
         now = time.monotonic()
         key = (what, *counts.values())
@@ -70,5 +94,6 @@ class ReplayProgress:
             click.echo(
                 f"{what}: transactions "
                 + ", ".join(f"{count:,} {name}" for name, count in counts.items())
+                + (f" ({copied:,} came with the copy)" if copied else "")
                 + (f", {lag}" if lag else "")
             )

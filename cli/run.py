@@ -10,8 +10,10 @@ from cli._progress import ReplayProgress
 from cli._stack import recording_option, stack_of, stop_signals_raise
 from embedded.recording import Recording
 from embedded.repository import recording_folder
-from embedded.run import RunSummary, run
+from embedded.run import run
+from embedded.run_summary import RunSummary
 from embedded.stack import DEFAULT_RECORDING
+from embedded.viewer import Viewer
 
 
 @click.command("run")
@@ -19,14 +21,19 @@ from embedded.stack import DEFAULT_RECORDING
 @click.option(
     "--speed",
     metavar="N|max",
-    default="1",
+    default="0.5",
     show_default=True,
     help="Pace: 1 as recorded, 2 twice as fast, max without waiting.",
 )
+@click.option(
+    "--bootstrap/--no-bootstrap", default=True, show_default=True,
+    help="Copy what is there when a quarter of the traffic is over, and replicate the rest; or replicate all of it.",
+)  # fmt: skip
 @click.pass_context
-def command(ctx: click.Context, directory: Path | None, speed: str) -> int:
-    """Start everything on empty data, replay recorded TiDB traffic through it, compare the downstream with the
-    recording's snapshots, and stop everything. Exit code 0 only if there is no difference."""
+def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap: bool) -> int:
+    """Start everything on empty data, replay recorded TiDB traffic, make the empty downstream a replica in the middle
+    of it, compare it with the recording's snapshots, and stop everything. Exit code 0 only if there is no
+    difference."""
     directory = (directory or recording_folder(DEFAULT_RECORDING)).absolute()
     recording = Recording(directory)
     totals = {
@@ -34,10 +41,12 @@ def command(ctx: click.Context, directory: Path | None, speed: str) -> int:
         for label in recording.labels
     }
     with stop_signals_raise(), ReplayProgress() as display:
-        summary = run(
-            stack_of(ctx), directory, display.say,
-            lambda label, progress: display.show(label.name, totals[label.name], progress), speed,
-        )  # fmt: skip
+        viewer = Viewer(
+            display.say,
+            lambda label, copied, progress: display.show(label.name, totals[label.name], progress, copied),
+            display.show_copy,
+        )
+        summary = run(stack_of(ctx), directory, viewer, speed=speed, bootstrap=bootstrap)
     _print(summary)
     return 1 if summary.differences else 0
 
@@ -48,16 +57,13 @@ def _print(summary: RunSummary) -> None:
         click.echo(line)
     rows = {
         "recording": summary.recording,
-        "transactions": f"{summary.transactions:,}",
+        **_copy_rows(summary),
+        "transactions": f"{summary.transactions:,}{' replicated' if summary.copied else ''}",
         "row changes": f"{summary.changes:,}",
         "DDL statements": f"{summary.ddls:,}",
         "windows": f"{summary.windows:,}",
-        "rows/s": f"{summary.rows_per_s:,.0f} (from the first commit upstream to the last checkpoint)",
-        "lag": (
-            f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max"
-            f" {summary.lag_max_ms / 1000:.2f} s (commit upstream to checkpoint downstream,"
-            f" {'sent as fast as possible' if summary.speed == 'max' else f'recorded speed x {summary.speed}'})"
-        ),
+        "rows/s": f"{summary.rows_per_s:,.0f} (from the first checkpoint to the last)",
+        "lag": _lag(summary),
         "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
         "differences": str(len(summary.differences)),
         "time": f"{summary.total_s:.0f} s, {summary.start_s:.0f} s of them to start",
@@ -66,3 +72,27 @@ def _print(summary: RunSummary) -> None:
         rows["restarted"] = ", ".join(summary.restarted)
     for name, value in rows.items():
         click.echo(f"{name:<15} {value}")
+
+
+def _copy_rows(summary: RunSummary) -> dict[str, str]:
+    if not summary.copied:
+        return {}
+    late = summary.caught_up_s
+    return {
+        "copied": (
+            f"{summary.copied_rows:,} rows of {summary.copied_tables} tables in {summary.copied_s:.1f} s: what"
+            f" {summary.copied:,} transactions had left when it began"
+        ),
+        "caught up": "not before the end" if late is None else f"{late:.1f} s after the copy",
+    }
+
+
+def _lag(summary: RunSummary) -> str:
+    if not summary.lag_max_ms:
+        return "unknown: nothing was committed after the replica had caught up"
+    pace = "sent as fast as possible" if summary.speed == "max" else f"recorded speed x {summary.speed}"
+    since = ", once it had caught up" if summary.copied else ""
+    return (
+        f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max"
+        f" {summary.lag_max_ms / 1000:.2f} s (commit upstream to checkpoint downstream, {pace}{since})"
+    )

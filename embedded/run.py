@@ -1,64 +1,38 @@
-"""The whole on one machine: start everything, replay a recording, compare at every snapshot, stop everything."""
+"""The whole on one machine: start everything, replay a recording, copy what is there in the middle of it, replicate the
+rest, compare at every snapshot, stop everything.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embedded import replay
+from embedded import first_copy, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
-from embedded.launch import Site, connect, reset_runs
+from embedded.launch import connect, reset_runs
 from embedded.processes import is_alive
 from embedded.recording import Label, Recording
+from embedded.run_summary import RunSummary, Span
 from embedded.stack import Report, Stack
 from embedded.state import StackError
 from embedded.view import CheckpointTrace, Progress, View
+from embedded.viewer import Viewer
 from relay import Control, RelayLog
 
 _MAX_RESTARTS = 20
 _PIPELINE_START_S = 120.0
 
 
-@dataclass(slots=True)
-class RunSummary:
-    """What a run did. Counts are those of the replay through the last snapshot."""
-
-    recording: str
-    speed: str = "1"
-    transactions: int = 0
-    changes: int = 0
-    ddls: int = 0
-    windows: int = 0
-    rows_per_s: float = 0.0
-    """Row changes, by the time from the first commit in the stand-in cluster to the last checkpoint."""
-    lag_p50_ms: float = 0.0
-    """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it, without the holds."""
-    lag_p95_ms: float = 0.0
-    lag_max_ms: float = 0.0
-    snapshots: list[str] = field(default_factory=list)
-    tables: int = 0
-    rows_compared: int = 0
-    differences: list[str] = field(default_factory=list)
-    restarted: list[str] = field(default_factory=list)
-    start_s: float = 0.0
-    """Until all parts were ready and the pipeline ran."""
-    total_s: float = 0.0
-
-
-Show = Callable[[Label, Progress], None]
-
-
 @contextlib.contextmanager
-def fresh_stack(stack: Stack, recording: Path | None, report: Report) -> Iterator[None]:
+def fresh_stack(stack: Stack, recording: Path | None, report: Report, orders: Control | None = None) -> Iterator[None]:
     """The stack, started on empty data, while the block runs; everything is stopped afterwards, whatever happens.
-    Without a `recording` it is for live traffic.
+    Without a `recording` it is for live traffic. `orders`: what operators have asked of the tasks when they begin.
 
     Raises StackError if a stack that somebody started to stay, or another run, is up in the same folder.
     """
@@ -77,59 +51,154 @@ def fresh_stack(stack: Stack, recording: Path | None, report: Report) -> Iterato
     reset_runs(stack.home)
     try:
         stack.claim()
+        if orders is not None:
+            _relay(stack).change_control(lambda _: orders)
         stack.up(recording=recording, report=report, live=recording is None)
         yield
     finally:
         stack.down()
 
 
-def run(stack: Stack, directory: Path, report: Report, show: Show, speed: str = "1") -> RunSummary:
+def run(stack: Stack, directory: Path, viewer: Viewer, *, speed: str = "1", bootstrap: bool = True) -> RunSummary:
     """Replay the recording in `directory` through its last snapshot and compare the downstream at each of them.
 
+    With `bootstrap` the empty downstream becomes a replica by a copy when a quarter of the transactions are committed;
+    what comes later is replicated, and compared at the snapshots after the copy. Without it all is replicated.
+
     Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1
-    as recorded, "max" without waiting. `report` gets lines of text, `show` the progress several times a second. Parts
-    that die are started again. Raises StackError or RecordingError; the stack is down when this returns or raises.
+    as recorded, "max" without waiting. Parts that die while replication runs are started again. Raises StackError,
+    RecordingError, and what a bootstrap raises; the stack is down when this returns or raises.
     """
     recording = Recording(directory)
     if not recording.labels:
         raise StackError(f"{directory} has no snapshots to compare with")
-    labels = sorted(recording.labels, key=lambda label: label.ts)
-    summary = RunSummary(recording=recording.name, speed=speed)
     began = time.monotonic()
-    with fresh_stack(stack, directory, report):
-        site = stack.site()
-        relay = RelayLog.open((stack.home / "relay").as_uri())
-        _apply_through(relay, labels)
-        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
-        _wait_landing(relay)
-        summary.start_s = time.monotonic() - began
+    # Landing begins at the copy's timestamp, so it waits for that.
+    orders = Control(land_paused=True) if bootstrap else Control(apply_until_ts=_hold_at(recording.labels))
+    with fresh_stack(stack, directory, viewer.report, orders):
+        play = _Run(stack, recording, viewer, RunSummary(recording=recording.name, speed=speed))
+        play.wait_ready(began, bootstrap=bootstrap)
+        play.play(bootstrap=bootstrap)
+    play.summary.total_s = time.monotonic() - began
+    return play.summary
+
+
+class _Run:
+    """One run on a stack that is up."""
+
+    def __init__(self, stack: Stack, recording: Recording, viewer: Viewer, summary: RunSummary) -> None:
+        self._stack = stack
+        self._recording = recording
+        self._viewer = viewer
+        self.summary = summary
+        self._site = stack.site()
+        self._relay = _relay(stack)
+        self._control = ClusterControl(self._site.ports["cluster-control"])
+        self._commits = sorted(
+            each.commit_ts for each in recording.transactions(recording.labels[-1].ts).values() if each.commit_ts
+        )
+
+    def wait_ready(self, began: float, *, bootstrap: bool) -> None:
+        """Wait until the pipeline's tasks run, and landing has begun unless it waits for a copy."""
+        if bootstrap:
+            first_copy.read_ahead(self._site)
+        wait_pipeline(self._stack, AirflowClient(self._stack.home, self._site.ports["airflow"]))
+        if not bootstrap:
+            _wait_landing(self._relay)
+        self.summary.start_s = time.monotonic() - began
+        waits = ", and waits for the copy" if bootstrap else ""
+        self._viewer.report(f"the DAG replicate runs{waits}, {self.summary.start_s:.0f} s after the start")
+
+    def play(self, *, bootstrap: bool) -> None:
+        """Replay, copy, replicate and compare."""
+        speed, labels = self.summary.speed, self._recording.labels
         pace = "as fast as the pumps take it" if speed == "max" else f"at {speed} times the recorded speed"
-        report(f"the DAG replicate runs, {summary.start_s:.0f} s after the start; replaying {directory} {pace}")
-        view = View(site)
-        trace = CheckpointTrace(site.ports["mariadb"])
+        self._viewer.report(
+            f"TiDB's traffic begins: {len(self._commits):,} transactions of {self._recording.directory}, {pace}"
+        )
+        view = View(self._site)
+        trace = CheckpointTrace(self._site.ports["mariadb"])
         trace.start()
-        holds: list[tuple[float, float]] = []
         try:
-            replay.send(stack, labels[-1].name, speed, "range")
-            for at, label in enumerate(labels):
-                progress = replay.wait_applied(
-                    stack, view, replay.Goal(label.ts, sent=label is labels[-1]),
-                    replay.Onlooker(
-                        functools.partial(show, label), report, lambda: _tend(stack, report, summary), interval_s=0.1
-                    ),
-                )  # fmt: skip
-                held = time.time() * 1000
-                _compare(site, directory, label, report, summary)
-                _apply_through(relay, labels[at + 1 :])
-                holds.append((held, time.time() * 1000))
-            _sum_up(
-                summary, progress, trace.moves(), _without(holds, trace, ClusterControl(site.ports["cluster-control"]))
-            )
+            replay.send(self._stack, labels[-1].name, speed, "range")
+            if bootstrap:
+                self._copy()
+            labels = [label for label in labels if label.ts >= self.summary.copied_ts] or labels[-1:]
+            self._release(labels)
+            progress, holds = self._replicate(view, labels)
+            self.summary.count(progress, trace.moves())
+            self.summary.measure(trace, self._control.all_commits(), holds)
         finally:
             trace.stop()
             view.close()
-    summary.total_s = time.monotonic() - began
-    return summary
+
+    def _copy(self) -> None:
+        committed = first_copy.wait_committed(self._site, len(self._commits) // 4)
+        self._viewer.report(
+            f"{committed:,} transactions are committed in TiDB and more are to come; MariaDB is empty. What"
+            " `sluice bootstrap --from tidb://` does makes it a replica"
+        )
+        done = first_copy.copy_now(self._site, self._viewer)
+        summary = self.summary
+        summary.copied = bisect_right(self._commits, done.ts)
+        summary.copied_ts, summary.copied_tables, summary.copied_rows = done.ts, done.tables, done.rows_there
+        summary.copied_s = done.seconds
+        self._viewer.report(
+            f"copied {done.tables} tables with {done.rows_there:,} rows in {done.seconds:.1f} s, as of commit_ts"
+            f" {done.ts}: what the first {summary.copied:,} transactions left. Replication goes on from there"
+        )
+
+    def _release(self, labels: Sequence[Label]) -> None:
+        """Let landing go on, and applying through the first of these."""
+        self._relay.change_control(lambda _: Control(apply_until_ts=_hold_at(labels)))
+
+    def _replicate(self, view: View, labels: Sequence[Label]) -> tuple[Progress, list[Span]]:
+        """Compare at each of `labels`; when applying was held for that."""
+        holds: list[Span] = []
+        for at, label in enumerate(labels):
+            progress = replay.wait_applied(
+                self._stack, view, replay.Goal(label.ts, sent=label is labels[-1]),
+                replay.Onlooker(
+                    functools.partial(self._viewer.show, label, self.summary.copied), self._viewer.report, self._tend,
+                    interval_s=0.1,
+                ),
+            )  # fmt: skip
+            held = time.time() * 1000
+            self._compare(label)
+            self._release(labels[at + 1 :])
+            holds.append((held, time.time() * 1000))
+        return progress, holds
+
+    def _compare(self, label: Label) -> None:
+        summary = self.summary
+        with contextlib.closing(connect(self._site.ports["mariadb"])) as database:
+            found = compare(self._recording.directory / "snapshots" / label.name, database)
+        summary.snapshots.append(label.name)
+        summary.tables += found.tables
+        summary.rows_compared += found.rows
+        summary.differences += [f"{label.name}: {line}" for line in found.differences]
+        self._viewer.report(
+            f"snapshot {label.name}: {found.tables} tables, {found.rows:,} rows compared, {len(found.differences)}"
+            " differences"
+        )
+
+    def _tend(self) -> None:
+        """Start again what died."""
+        for name in self._stack.dead():
+            self.summary.restarted.append(name)
+            if len(self.summary.restarted) > _MAX_RESTARTS:
+                raise StackError(f"parts keep dying, {name} the last: see {self._stack.home / 'logs'}")
+            self._viewer.report(f"{name} died; starting it again")
+            self._stack.up([name])
+
+
+def _relay(stack: Stack) -> RelayLog:
+    return RelayLog.open((stack.home / "relay").as_uri())
+
+
+def _hold_at(labels: Sequence[Label]) -> int | None:
+    """Where applying waits (TSO); the last snapshot needs no hold, since no more is sent."""
+    return labels[0].ts if len(labels) > 1 else None
 
 
 def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
@@ -155,53 +224,3 @@ def _wait_landing(relay: RelayLog) -> None:
     deadline = time.monotonic() + _PIPELINE_START_S
     while relay.first() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def _apply_through(relay: RelayLog, labels: list[Label]) -> None:
-    """Let applying go on to the first of these; the last needs no hold, since no more is sent."""
-    until = labels[0].ts if len(labels) > 1 else None
-    relay.change_control(lambda _: Control(apply_until_ts=until))
-
-
-def _compare(site: Site, directory: Path, label: Label, report: Report, summary: RunSummary) -> None:
-    with contextlib.closing(connect(site.ports["mariadb"])) as database:
-        found = compare(directory / "snapshots" / label.name, database)
-    summary.snapshots.append(label.name)
-    summary.tables += found.tables
-    summary.rows_compared += found.rows
-    summary.differences += [f"{label.name}: {line}" for line in found.differences]
-    report(
-        f"snapshot {label.name}: {found.tables} tables, {found.rows} rows compared, {len(found.differences)}"
-        " differences"
-    )
-
-
-def _without(holds: list[tuple[float, float]], trace: CheckpointTrace, control: ClusterControl) -> list[float]:
-    """The lag of every commit in ms, without the time for which applying was held to compare."""
-    lags = []
-    for (_, wall_ms), lag_ms in trace.lags_ms(control.all_commits()):
-        held = sum(max(0.0, min(end, wall_ms + lag_ms) - max(begin, wall_ms)) for begin, end in holds)
-        lags.append(max(0.0, lag_ms - held))
-    return sorted(lags)
-
-
-def _sum_up(summary: RunSummary, progress: Progress, moves: list[tuple[int, int]], lags: list[float]) -> None:
-    summary.transactions = progress.applied
-    summary.changes = progress.changes_applied
-    summary.ddls = progress.ddls_applied
-    summary.windows = progress.windows_applied
-    if len(moves) > 1 and moves[-1][1] > moves[0][1]:
-        summary.rows_per_s = progress.changes_applied / ((moves[-1][1] - moves[0][1]) / 1000)
-    if len(lags) > 1:
-        cuts = statistics.quantiles(lags, n=20)
-        summary.lag_p50_ms, summary.lag_p95_ms, summary.lag_max_ms = cuts[9], cuts[18], lags[-1]
-
-
-def _tend(stack: Stack, report: Report, summary: RunSummary) -> None:
-    """Start again what died."""
-    for name in stack.dead():
-        summary.restarted.append(name)
-        if len(summary.restarted) > _MAX_RESTARTS:
-            raise StackError(f"parts keep dying, {name} the last: see {stack.home / 'logs'}")
-        report(f"{name} died; starting it again")
-        stack.up([name])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from embedded.processes import marked
+from embedded.recording import Recording
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "tests" / "recordings" / "shop"
@@ -35,22 +36,44 @@ def small_shop(folder, labels):
     return folder
 
 
-@pytest.mark.timeout(400)
-def test_run_replays_compares_and_leaves_nothing_running(tmp_path):
-    recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
-    child = start(tmp_path / "home", "run", "--recording", str(recording))
+def finished(child):
+    """What it printed, and the figures at the end by name."""
     try:
         output, _ = child.communicate(timeout=380)
     finally:
         child.kill()
     assert child.returncode == 0, output
-    summary = dict(
-        line.split(None, 1) for line in output.splitlines() if re.match(r"(transactions|differences|windows) ", line)
-    )
+    return output, dict(re.findall(r"^([a-z ]{2,14}?) {2,}(\S.*)$", output.split("\n\n")[-1], re.MULTILINE))
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.timeout(400)
+def test_run_copies_replicates_the_rest_compares_and_leaves_nothing_running(tmp_path):
+    recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
+    output, summary = finished(start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "2"))
     assert summary["differences"] == "0"
-    assert summary["transactions"] == "5,672"
-    assert int(summary["windows"]) > 0
-    assert "snapshot a_loaded: 4 tables" in output
+    came_with_the_copy = number(re.search(r"what ([\d,]+) transactions had left", summary["copied"])[1])
+    assert came_with_the_copy >= 5_672 // 4
+    assert came_with_the_copy + number(summary["transactions"].split()[0]) == 5_672
+    assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
+    assert marked(tmp_path / "home") == []
+
+
+@pytest.mark.timeout(400)
+def test_run_without_a_copy_replicates_and_compares_all(tmp_path):
+    recording = small_shop(tmp_path / "shop", {"a_loaded"})
+    output, summary = finished(
+        start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "max", "--no-bootstrap")
+    )
+    assert summary["differences"] == "0" and "copied" not in summary
+    shop = Recording(recording)
+    committed = [each for each in shop.transactions(shop.label("a_loaded").ts).values() if each.commit_ts]
+    assert number(summary["transactions"]) == len(committed)
+    assert number(summary["windows"]) > 0
+    assert "snapshot a_loaded: 4 tables, 400 rows compared" in output
     assert marked(tmp_path / "home") == []
 
 

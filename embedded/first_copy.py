@@ -1,0 +1,48 @@
+"""The copy with which `sluice run` begins: the stand-in cluster already works, MariaDB is empty, and a bootstrap from
+TiDB's SQL port makes it a replica as of then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from embedded.control import ClusterControl
+from embedded.launch import Site, connect
+from embedded.replay import is_sent
+from embedded.state import StackError
+from embedded.viewer import Viewer
+from etl import load_settings
+from etl.copy import BootstrapSummary, DumplingOptions, run_bootstrap
+
+_PATIENCE_S = 600.0
+
+
+def read_ahead(site: Site) -> None:
+    """Have the stand-in's SQL port read the recording before traffic begins."""
+    with contextlib.closing(connect(site.ports["cluster-sql"])) as tidb, tidb.cursor() as cursor:
+        cursor.execute("SHOW DATABASES")
+
+
+def wait_committed(site: Site, count: int) -> int:
+    """Wait until the stand-in cluster has committed `count` transactions, or all it is going to; how many it has.
+    Raises StackError when it failed, or doesn't get there.
+    """
+    control = ClusterControl(site.ports["cluster-control"])
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        committed = int(control.status()["counts"].get("committed", 0))
+        if committed >= count or is_sent(control):
+            return committed
+        if time.monotonic() > deadline:
+            raise StackError(
+                f"the stand-in cluster committed {committed} of {count} transactions in {_PATIENCE_S:.0f} s"
+            )
+        time.sleep(0.05)
+
+
+def copy_now(site: Site, viewer: Viewer) -> BootstrapSummary:
+    """Bootstrap the downstream from TiDB as it is now, by the job that `sluice bootstrap --from tidb://` runs. Raises
+    as `etl.copy.run_bootstrap`.
+    """
+    return run_bootstrap(load_settings(site.config), "tidb://", DumplingOptions(), on_progress=viewer.show_copy)

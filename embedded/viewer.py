@@ -1,0 +1,24 @@
+"""Who looks on while a recording is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from embedded.recording import Label
+from embedded.view import Progress
+
+if TYPE_CHECKING:
+    from etl.copy import Progress as CopyProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """`report` gets lines of text. `show` gets, several times a second, the snapshot that comes next, how many
+    transactions came with the copy, and how far replication is; `show_copy` how far the copy is.
+    """
+
+    report: Callable[[str], None]
+    show: Callable[[Label, int, Progress], None]
+    show_copy: Callable[[CopyProgress], None]

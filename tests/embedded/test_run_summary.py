@@ -1,0 +1,17 @@
+"""When a replica had caught up, and which commits' lag counts."""
+
+from embedded.run_summary import caught_up_at
+
+
+def test_a_replica_has_caught_up_once_nothing_has_been_waiting_for_longer_than_a_second():
+    commits = [(1, 0.0), (2, 1_000.0), (3, 5_000.0), (4, 6_500.0)]
+    assert caught_up_at([(1, 5_100), (2, 5_800), (3, 7_000)], commits) == 5_800.0  # 3 waited 0.8 s by then
+    assert caught_up_at([(1, 5_100), (2, 6_100), (3, 7_000)], commits) == 7_000.0
+
+
+def test_a_replica_that_was_behind_to_the_end_had_not_caught_up():
+    assert caught_up_at([(1, 5_000), (2, 9_000)], [(1, 0.0), (2, 1_000.0), (3, 5_000.0)]) is None
+
+
+def test_a_replica_that_has_all_has_caught_up():
+    assert caught_up_at([(1, 5_000), (3, 90_000)], [(1, 0.0), (2, 1_000.0), (3, 5_000.0)]) == 90_000.0
