@@ -3,6 +3,7 @@
 Everything the downstream ever gets is written here first. See docs/architecture.md, "The relay log".
 """
 
+from relay.appointments import Agenda, Appointment, AppointmentExistsError, Appointments, Load, Mending, Ready, Void
 from relay.control import Control
 from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
@@ -20,6 +21,10 @@ __all__ = [
     "REPLACE",
     "SKIP",
     "UPDATE",
+    "Agenda",
+    "Appointment",
+    "AppointmentExistsError",
+    "Appointments",
     "Claim",
     "ClaimLostError",
     "Control",
@@ -27,13 +32,17 @@ __all__ = [
     "DecisionExistsError",
     "Decisions",
     "Failure",
+    "Load",
+    "Mending",
     "Ownership",
     "Part",
+    "Ready",
     "RelayCorruptError",
     "RelayError",
     "RelayGapError",
     "RelayLog",
     "Stop",
+    "Void",
     "Window",
     "WindowConflictError",
     "hour_of",

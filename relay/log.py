@@ -8,6 +8,7 @@
     <url>/failures/<task>.json                         why a task has stopped, see `relay.failures`
     <url>/control/<number>.json                        what operators ask for, the newest counts
     <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
+    <url>/appointments/<at_ts>.json                    rows to be written at a checkpoint, see `relay.appointments`
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its
 record exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers
@@ -28,6 +29,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from relay.appointments import Appointments
 from relay.control import Control, ControlFile
 from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
@@ -55,6 +57,7 @@ class RelayLog:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.appointments = Appointments(storage)
         self.decisions = Decisions(storage)
         self.failures = Failures(storage)
 

@@ -13,22 +13,19 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from etl.copy._key_ranges import KeyColumn, finer, in_range, key_columns
-from etl.copy._tidb_session import TidbAddress, TidbSession
-from etl.copy._values import ValueRefused, typed_array
 from etl.copy.errors import CopyError
 from etl.copy.source import Chunk, TableEstimate
-from etl.formats.sql_text import literal, quote_name
-from upstream.codec.columnar import arrow_type
+from etl.copy.tidb_rows import read_rows
+from etl.copy.tidb_session import TidbAddress, TidbSession
+from etl.formats.key_ranges import KeyColumn, finer, in_range, key_columns
+from etl.formats.sql_text import literal, quote_table
 from upstream.history import SYSTEM_SCHEMAS
-from upstream.schema import Column, Table
+from upstream.schema import Table
 
 __all__ = ["TidbAddress", "TidbSql"]
 
 _PARTS_A_REGION = 3
 """A region has 96 MiB, a chunk should have some 32."""
-_PAGE_ROWS = 2_000
-_PAGE_BYTES = 8 << 20
 
 
 class TidbSql:
@@ -96,9 +93,9 @@ class TidbSql:
     def _bounds(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> list[list[str]]:
         """Where to cut, ascending, as literals: the first rows of regions, and points between."""
         names = ", ".join(column.quoted for column in key)
-        sampled = session.query(f"SELECT {names} FROM {_name(table)} TABLESAMPLE REGIONS() ORDER BY {names}")
+        sampled = session.query(f"SELECT {names} FROM {quote_table(table)} TABLESAMPLE REGIONS() ORDER BY {names}")
         if len(key) == 1 and key[0].kind == "int":
-            ((low, high),) = session.query(f"SELECT MIN({names}), MAX({names}) FROM {_name(table)}")
+            ((low, high),) = session.query(f"SELECT MIN({names}), MAX({names}) FROM {quote_table(table)}")
             if low is None or high is None:
                 return []
             starts = [int(value or 0) for (value,) in sampled]
@@ -114,27 +111,9 @@ class TidbSql:
         return found
 
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
-        columns = table.writable_columns
         where = in_range(key_columns(table), chunk.place["key_low"], chunk.place["key_high"])
-        # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all.
-        names = [f"{quote_name(c.name)}+0e0" if c.kind == "float" else quote_name(c.name) for c in columns]
-        statement = f"SELECT {', '.join(names) or '1'} FROM {_name(table)} WHERE {where}"
         with self._session() as session:
-            for rows in _pages(session.stream(statement, 100)):
-                yield self._batch(table, columns, rows)
-
-    def _batch(
-        self, table: Table, columns: Sequence[Column], rows: Sequence[tuple[bytes | None, ...]]
-    ) -> pa.RecordBatch:
-        arrays = []
-        for number, column in enumerate(columns):
-            raw = _array([row[number] for row in rows])
-            try:
-                arrays.append(typed_array(column, raw))
-            except ValueRefused as error:
-                raise CopyError(f"{self.describe()}: {table.full_name}.{column.name}: {error.what}") from None
-        schema = pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield from read_rows(session, table, where)
 
     def _session(self) -> TidbSession:
         session = TidbSession(self._address)
@@ -144,32 +123,6 @@ class TidbSql:
             session.close()
             raise
         return session
-
-
-def _pages(few: Iterator[list[tuple[bytes | None, ...]]]) -> Iterator[list[tuple[bytes | None, ...]]]:
-    """Rows in pages that are neither many nor large."""
-    page: list[tuple[bytes | None, ...]] = []
-    size = 0
-    for rows in few:
-        page += rows
-        size += sum(len(value) for row in rows for value in row if value is not None)
-        if len(page) >= _PAGE_ROWS or size >= _PAGE_BYTES:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page
-
-
-def _array(values: list[bytes | None]) -> pa.LargeBinaryArray:
-    array = pa.array(values, pa.large_binary())
-    validity, offsets, data = array.buffers()
-    if data is not None:
-        return array
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), [validity, offsets, pa.py_buffer(b"")])
-
-
-def _name(table: Table) -> str:
-    return f"{quote_name(table.schema_name)}.{quote_name(table.name)}"
 
 
 def _text(value: bytes | None) -> str:

@@ -9,6 +9,7 @@ from etl.downstream.checkpoint import (
     PendingDdl,
     Refusal,
 )
+from etl.downstream.chunk_results import ChunkResult, ChunkResults
 from etl.downstream.grants import RECYCLE_SCHEMA
 from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
@@ -19,6 +20,8 @@ __all__ = [
     "CheckpointError",
     "CheckpointMovedError",
     "CheckpointTable",
+    "ChunkResult",
+    "ChunkResults",
     "DownstreamError",
     "Flight",
     "LoadOutcome",

@@ -89,7 +89,7 @@ class TidbSession:
     """One connection, which gives values as the bytes that TiDB prints. Every method raises CopyError."""
 
     def __init__(self, address: TidbAddress) -> None:
-        self._address = address
+        self.address = address
         with self._told("connect"):
             self._connection = pymysql.connect(
                 host=address.host, port=address.port, user=address.user, password=address.password(),
@@ -148,7 +148,7 @@ class TidbSession:
 
     def _error(self, what: str, error: Exception) -> CopyError:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        where = f"TiDB at {self._address.shown}"
+        where = f"TiDB at {self.address.shown}"
         if number in _OLDER_THAN_GC:
             return CopyError(
                 f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held. Begin the copy anew"

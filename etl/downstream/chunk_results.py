@@ -1,0 +1,101 @@
+"""What became of appointments (`relay.appointments`), in the downstream itself:
+
+    tidb_binlog.sluice_chunks(job VARCHAR(64), at_ts BIGINT UNSIGNED, result MEDIUMTEXT, PRIMARY KEY (job, at_ts))
+
+A note is written in the transaction that writes the chunk's rows: either both are there or none. What is declined is
+noted too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from etl.downstream.mysql import MySQLSession
+from etl.formats.sql_text import fill, quote_name
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What was done, in rows; where nothing was to be written (`compare`), what `replace` would have done.
+
+    `rows` upstream in the chunk; of them `same` were there already, `inserted` had a key that wasn't, `replaced` one
+    that was, with other values. `deleted`: were there and aren't upstream. `displaced`: lay outside of the chunk and
+    held a unique value that belongs to one of its rows. `kept`: not written, as their key is there (`missing`).
+    """
+
+    rows: int = 0
+    same: int = 0
+    inserted: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    displaced: int = 0
+    kept: int = 0
+    examples: tuple[str, ...] = ()
+    """Some of the rows that differed, by key, for people."""
+    declined: str = ""
+    """Why nothing was done; "" if it was."""
+    is_passing: bool = False
+    """Whether it may be taken if the rows are read again."""
+
+    @property
+    def differing(self) -> int:
+        """How many rows were not as upstream, on either side."""
+        return self.inserted + self.replaced + self.deleted + self.kept
+
+    def to_text(self) -> str:
+        """As in the table."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `to_text`."""
+        raw = json.loads(text)
+        return cls(**raw | {"examples": tuple(raw["examples"])})
+
+
+class ChunkResults:
+    """The notes of all jobs. Every method runs in the session's current transaction and raises DownstreamError."""
+
+    def __init__(self, schema: str) -> None:
+        """`schema`: the checkpoint's."""
+        self._place = schema, "sluice_chunks"
+        self._table = f"{quote_name(schema)}.`sluice_chunks`"
+
+    def is_there(self, session: MySQLSession) -> bool:
+        """Whether there is such a table."""
+        return bool(
+            session.query(
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", self._place
+            )
+        )
+
+    def create(self, session: MySQLSession) -> None:
+        """Create the table unless it exists; commits what is open. The checkpoint's schema is there."""
+        if not self.is_there(session):
+            session.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT NULL, at_ts BIGINT"
+                " UNSIGNED NOT NULL, result MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL, PRIMARY KEY (job, at_ts))"
+                " ENGINE=InnoDB"
+            )
+
+    def find(self, session: MySQLSession, job: str, at_ts: int) -> ChunkResult | None:
+        """The note of one appointment; the table is there."""
+        found = session.query(f"SELECT result FROM {self._table} WHERE job = %s AND at_ts = %s", (job, at_ts))
+        return ChunkResult.parse(str(found[0][0])) if found else None
+
+    def of_job(self, session: MySQLSession, job: str) -> dict[int, ChunkResult]:
+        """The notes of a job by `at_ts`; none without the table."""
+        if not self.is_there(session):
+            return {}
+        found = session.query(f"SELECT at_ts, result FROM {self._table} WHERE job = %s", (job,))
+        return {int(at_ts): ChunkResult.parse(str(text)) for at_ts, text in found}
+
+    def note(self, session: MySQLSession, job: str, at_ts: int, result: ChunkResult) -> None:
+        """Write a note; refused by the server if there is one."""
+        session.execute(fill(f"INSERT INTO {self._table} VALUES (%s, %s, %s)", (job, at_ts, result.to_text())))
+
+    def forget(self, session: MySQLSession, job: str) -> None:
+        """Remove the job's notes: it is over. The table is there."""
+        session.execute(fill(f"DELETE FROM {self._table} WHERE job = %s", (job,)))

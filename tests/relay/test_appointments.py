@@ -1,0 +1,102 @@
+"""Appointments: created once, settled once, by whoever is first, and read back by every process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay import Appointment, AppointmentExistsError, Load, Mending, Ready, RelayCorruptError, RelayLog, Void
+
+C = 470614793860415502
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> RelayLog:
+    return RelayLog.open(f"file://{tmp_path}")
+
+
+def appointment(at_ts: int, job: str = "b1") -> Appointment:
+    return Appointment(at_ts, job, 3, 107, "shop", "órders", "replace", "`id` >= 5", ("id",))
+
+
+def test_what_is_made_is_on_every_processs_agenda_in_order_until_it_is_removed(relay: RelayLog) -> None:
+    other = RelayLog.open(relay.url)
+    assert other.appointments.agenda(0).pending == ()
+    relay.appointments.make(appointment(C + 9))
+    relay.appointments.make(appointment(C, "b2"))
+    assert other.appointments.agenda(0).pending == (appointment_as(C, "b2", relay), appointment_as(C + 9, "b1", relay))
+    assert [found.at_ts for found in other.appointments.agenda(C + 1).pending] == [C + 9]
+    assert [found.at_ts for found in other.appointments.of_job("b2")] == [C]
+    relay.appointments.remove(C)
+    relay.appointments.remove(C)
+    assert [found.at_ts for found in other.appointments.agenda(0).pending] == [C + 9]
+
+
+def appointment_as(at_ts: int, job: str, relay: RelayLog) -> Appointment:
+    (found,) = [one for one in relay.appointments.of_job(job) if one.at_ts == at_ts]
+    return found
+
+
+def test_a_second_appointment_at_the_same_timestamp_is_refused(relay: RelayLog) -> None:
+    relay.appointments.make(appointment(C))
+    with pytest.raises(AppointmentExistsError, match=str(C)):
+        relay.appointments.make(appointment(C, "b2"))
+    assert [found.job for found in relay.appointments.agenda(0).pending] == ["b1"]
+
+
+def test_who_settles_first_decides_and_a_void_one_is_on_no_agenda(relay: RelayLog) -> None:
+    other = RelayLog.open(relay.url)
+    ready = Ready({"id": 107}, C, (Load("jobs/b1/x", {"columns": ["a"], "bits": [], "hex": []}, 5, 0, 99, 7),))
+    void = Void("it took too long", "apply")
+    for at_ts, first, second in ((C, ready, void), (C + 1, void, ready)):
+        relay.appointments.make(appointment(at_ts))
+        assert other.appointments.outcome(at_ts) is None
+        assert relay.appointments.settle(at_ts, first) == first
+        assert other.appointments.settle(at_ts, second) == first
+        assert other.appointments.outcome(at_ts) == first
+    assert [found.at_ts for found in other.appointments.agenda(0).pending] == [C]
+    assert ready.rows == 5
+
+
+def test_an_appointment_removed_and_made_again_is_read_anew(relay: RelayLog) -> None:
+    other = RelayLog.open(relay.url)
+    relay.appointments.make(appointment(C))
+    relay.appointments.settle(C, Void("no", "job"))
+    assert other.appointments.agenda(0).pending == ()
+    relay.appointments.remove(C)
+    assert other.appointments.agenda(0).pending == ()
+    relay.appointments.make(appointment(C, "b2"))
+    assert [found.job for found in other.appointments.agenda(0).pending] == ["b2"]
+
+
+def test_tables_are_mended_from_when_it_is_said_until_it_is_taken_back(relay: RelayLog) -> None:
+    other = RelayLog.open(relay.url)
+    relay.appointments.mend(Mending("b1", "b1", (107, 109)))
+    relay.appointments.mend(Mending("b1", "b1", (107, 109)))
+    relay.appointments.mend(Mending("b2.1", "b2", (109, 111)))
+    assert other.appointments.agenda(C).mended_tables == {107, 109, 111}
+    relay.appointments.mended("b1")
+    relay.appointments.mended("b1")
+    assert other.appointments.agenda(C).mended_tables == {109, 111}
+    assert [mending.name for mending in other.appointments.mendings()] == ["b2.1"]
+    relay.appointments.mend(Mending("b1", "b1", (113,)))
+    assert other.appointments.agenda(C).mended_tables == {109, 111, 113}
+    with pytest.raises(ValueError, match="no name"):
+        relay.appointments.mend(Mending("a/b", "b1", (1,)))
+
+
+def test_one_is_due_from_its_timestamp_on_as_long_as_it_lies_ahead(relay: RelayLog) -> None:
+    relay.appointments.make(appointment(C))
+    assert not relay.appointments.due(C - 9, C - 1)
+    assert relay.appointments.due(C - 9, C)
+    assert not relay.appointments.due(C, C + 9)
+
+
+@pytest.mark.parametrize("name", ["{}.json", "{}.outcome.json"])
+def test_a_damaged_file_stops_with_its_name(relay: RelayLog, tmp_path: Path, name: str) -> None:
+    relay.appointments.make(appointment(C))
+    file = tmp_path / "appointments" / name.format(f"{C:020d}")
+    file.write_text('{"neither": 1}')
+    with pytest.raises(RelayCorruptError, match=file.name):
+        relay.appointments.agenda(0)
