@@ -16,13 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pump_service.store.errors import StoreError
+from pump_service.store.binlog_head import stored_head
+from pump_service.store.errors import CorruptRecordError, StoreError
 from pump_service.store.gaps import Gap, GapFinder
 from pump_service.store.index import Index, Standing
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import Batch, Sorter
 from pump_service.store.value_log import ValueLog
 from upstream import tso
+from upstream.binlog_kinds import COMMIT
 
 log = logging.getLogger(__name__)
 
@@ -277,9 +279,29 @@ class Indexer:
                 [x for b in group for x in b.commits],
                 [x for b in group for x in b.offsets],
             )
+        known = self._known(batch)
         self._index.put_batch(*batch)
-        self._sorter.push(batch, replay=self._replay)
+        self._sorter.push(batch, replay=self._replay, known=known)
         self._applied = Pointer(batch.fid, batch.offsets[-1])
+
+    def _known(self, batch: Batch) -> set[int]:
+        """The Commits of the batch, among those at or below what is published, that are in the index already."""
+        top = self._sorter.max_commit_ts
+        if self._replay or min(filter(None, batch.commits), default=top + 1) > top:
+            return set()
+        return {
+            commit
+            for tp, start, commit in zip(batch.tps, batch.starts, batch.commits, strict=True)
+            if tp == COMMIT and commit <= top and self._holds(start, commit)
+        }
+
+    def _holds(self, start: int, commit: int) -> bool:
+        """Whether that transaction's Commit can be read by way of the index."""
+        pointer = self._index.get(commit)
+        try:
+            return pointer is not None and stored_head(self._log.read(pointer)) == (COMMIT, start, commit)
+        except CorruptRecordError:
+            return False
 
     def _chase(self) -> None:
         """Reads back everything between where queueing stopped and where it begins again."""
@@ -311,11 +333,14 @@ class Indexer:
                 for begin in range(0, len(keep), _CHASE_GROUP):
                     part = keep[begin : begin + _CHASE_GROUP]
                     columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
-                    self._index.put_arrays(batch.fid, *columns)
                     if self._replay:
+                        self._index.put_arrays(batch.fid, *columns)
                         self._sorter.push_arrays(batch.fid, *columns)
                     else:
-                        self._sorter.push(Batch(batch.fid, *(column.tolist() for column in columns)))
+                        missed = Batch(batch.fid, *(column.tolist() for column in columns))
+                        entered = self._known(missed)
+                        self._index.put_arrays(batch.fid, *columns)
+                        self._sorter.push(missed, known=entered)
                     self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
                 self._save()
                 if self._stop:

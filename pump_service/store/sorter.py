@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,11 +73,13 @@ class Sorter:
             root = self._root
             return Pointer(root[_FID], root[_OFFSET]), root[_COMMIT]
 
-    def push(self, batch: Batch, *, replay: bool = False) -> None:
-        """Records in their order in the value log; `replay` if they may have been pushed by a former run.
+    def push(self, batch: Batch, *, replay: bool = False, known: Container[int] = ()) -> None:
+        """Records in their order in the value log; `replay` if they may have been pushed by a former run. `known`:
+        commit timestamps that were in the index before these records.
 
         A Commit that closes a Prewrite though a higher timestamp has already been published breaks what TiDB promises
-        (a clock that went back): readers that are past it won't see it, so it is counted and reported.
+        (a clock that went back): readers that are past it won't see it, so it is counted and reported. One that is
+        known isn't late, it comes again: a Prewrite that TiDB sent twice was opened once more behind its Commit.
         """
         fid, tps, starts, commits, offsets = batch
         waiting, root, now = self._open, self._root, time.monotonic()
@@ -97,7 +99,7 @@ class Sorter:
                         self.transactions += 1
                         if commit - start > LONG_TRANSACTION:
                             self._long[commit] = start
-                        if commit <= max(root[_COMMIT], root[_MARK]) and closed is not None and not replay:
+                        if (commit <= root[_COMMIT] or commit <= root[_MARK]) and closed is not None and not replay:
                             late.append((start, commit))
                     if closed is not None:
                         self._unlink(closed)
@@ -107,6 +109,8 @@ class Sorter:
             if self._waiters and before != (root[_COMMIT], root[_MARK]):
                 self._moved.notify_all()
         for start, commit in late:
+            if commit in known:
+                continue
             self.late_commits += 1
             log.error(
                 "the commit %d of transaction %d came after a higher one was published: did PD's clock go back? "

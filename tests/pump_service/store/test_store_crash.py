@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import pump_service.store
-from pump_service.store import Store
+from pump_service.store import Store, Verdict, VerdictKind
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -23,6 +25,7 @@ from tests.pump_service.storekit import (
     prewrite,
     pulled,
     settle,
+    transactions,
     window,
     write,
 )
@@ -51,6 +54,9 @@ KILLS = [
 ]
 
 
+ASKING = dataclasses.replace(OPTIONS, resolve_after_s=0.05, resolve_retry_s=0.05)
+
+
 class _Life:
     """A run of the child that ends by SIGKILL: what was acknowledged, and what its reader was given."""
 
@@ -72,9 +78,19 @@ class _Life:
 
 def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
     """Opens what is left, sends again what was not acknowledged, as TiDB does, and reads everything."""
-    store = Store.open(data, OPTIONS)
+    # A kill may cut a group of records anywhere, so the last thing a life has written may be the Prewrite of a
+    # transaction that an earlier life had acknowledged: no Commit follows it, and TiKV is asked.
+    looked = threading.Event()
+
+    def tikv(start_ts: int, key: bytes) -> Verdict:
+        return Verdict(VerdictKind.COMMITTED, start_ts + 1) if looked.is_set() else Verdict(VerdictKind.PENDING)
+
+    store = Store.open(data, ASKING, tikv)
     try:
         assert store.wait_caught_up(60)
+        kept = [BASE + i * STEP for i in acknowledged if BASE + i * STEP > store.gc_ts]
+        assert all(store.lookup(start) and store.lookup(start + 1) for start in kept)
+        looked.set()  # from now on what is missing may come from TiKV
         everything = []
         for i in range(max(acknowledged, default=-1) + 10):
             start = BASE + i * STEP
@@ -92,6 +108,7 @@ def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
         assert seen == [row[0] for row in expected if row[0] in seen]
         assert set(seen) >= {row[0] for row in expected if row[0] > gc_ts}
         eventually(store.all_matched)
+        assert store.stats().late_commits == 0
     finally:
         store.close()
 
@@ -115,6 +132,45 @@ def test_being_killed_again_while_recovering_changes_nothing(kill: str, lost: bo
     read = first.read + second.read + third.read
     assert read == sorted(set(read))
     _check(data, first.acknowledged | second.acknowledged | third.acknowledged, read)
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_prewrite_that_comes_again_after_its_commit_is_asked_about_and_nothing_is_late(
+    restarts: int, tmp_path: Path
+) -> None:
+    """As a retry of TiDB's that was overtaken by its own transaction: no Commit will follow it."""
+    store = Store.open(tmp_path, OPTIONS)
+    records = transactions(5)
+    write(store, *records)
+    write(store, records[0])
+    for _ in range(restarts):
+        store.close()
+        store = Store.open(tmp_path, OPTIONS)
+    more = transactions(5, 10)
+    write(store, *more)
+    assert settle(store, more[-1].commit_ts, 0.1) < more[-1].commit_ts  # nobody knows how that one ended
+    eventually(lambda: store.is_open(records[0].start_ts))
+    store.close()
+
+    store = Store.open(tmp_path, ASKING, lambda start_ts, key: Verdict(VerdictKind.COMMITTED, start_ts + 150))
+    assert settle(store, more[-1].commit_ts) == more[-1].commit_ts
+    assert window(store) == paired([*records, *more])
+    eventually(store.all_matched)
+    assert store.stats().late_commits == 0
+    store.close()
+
+
+def test_a_commit_that_is_new_below_what_is_published_is_late(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, OPTIONS)
+    write(store, *transactions(5))
+    write(store, prewrite(BASE + 7), commit(BASE + 7, BASE + 8))
+    write(store, prewrite(BASE), commit(BASE, BASE + 150))  # again, as it was
+    eventually(store.all_matched)
+    assert store.stats().late_commits == 1
+    write(store, prewrite(BASE + 9), commit(BASE + 9, BASE + 150))  # another transaction's timestamp
+    eventually(store.all_matched)
+    assert store.stats().late_commits == 2
+    store.close()
 
 
 def test_every_failpoint_of_the_store_is_tried() -> None:
