@@ -6,30 +6,25 @@ the windows.
 `apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window if need be, and
 waits there. `accepted`: the id of a refusal that applying goes on from all the same. Every key may be left out.
 
-A change is a new file with the next number, created exclusively: of two who change at a time one begins anew, from what
-the other asked for. A file ``control.json`` of an earlier version counts as long as there is none.
+How it is changed: `relay.numbered`. A file ``control.json`` of an earlier version counts as long as there is none.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from relay.errors import RelayCorruptError, RelayError
+from relay.errors import RelayCorruptError
+from relay.numbered import Form, Numbered
 from relay.storage import Storage
 
 __all__ = ["Control", "ControlFile"]
 
 _FOLDER = "control"
-_NAME = re.compile(r"(\d{12})\.json\Z")
 _FORMER = "control.json"
 _KEPT = 64
-"""So many files are kept. Who changes what has become older than that is told so by the file before its own, which is
-gone.
-"""
-_ATTEMPTS = 100
+_WAY_OUT = "correct the file, or remove it for what was asked for before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,60 +65,27 @@ class ControlFile:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        form = Form(Control.to_json, Control.from_json, self._former, _WAY_OUT)
+        self._file = Numbered(storage, _FOLDER, form, _KEPT)
 
     def load(self) -> Control:
         """The newest; the default if nobody asked for anything. Raises RelayCorruptError, which names the file."""
-        return self._load()[1]
+        return self._file.load()
 
     def change(self, change: Callable[[Control], Control]) -> Control:
         """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several
         times.
         """
-        for _ in range(_ATTEMPTS):
-            number, before = self._load()
-            after = change(before)
-            if after == before:
-                return after
-            try:
-                self._storage.create(_path(number + 1), after.to_json())
-            except FileExistsError:
-                continue
-            numbers = self._numbers()
-            if (
-                number not in numbers if number else numbers[-1] > _KEPT
-            ):  # changed often since it was read: the name was free again
-                self._storage.remove(_path(number + 1))
-                continue
-            for old in numbers[:-_KEPT]:
-                self._storage.remove(_path(old))
-            if not number:
-                self._storage.remove(_FORMER)
-            return after
-        raise RelayError(
-            f"{self._storage.url}/{_FOLDER}: changed by others all the time", way_out="try again", transient=True
-        )
+        before = self._file.number()
+        after = self._file.change(change)
+        if not before and self._file.number():
+            self._storage.remove(_FORMER)
+        return after
 
-    def _load(self) -> tuple[int, Control]:
-        for _ in range(_ATTEMPTS):
-            number = max(self._numbers(), default=0)
-            path = _path(number) if number else _FORMER
-            try:
-                return number, Control.from_json(self._storage.read(path))
-            except FileNotFoundError:
-                if not number and not self._numbers():
-                    return 0, Control()
-            except ValueError as error:
-                raise RelayCorruptError(
-                    f"{self._storage.url}/{path}: {error}",
-                    way_out="correct the file, or remove it for what was asked for before",
-                ) from None
-        raise RelayError(
-            f"{self._storage.url}/{_FOLDER}: changed by others all the time", way_out="try again", transient=True
-        )
-
-    def _numbers(self) -> list[int]:
-        return sorted(int(match[1]) for match in map(_NAME.match, self._storage.names(_FOLDER)) if match)
-
-
-def _path(number: int) -> str:
-    return f"{_FOLDER}/{number:012d}.json"
+    def _former(self) -> Control:
+        try:
+            return Control.from_json(self._storage.read(_FORMER))
+        except FileNotFoundError:
+            return Control()
+        except ValueError as error:
+            raise RelayCorruptError(f"{self._storage.url}/{_FORMER}: {error}", way_out=_WAY_OUT) from None

@@ -102,7 +102,24 @@ UPSTREAM = {
     "__init__": {"etcd", "pd", "pumps", "rpc", "tikv"},
 }  # fmt: skip
 """The same of `upstream`."""
-INNER = {"etl": ETL, "pump_service": PUMP_SERVICE, "upstream": UPSTREAM}
+RELAY = {
+    "errors": set(),
+    "url": {"errors"},
+    "storage": {"errors", "url"},
+    "numbered": {"errors", "storage"},
+    "failures": {"storage"},
+    "ownership": set(),
+    "control": {"errors", "numbered", "storage"},
+    "decisions": {"errors", "storage"},
+    "part": {"errors", "storage"},
+    "window": {"part"},
+    "log": {"control", "decisions", "errors", "failures", "ownership", "part", "storage", "window"},
+    "retention": {"errors", "log"},
+    "jobs": {"errors", "numbered", "storage"},
+    "__init__": {"control", "decisions", "errors", "failures", "log", "ownership", "part", "url", "window"},
+}
+"""The same of `relay`; all may import upstream and errors."""
+INNER = {"etl": ETL, "pump_service": PUMP_SERVICE, "relay": RELAY, "upstream": UPSTREAM}
 
 
 def modules(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,26 @@
+"""What can be wrong with a job."""
+
+from __future__ import annotations
+
+from errors import RequestError
+from relay.errors import ClaimLostError, RelayError
+
+
+class JobError(RequestError, RelayError):
+    """What was asked of a job can't be done; nothing has changed."""
+
+    way_out = "`sluice jobs` shows the jobs there are"
+
+
+class JobOverlapError(JobError):
+    """Another job that isn't over touches the same; names it."""
+
+
+class JobRunsError(JobError):
+    """Another process runs the job; names it."""
+
+
+class LeaseLostError(ClaimLostError):
+    """Another process runs the job now: this one must stop, and writes nothing more about it."""
+
+    way_out = "nothing need be done: the job goes on there. `sluice jobs` shows how far it is"

@@ -1,0 +1,306 @@
+"""The jobs of a relay log: what takes long and what a person asks for.
+
+jobs = Jobs(relay.storage)
+job = jobs.create("bootstrap", asked, Touches(downstream), by="ann@host")
+with job.run_as(Runner("sluice bootstrap")) as run:
+    run.begin_with(tables)
+    for chunk in chunks:
+        run.check()
+        if run.order: ...
+        run.did(table, Done(rows, bytes, 1))
+    run.end(DONE, result={...})
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relay.errors import RelayCorruptError
+from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError
+from relay.jobs.history import (
+    CANCELLING,
+    INTERRUPTED,
+    OVER,
+    PAUSING,
+    RUNNING,
+    TAKEN,
+    Entry,
+)
+from relay.jobs.lease import CANCEL, PAUSE, Run
+from relay.jobs.ledger import Ledger
+from relay.jobs.progress import JobProgress, Member
+from relay.jobs.register import OpenJobs, open_register
+from relay.jobs.runner import Runner
+from relay.jobs.spec import JobSpec, Touches, at, parse_spec, some
+from relay.storage import Storage
+
+__all__ = ["RESUME", "Job", "JobStatus", "Jobs"]
+
+DEAD_AFTER_S = 20.0
+"""A process of which nothing is heard for so long is taken for dead by who wants to go on with its job."""
+RESUME = "resume"
+_FRESH_MS = 10_000
+_BETWEEN_MS = 600_000
+"""So long there may be between two tasks of a run."""
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as people see it. `state` is one of `relay.jobs.STATES`; `entry` how it came there."""
+
+    spec: JobSpec
+    state: str
+    entry: Entry
+    progress: JobProgress
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for scripts."""
+        entry = self.entry
+        return {
+            "id": self.spec.id,
+            "kind": self.spec.kind,
+            "state": self.state,
+            "asked": dict(self.spec.asked),
+            "touches": self.spec.touches.to_json(),
+            "by": self.spec.by,
+            "made_ms": self.spec.made_ms,
+            "since_ms": entry.made_ms,
+            "since_by": entry.by,
+            "runner": None if entry.runner is None else str(entry.runner),
+            "said": entry.said,
+            "way_out": entry.way_out,
+            "result": entry.result,
+            "progress": self.progress.to_json(),
+        }
+
+
+class Jobs:
+    """The jobs in a relay log's storage. Every method raises RelayCorruptError, OSError."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._register = open_register(storage, self._former)
+
+    def create(self, kind: str, asked: Mapping[str, Any], touches: Touches, by: str) -> Job:
+        """Durably write down that this is to be done: `asked` in the kind's own terms, `by` who asks. Raises
+        JobOverlapError if a job that isn't over touches the same; of two who ask at a time one is refused.
+        """
+        token, now = secrets.token_hex(8), time.time_ns() // 1_000_000
+
+        def added(jobs: OpenJobs) -> OpenJobs:
+            over = [other.id for other in jobs.open if self._in_the_way(other, touches)]
+            return jobs.without(*over).with_job(JobSpec(jobs.next_id(kind), kind, asked, touches, by, now, token))
+
+        after = self._register.change(added)
+        spec = next(spec for spec in after.open if spec.token == token)
+        job = self._job(spec)
+        job.ledger.note_spec()
+        return job
+
+    def overlapping(self, touches: Touches) -> list[Job]:
+        """The jobs that aren't over and touch the same, oldest first."""
+        found = (self._job(spec) for spec in self._register.load().open if spec.touches.shared(touches) != ())
+        return [job for job in found if job.entry().state not in OVER]
+
+    def get(self, name: str) -> Job:
+        """The job with this id. Raises JobError if there is none."""
+        job = self.find(name)
+        if job is None:
+            raise JobError(f"there is no job {name} in {self._storage.url}")
+        return job
+
+    def find(self, name: str) -> Job | None:
+        """The job with this id, None if there is none."""
+        path = f"jobs/{name}/spec.json"
+        try:
+            return self._job(parse_spec(name, self._storage.read(path)))
+        except FileNotFoundError:
+            open_now = {spec.id: spec for spec in self._register.load().open}
+            return self._job(open_now[name]) if name in open_now else None
+        except ValueError as error:
+            raise RelayCorruptError(
+                f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
+            ) from None
+
+    def list(self) -> list[Job]:
+        """All of them, oldest first."""
+        names = dict.fromkeys([*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)])
+        found = [job for name in names if (job := self.find(name)) is not None]
+        return sorted(found, key=lambda job: (job.spec.made_ms, job.id))
+
+    def forget(self, name: str) -> None:
+        """Remove what is written down about a job that is over. Raises JobError if it isn't, or if there is none."""
+        job = self.get(name)
+        if job.entry().state not in OVER:
+            raise JobError(
+                f"the job {job.spec} is {job.status().state}, and isn't over", way_out=f"`sluice jobs cancel {name}`"
+            )
+        self._register.change(lambda jobs: jobs.without(name))
+        job.ledger.remove()
+
+    def _in_the_way(self, other: JobSpec, touches: Touches) -> bool:
+        """Whether a job of the list has nothing to be there for; raises JobOverlapError if it is in the way."""
+        job = self._job(other)
+        if job.entry().state in OVER:
+            return True
+        shared = other.touches.shared(touches)
+        if shared == ():
+            return False
+        what = "the whole downstream" if shared is None else some(shared)
+        raise JobOverlapError(
+            f"{what} is touched by the job {other}, which is {job.status().state}",
+            way_out=f"wait until it is over (`sluice jobs show {other.id}`), or `sluice jobs cancel {other.id}`",
+        )
+
+    def _former(self) -> OpenJobs:
+        """The one job that a former version may have left unfinished: a bootstrap."""
+        path = "jobs/bootstrap/spec.json"
+        try:
+            spec = parse_spec("bootstrap", self._storage.read(path))
+        except FileNotFoundError:
+            return OpenJobs()
+        except ValueError as error:
+            raise RelayCorruptError(
+                f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
+            ) from None
+        return OpenJobs((spec,), {spec.kind: 1})
+
+    def _job(self, spec: JobSpec) -> Job:
+        return Job(Ledger(self._storage, spec, self._register))
+
+
+class Job:
+    """One of them; `ledger` is where it is written down. Every method raises RelayCorruptError, OSError."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    @property
+    def id(self) -> str:
+        return self.ledger.id
+
+    @property
+    def spec(self) -> JobSpec:
+        """What was asked for."""
+        return self.ledger.spec
+
+    def plan(self) -> dict[str, Any] | None:
+        """The plan, None if none was kept yet."""
+        return self.ledger.plan()
+
+    def keep_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep the plan; the one that is kept, which is another process's if that was first."""
+        return self.ledger.keep_plan(plan)
+
+    def entry(self) -> Entry:
+        """What was last written down of its state."""
+        return self.ledger.history.load()
+
+    def status(self) -> JobStatus:
+        """How it stands, for people: whether its process lives is told by the machines' clocks where nothing better
+        does.
+        """
+        entry = self.entry()
+        members = self.ledger.members(entry.run) if entry.state in TAKEN else []
+        dead = entry.state in TAKEN and not _seem_alive(entry, members)
+        return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, self.ledger.progress(entry.run))
+
+    def order(self, what: str, by: str) -> Entry:
+        """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now. Who runs it obeys at its
+        next border. Nothing changes if nobody runs it; whoever goes on where a process died hears of a CANCEL. Raises
+        JobError if that makes no sense any more.
+        """
+        goal = {PAUSE: PAUSING, CANCEL: CANCELLING, RESUME: RUNNING}[what]
+
+        def ordered(newest: Entry) -> Entry:
+            if newest.state in OVER:
+                raise JobError(f"the job {self.id} is {newest.state} already")
+            if newest.state == CANCELLING and what != CANCEL:
+                raise JobError(f"the job {self.id} is being cancelled, as {newest.by} asked")
+            if newest.state not in TAKEN or newest.state == goal:
+                return newest
+            return newest.then(goal, by)
+
+        return self.ledger.history.change(ordered)
+
+    def run_as(self, runner: Runner, *, patience_s: float = DEAD_AFTER_S) -> Run:
+        """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s` for a sign
+        of life of the process that ran it last. Raises JobRunsError if there is one, JobError if the job is over.
+        """
+        entry = self.entry()
+        if entry.state in TAKEN and not _together(entry, runner):
+            self._expect_silence(entry, patience_s)
+
+        def taken(newest: Entry) -> Entry:
+            if newest.state in OVER:
+                raise JobError(f"the job {self.id} is {newest.state} already")
+            if _together(newest, runner):
+                return newest
+            if newest.run != entry.run:
+                raise self._runs(newest)
+            state = CANCELLING if newest.state == CANCELLING else RUNNING
+            return newest.then(state, str(runner), run=newest.run + 1, runner=runner)
+
+        return Run(self.ledger, self.ledger.history.change(taken), runner)
+
+    def join(self, runner: Runner) -> Run:
+        """Run the job together with the process of the same group that began the run: a context. Raises LeaseLostError
+        if that run has ended, in whichever way.
+        """
+        entry = self.entry()
+        if not _together(entry, runner):
+            said = f": {entry.said}" if entry.said else f", by {entry.by}"
+            raise LeaseLostError(f"the job {self.id} is {entry.state}{said}")
+        return Run(self.ledger, entry, runner)
+
+    def _expect_silence(self, entry: Entry, patience_s: float) -> None:
+        """Return once the run's processes have surely ended, or nothing was heard of any for so long."""
+        deadline = time.monotonic() + patience_s
+        heard = self._heard(entry.run)
+        while not _surely_over(entry, self.ledger.members(entry.run)):
+            if self._heard(entry.run) != heard:
+                raise self._runs(entry)
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_S)
+
+    def _heard(self, run: int) -> dict[str, int]:
+        return {member.runner.token: member.beat for member in self.ledger.members(run)}
+
+    def _runs(self, entry: Entry) -> JobRunsError:
+        return JobRunsError(
+            f"the job {self.id} is run by {entry.runner}, since {at(entry.made_ms)}",
+            way_out=f"`sluice jobs show {self.id}` shows how far it is, `sluice jobs pause {self.id}` has it stop",
+        )
+
+
+def _together(entry: Entry, runner: Runner) -> bool:
+    """Whether the runner is of the group that runs the job."""
+    return entry.state in TAKEN and entry.runner is not None and runner.runs_with(entry.runner)
+
+
+def _surely_over(entry: Entry, members: list[Member]) -> bool:
+    """Whether every process that has run it has ended, as far as that can be known at once."""
+    if entry.runner is None:
+        return True
+    if not entry.runner.group:
+        return entry.runner.surely_gone() or any(
+            member.left for member in members if member.runner.token == entry.runner.token
+        )
+    return False
+
+
+def _seem_alive(entry: Entry, members: list[Member]) -> bool:
+    if _surely_over(entry, members):
+        return False
+    noted = [member.noted_ms for member in members] or [entry.made_ms]
+    silent_ms = min(abs(time.time_ns() // 1_000_000 - ms) for ms in noted)
+    if members and all(member.left for member in members):
+        return silent_ms < _BETWEEN_MS
+    gone = [member.left or member.runner.surely_gone() for member in members]
+    return silent_ms < _FRESH_MS and not (gone and all(gone))

@@ -1,0 +1,161 @@
+"""A job while a process runs it: it says that it lives and how far it is, and hears what was ordered.
+
+Whether the process is still the one that runs the job, the job's history tells (`relay.jobs.history`): another one that
+has taken it has made an entry. What must be done exactly once never rests on this: between a look and what is done
+after it another may take the job. It stays with the downstream's transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from errors import SluiceError, ours
+from relay.errors import RelayError
+from relay.jobs.errors import LeaseLostError
+from relay.jobs.history import CANCELLED, CANCELLING, DONE, FAILED, PAUSED, PAUSING, TAKEN, Entry
+from relay.jobs.ledger import Ledger
+from relay.jobs.progress import Done, Member, TableProgress
+from relay.jobs.runner import Runner
+
+__all__ = ["CANCEL", "PAUSE", "Run"]
+
+log = logging.getLogger("sluice.jobs")
+
+BEAT_S = 1.0
+"""How often a process says that it lives, and looks for orders."""
+PAUSE, CANCEL = "pause", "cancel"
+_PACE_S = 15.0
+"""The pace is that of so many seconds."""
+
+
+class Run:
+    """One process's part in a run of a job; made by `Job.run_as`, used as a context.
+
+    Left by an error that says nothing of a lost lease, the job has failed with what it says; left by Ctrl-C it is
+    paused. Left otherwise without `end`, it isn't over, and the next process of the group goes on with it.
+    """
+
+    def __init__(self, ledger: Ledger, entry: Entry, runner: Runner) -> None:
+        self._ledger = ledger
+        self._entry = entry
+        self.number = entry.run
+        self._member = Member(runner)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._pace: deque[tuple[float, Done]] = deque()
+        self._thread = threading.Thread(target=self._beat, name="job heartbeat", daemon=True)
+
+    # What is heard
+
+    @property
+    def order(self) -> str | None:
+        """PAUSE or CANCEL if that was ordered, as of at most a moment ago; the process does so at its next border."""
+        return {PAUSING: PAUSE, CANCELLING: CANCEL}.get(self._entry.state)
+
+    def check(self) -> None:
+        """Raises LeaseLostError if another process runs the job, or one of the same group has ended it, as of at most a
+        moment ago.
+        """
+        if self._entry.run != self.number:
+            raise LeaseLostError(f"the job {self._ledger.id} is run by {self._entry.runner} now")
+        if self._entry.state not in TAKEN:
+            said = f": {self._entry.said}" if self._entry.said else ""
+            raise LeaseLostError(f"the job {self._ledger.id} is {self._entry.state}{said}")
+
+    def look(self) -> None:
+        """Have `order` and `check` be of now. Raises RelayError, OSError."""
+        self._entry = self._ledger.history.load()
+
+    # What is said
+
+    def begin_with(self, tables: Mapping[str, TableProgress]) -> None:
+        """Say what there is to do in this run, and what was done before it, by table. Once a run; of a group the first
+        process does so.
+        """
+        self._ledger.note_base(self.number, tables)
+
+    def doing(self, what: str) -> None:
+        """Say what is being done, in a few words."""
+        with self._lock:
+            self._member = replace(self._member, doing=what)
+
+    def did(self, table: str, done: Done) -> None:
+        """Say that this process has done so much more of a table."""
+        with self._lock:
+            tables = {**self._member.tables, table: self._member.tables.get(table, Done()) + done}
+            self._member = replace(self._member, tables=tables)
+
+    def end(self, state: str, *, said: str = "", way_out: str = "", result: Mapping[str, Any] | None = None) -> None:
+        """Durably say how the run ends: DONE, CANCELLED, PAUSED, FAILED. Raises LeaseLostError, and nothing is written
+        then; RelayError, OSError.
+        """
+        assert state in (DONE, CANCELLED, PAUSED, FAILED)
+
+        def ended(newest: Entry) -> Entry:
+            self._entry = newest
+            self.check()
+            return newest.then(state, str(self._member.runner), said=said, way_out=way_out, result=result)
+
+        self._entry = self._ledger.history.change(ended)
+        self._ledger.settle(self._entry)
+
+    def __enter__(self) -> Self:
+        self._note()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        try:
+            self._say_why(error)
+            with self._lock:
+                self._member = replace(self._member, left=True)
+            self._note()
+        except (SluiceError, OSError) as trouble:
+            log.warning("how the job %s ended could not be written down: %s", self._ledger.id, trouble)
+
+    def _say_why(self, error: BaseException | None) -> None:
+        if self._entry.state not in TAKEN or self._entry.run != self.number or isinstance(error, LeaseLostError):
+            return
+        if isinstance(error, KeyboardInterrupt):
+            self.end(PAUSED, said="interrupted")
+        elif isinstance(error, Exception):
+            told = ours(error)
+            self.end(FAILED, said=str(told), way_out=told.way_out)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            try:
+                self._note()
+                self.look()
+            except (RelayError, OSError) as error:
+                log.warning("the job %s can't say that it goes on, and tries again: %s", self._ledger.id, error)
+
+    def _note(self) -> None:
+        with self._lock:
+            whole = sum(self._member.tables.values(), Done())
+            rows_per_s, bytes_per_s = self._measured(whole)
+            member = self._member = replace(
+                self._member, beat=self._member.beat + 1, noted_ms=time.time_ns() // 1_000_000,
+                rows_per_s=rows_per_s, bytes_per_s=bytes_per_s,
+            )  # fmt: skip
+        self._ledger.note_member(self.number, member)
+
+    def _measured(self, whole: Done) -> tuple[float, float]:
+        now = time.monotonic()
+        self._pace.append((now, whole))
+        while now - self._pace[0][0] > _PACE_S and len(self._pace) > 1:
+            self._pace.popleft()
+        since, before = self._pace[0]
+        seconds = max(now - since, 1e-3)
+        return (whole.rows - before.rows) / seconds, (whole.bytes - before.bytes) / seconds

@@ -1,0 +1,172 @@
+"""How far a job is, for people: each process that runs it says what it has done itself, once a moment.
+
+    jobs/<id>/progress/<run>/base.json      by table, what there is to do, and what was done before this run
+    jobs/<id>/progress/<run>/<token>.json   what one process of the run has done, how fast, and its heartbeat
+
+The heartbeat is a counter: who wants to know whether a process lives looks twice, by a clock of his own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from relay.jobs.runner import Runner
+
+__all__ = ["Done", "JobProgress", "Member", "TableProgress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Rows that were written (or compared), bytes that were read for them, chunks that are whole."""
+
+    rows: int = 0
+    bytes: int = 0
+    chunks: int = 0
+
+    def __add__(self, other: Done) -> Done:
+        return Done(self.rows + other.rows, self.bytes + other.bytes, self.chunks + other.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """A table of a job, by the name it has upstream: what is done, and what there is in all. `rows_in_all` is None if
+    nothing tells.
+    """
+
+    done: Done = Done()
+    bytes_in_all: int = 0
+    chunks_in_all: int = 0
+    rows_in_all: int | None = None
+
+    @property
+    def percent(self) -> int:
+        """Of the bytes; of the chunks if nothing tells of bytes."""
+        if self.bytes_in_all:
+            return min(100, 100 * self.done.bytes // self.bytes_in_all)
+        return 100 * self.done.chunks // self.chunks_in_all if self.chunks_in_all else 100
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "done": Done(**document["done"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What one process of a run says: what it is `doing`, how fast it was lately, and what it has done by table.
+    `left`: it has ended as it should, and says no more. `noted_ms` is by its own clock.
+    """
+
+    runner: Runner
+    beat: int = 0
+    noted_ms: int = 0
+    left: bool = False
+    doing: str = ""
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    tables: Mapping[str, Done] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """As the file's content."""
+        document = asdict(self) | {"tables": {name: asdict(done) for name, done in self.tables.items()}}
+        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Read the file's content. Raises ValueError."""
+        try:
+            document = json.loads(data)
+            tables = {name: Done(**done) for name, done in document["tables"].items()}
+            return cls(**{**document, "runner": Runner.from_json(document["runner"]), "tables": tables})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no progress of a job: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """All processes of a run together."""
+
+    tables: Mapping[str, TableProgress] = field(default_factory=dict)
+    doing: tuple[str, ...] = ()
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+    @classmethod
+    def of(cls, base: Mapping[str, TableProgress], members: Iterable[Member]) -> Self:
+        """What there is to do, and who has done what of it."""
+        members = list(members)
+        tables = dict(base)
+        for member in members:
+            for name, done in member.tables.items():
+                before = tables.get(name, TableProgress())
+                tables[name] = replace(before, done=before.done + done)
+        at_work = [member for member in members if not member.left]
+        return cls(
+            tables,
+            tuple(dict.fromkeys(member.doing for member in at_work if member.doing)),
+            sum(member.rows_per_s for member in at_work),
+            sum(member.bytes_per_s for member in at_work),
+        )
+
+    @property
+    def in_all(self) -> TableProgress:
+        """The tables' sums."""
+        parts = list(self.tables.values())
+        rows = [part.rows_in_all for part in parts]
+        return TableProgress(
+            sum((part.done for part in parts), Done()),
+            sum(part.bytes_in_all for part in parts),
+            sum(part.chunks_in_all for part in parts),
+            None if None in rows else sum(row for row in rows if row is not None),
+        )
+
+    @property
+    def left_s(self) -> float | None:
+        """How many seconds more it will take at the pace of the last moments; None if nothing tells."""
+        whole = self.in_all
+        left = whole.bytes_in_all - whole.done.bytes
+        if left <= 0:
+            return 0.0 if whole.bytes_in_all else None
+        return left / self.bytes_per_s if self.bytes_per_s else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for scripts."""
+        whole, left_s = self.in_all, self.left_s
+        return {
+            "percent": whole.percent,
+            **_counts(whole),
+            "rows_per_s": round(self.rows_per_s, 1),
+            "bytes_per_s": round(self.bytes_per_s, 1),
+            "left_s": None if left_s is None else round(left_s, 1),
+            "doing": list(self.doing),
+            "tables": {name: {"percent": one.percent, **_counts(one)} for name, one in self.tables.items()},
+        }
+
+
+def _counts(table: TableProgress) -> dict[str, Any]:
+    return {
+        **asdict(table.done),
+        "bytes_in_all": table.bytes_in_all,
+        "chunks_in_all": table.chunks_in_all,
+        "rows_in_all": table.rows_in_all,
+    }
+
+
+def base_text(tables: Mapping[str, TableProgress]) -> bytes:
+    """The content of `base.json`."""
+    return json.dumps({name: table.to_json() for name, table in tables.items()}, ensure_ascii=False).encode() + b"\n"
+
+
+def parse_base(data: bytes) -> dict[str, TableProgress]:
+    """Read the content of `base.json`. Raises ValueError."""
+    try:
+        return {name: TableProgress.from_json(table) for name, table in json.loads(data).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no progress of a job: {error!r}") from None

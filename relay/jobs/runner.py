@@ -1,0 +1,72 @@
+"""Which process runs a job, and whether it surely is gone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["Runner"]
+
+
+@cache
+def _machine() -> str:
+    """What no other machine has, nor this one after its next start; containers have different ones."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return secrets.token_hex(6)
+
+
+def _started(pid: int) -> str:
+    """When the process began, in the kernel's ticks since the machine did; "" if there is no such process, or nothing
+    tells.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    name_ends = stat.rindex(")")
+    fields = stat[name_ends + 2 :].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A process that runs a job. `what` it is, for people. Processes with the same `group`, which isn't "", run a job
+    together. `machine`, `pid` and `started` tell the process from every other.
+    """
+
+    what: str
+    group: str = ""
+    host: str = field(default_factory=socket.gethostname)
+    machine: str = field(default_factory=_machine)
+    pid: int = field(default_factory=os.getpid)
+    started: str = field(default_factory=lambda: _started(os.getpid()))
+    token: str = field(default_factory=lambda: secrets.token_hex(6))
+
+    def __str__(self) -> str:
+        return f"{self.what} (process {self.pid} on {self.host})"
+
+    def surely_gone(self) -> bool:
+        """Whether the process has ended, which only its own machine can tell."""
+        return bool(self.started) and self.machine == _machine() and _started(self.pid) != self.started
+
+    def runs_with(self, other: Runner) -> bool:
+        """Whether both run a job together."""
+        return bool(self.group) and self.group == other.group
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**document)

@@ -1,0 +1,112 @@
+"""What a job is: written down when it is asked for, never changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+__all__ = ["JobSpec", "Touches"]
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What a job writes to. `downstream` is its name (`etl.ownership.downstream_name`), "" stands for any; `tables` are
+    full names there, None means all of it.
+    """
+
+    downstream: str
+    tables: tuple[str, ...] | None = None
+
+    def shared(self, other: Touches) -> tuple[str, ...] | None:
+        """The tables that both touch, in lower case, as far as either names any: () if they touch nothing together,
+        None if all of the downstream.
+        """
+        if self.downstream and other.downstream and self.downstream != other.downstream:
+            return ()
+        mine, others = _lower(self.tables), _lower(other.tables)
+        if mine is None or others is None:
+            named = others if mine is None else mine
+            return None if named is None else tuple(sorted(named))
+        return tuple(sorted(mine & others))
+
+    def __str__(self) -> str:
+        if self.tables is None:
+            return f"all of {self.downstream or 'the downstream'}"
+        return some(self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {"downstream": self.downstream, "tables": None if self.tables is None else list(self.tables)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        tables = document["tables"]
+        return cls(str(document["downstream"]), None if tables is None else tuple(map(str, tables)))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job as it was asked for. `asked` is the kind's own, as JSON values without secrets; `by` who asked; `token` no
+    other job has.
+    """
+
+    id: str
+    kind: str
+    asked: Mapping[str, Any]
+    touches: Touches
+    by: str
+    made_ms: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by}, {at(self.made_ms)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"asked": dict(self.asked), "touches": self.touches.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises ValueError."""
+        try:
+            return cls(**{**document, "touches": Touches.from_json(document["touches"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no job's specification: {error!r}") from None
+
+    @classmethod
+    def of_former(cls, name: str, document: Mapping[str, Any]) -> Self:
+        """From the file that `sluice bootstrap` wrote before there were other jobs: {"asked", "token", "begun_ms"}.
+        Raises ValueError.
+        """
+        try:
+            asked, token, made_ms = document["asked"], str(document["token"]), int(document["begun_ms"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no job's specification: {error!r}") from None
+        return cls(name, name, asked, Touches(""), "a former version of Sluice", made_ms, token)
+
+
+def parse_spec(name: str, data: bytes) -> JobSpec:
+    """The content of the job's `spec.json`, of this version or of the one before. Raises ValueError."""
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("a JSON object is expected")
+    return JobSpec.of_former(name, document) if "begun_ms" in document else JobSpec.from_json(document)
+
+
+def at(ms: int) -> str:
+    """A Unix time in ms for people."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def some(names: Iterable[str]) -> str:
+    """A few of the names."""
+    shown = list(names)
+    return f"{', '.join(shown[:5])}{f' and {len(shown) - 5} more' if len(shown) > 5 else ''}"
+
+
+def _lower(names: Iterable[str] | None) -> set[str] | None:
+    return None if names is None else {name.lower() for name in names}

@@ -1,0 +1,114 @@
+"""A small document that several processes change, each change a new file with the next number, created exclusively: of
+two who change at a time one begins anew, from what the other made of it. The newest counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from relay.errors import RelayCorruptError, RelayError
+from relay.storage import Storage
+
+__all__ = ["Form", "Numbered"]
+
+_NAME = re.compile(r"(\d{12})\.json\Z")
+_ATTEMPTS = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[T]):
+    """How a document is written, and read: `parse` raises ValueError that says what is wrong. `first` is what there is
+    before the first file. Two documents that different processes write for different reasons must differ, if only in a
+    token: a store can't tell two attempts of one writer from two writers of the same bytes.
+    """
+
+    text: Callable[[T], bytes]
+    parse: Callable[[bytes], T]
+    first: Callable[[], T]
+    way_out: str
+    """For a file that can't be read."""
+
+
+class Numbered(Generic[T]):
+    """The document in a folder of a relay log's storage."""
+
+    def __init__(self, storage: Storage, folder: str, form: Form[T], kept: int | None = None) -> None:
+        """`kept`: so many files are kept, None for all. Who changes what has become older than that is told so by the
+        file before its own, which is gone.
+        """
+        self._storage = storage
+        self._folder = folder
+        self._form = form
+        self._kept = kept
+
+    def load(self) -> T:
+        """The newest. Raises RelayCorruptError, which names the file."""
+        return self.newest()[1]
+
+    def newest(self) -> tuple[int, T]:
+        """The newest and its number, 0 if nobody has changed it yet. Raises RelayCorruptError, which names the file."""
+        for _ in range(_ATTEMPTS):
+            number = self.number()
+            if not number:
+                first = self._form.first()
+                if not self.number():
+                    return 0, first
+                continue
+            path = self._path(number)
+            try:
+                return number, self._form.parse(self._storage.read(path))
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=self._form.way_out) from None
+        raise self._contended()
+
+    def number(self) -> int:
+        """The newest one's number, 0 if there is none; cheaper than `newest`."""
+        return max(self._numbers(), default=0)
+
+    def change(self, change: Callable[[T], T]) -> T:
+        """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several
+        times; what it raises is raised, and nothing has changed then.
+        """
+        for _ in range(_ATTEMPTS):
+            number, before = self.newest()
+            after = change(before)
+            if after == before or self._put(number, after):
+                return after
+        raise self._contended()
+
+    def _put(self, number: int, after: T) -> bool:
+        """Put the document behind the one with that number; False if another has been put there."""
+        path = self._path(number + 1)
+        try:
+            self._storage.create(path, self._form.text(after))
+        except FileExistsError:
+            return False
+        if self._kept is None:
+            return True
+        numbers = self._numbers()
+        if (
+            number not in numbers if number else numbers[-1] > self._kept
+        ):  # changed often since it was read: the name was free again
+            self._storage.remove(path)
+            return False
+        for old in numbers[: -self._kept]:
+            self._storage.remove(self._path(old))
+        return True
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(match[1]) for match in map(_NAME.match, self._storage.names(self._folder)) if match)
+
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number:012d}.json"
+
+    def _contended(self) -> RelayError:
+        return RelayError(
+            f"{self._storage.url}/{self._folder}: changed by others all the time", way_out="try again", transient=True
+        )
