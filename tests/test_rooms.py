@@ -109,14 +109,26 @@ RELAY = {
     "numbered": {"errors", "storage"},
     "failures": {"storage"},
     "ownership": set(),
+    "appointments": {"errors", "storage"},
     "control": {"errors", "numbered", "storage"},
     "decisions": {"errors", "storage"},
     "part": {"errors", "storage"},
     "window": {"part"},
-    "log": {"control", "decisions", "errors", "failures", "ownership", "part", "storage", "window"},
+    "log": {"appointments", "control", "decisions", "errors", "failures", "ownership", "part", "storage", "window"},
     "retention": {"errors", "log"},
     "jobs": {"errors", "numbered", "storage"},
-    "__init__": {"control", "decisions", "errors", "failures", "log", "ownership", "part", "url", "window"},
+    "__init__": {
+        "appointments",
+        "control",
+        "decisions",
+        "errors",
+        "failures",
+        "log",
+        "ownership",
+        "part",
+        "url",
+        "window",
+    },
 }
 """The same of `relay`; all may import upstream and errors."""
 INNER = {"etl": ETL, "pump_service": PUMP_SERVICE, "relay": RELAY, "upstream": UPSTREAM}
