@@ -212,8 +212,13 @@ class Cluster:
         return await self.workload_status({})
 
     async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The answer of GET /workload."""
-        return self._workload.status() if self._workload else {"state": "idle"}
+        """The answer of GET /workload. It runs until its connections are closed: then another may begin."""
+        if self._workload is None:
+            return {"state": "idle"}
+        status = self._workload.status()
+        if status["state"] in ("done", "failed") and self._task and not self._task.done():
+            status["state"] = "running"
+        return status
 
     async def tidb(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /tidb: one step of the TiDB at `address`, see embedded.cluster.tidb_server."""

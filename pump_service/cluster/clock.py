@@ -71,8 +71,9 @@ class TimeLimit:
         self._clock = clock
         self.limit = 0
         """Timestamps up to here were issued, or nearly; about those above `exceeded` has to be asked."""
-        self._ask, self._answered = threading.Event(), threading.Event()
-        self._stop = threading.Event()
+        self._ask, self._stop = threading.Event(), threading.Event()
+        self._answer = threading.Condition()
+        self._questions = self._answered = 0  # how many were begun, and which was the last to be answered
         self._asked_at = 0.0  # 0: no question is under way
         self._refused_at = self._reported_at = -_REPORT_S
         self._thread = threading.Thread(target=self._run, name="pump-clock", daemon=True)
@@ -133,18 +134,23 @@ class TimeLimit:
         if now - self._refused_at < _CALM_S or (self._asked_at and now - self._asked_at > _PATIENCE_S):
             self._ask.set()
             return  # who sends nonsense all the time, or asks while PD hangs, doesn't hold up the others
-        self._answered.clear()
-        self._ask.set()
-        self._answered.wait(_PATIENCE_S)
+        with self._answer:
+            wanted = self._questions + 1  # one that is under way may have been answered before the clock jumped
+            self._ask.set()
+            self._answer.wait_for(lambda: self._answered >= wanted, _PATIENCE_S)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             self._ask.wait(_REFRESH_S)
             self._ask.clear()
+            with self._answer:
+                self._questions += 1
             self._asked_at = time.monotonic()
             try:
                 self._clock.fresh()
             except Exception as error:
                 _log.debug("PD gives no timestamp: %s", error)
             self._asked_at = 0.0
-            self._answered.set()
+            with self._answer:
+                self._answered = self._questions
+                self._answer.notify_all()

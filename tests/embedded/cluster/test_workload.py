@@ -1,9 +1,12 @@
+import asyncio
 import json
 import time
 
 import pyarrow as pa
 import pytest
 
+from embedded.cluster.control import Refused
+from embedded.cluster.server import Cluster, ClusterOptions
 from embedded.cluster.workload import WorkloadError, WorkloadOptions
 from tests.embedded.cluster_harness import Journal, cluster, etcd, pumps, wait_for
 from upstream import PDClient, TiKVClient, pb, read_ddl_jobs, read_schema_version
@@ -130,8 +133,7 @@ def test_the_rate_is_kept_and_stop_ends_an_endless_run(stack):
     wait_for(lambda: started.get("/workload")["committed"] > 20, what="twenty transactions")
     assert "is running" in started.post("/workload")["error"]
     started.post("/stop")
-    status = started.get("/workload")
-    assert status["state"] == "done"
+    status = wait_for(lambda: (s := started.get("/workload"))["state"] == "done" and s, what="the end")
     assert status["committed"] == status["latest"] - status["first"] + 1
 
 
@@ -141,6 +143,46 @@ def test_a_second_shape_of_the_same_schema_is_refused(stack):
     status = run(started, rate="max", transactions=1, database="e", tables=2)
     assert status["state"] == "failed"
     assert "name another database" in status["error"]
+
+
+class SlowToClose:
+    """A pump client that takes everything, and closes when it is told."""
+
+    def __init__(self):
+        self.closing, self.may_close = asyncio.Event(), asyncio.Event()
+
+    async def open(self):
+        pass
+
+    async def prewrite(self, start_ts, payload):
+        pass
+
+    async def finish(self, start_ts, payload):
+        pass
+
+    async def close(self):
+        self.closing.set()
+        await self.may_close.wait()
+
+
+def test_a_workload_is_over_when_the_next_one_may_begin(monkeypatch):
+    async def run_two():
+        cluster = Cluster(ClusterOptions(etcd="http://127.0.0.1:1"))
+        options = {"rate": "max", "transactions": 1}
+        for _ in range(2):
+            pump = SlowToClose()
+            monkeypatch.setattr(cluster, "_writer", lambda parameters, pump=pump: pump)
+            await cluster.start_workload(dict(options))
+            await pump.closing.wait()
+            assert (await cluster.workload_status({}))["state"] == "running"
+            with pytest.raises(Refused, match="is running"):
+                await cluster.start_workload(dict(options))
+            pump.may_close.set()
+            await cluster._task
+            status = await cluster.workload_status({})
+            assert (status["state"], status["committed"]) == ("done", 1)
+
+    asyncio.run(run_two())
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,29 @@ def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: TimeLimit, monkey
         assert not limit.exceeded(pd.now)
 
 
+def test_an_answer_from_before_a_jump_refuses_nobody(pd: FakePD, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.cluster.clock._PATIENCE_S", 60)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        if asked.is_set():
+            time.sleep(0.05)
+            return pd()
+        ts = pd()
+        asked.set()
+        go_on.wait(60)
+        return ts
+
+    limit = TimeLimit(Clock(slow))
+    limit.start()
+    limit._ask.set()
+    assert asked.wait(60)
+    pd.now += 3600 * SECOND
+    threading.Timer(0.05, go_on.set).start()
+    assert not limit.exceeded(pd.now)
+    limit.stop()
+
+
 def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: FakePD, limit: TimeLimit) -> None:
     pd.now -= 3600 * SECOND  # a machine that paused for an hour, and PD can't be asked how late it is
     late = Clock(pd)
@@ -89,18 +112,18 @@ def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: Fake
 
 
 def test_a_pd_that_hangs_holds_up_no_writer(pd: FakePD, limit: TimeLimit) -> None:
-    class Answered(threading.Event):
+    class Answer(threading.Condition):
         waits = 0
 
         def wait(self, timeout: float | None = None) -> bool:
             self.waits += 1
             return super().wait(timeout)
 
-    limit._answered = answered = Answered()
+    limit._answer = answer = Answer()
     pd.hangs = threading.Event()
     for _ in range(200):
         assert limit.exceeded(pd.now + 3600 * SECOND)
-    assert answered.waits < 50  # the first, and those until the question is under way
+    assert answer.waits < 50  # the first, and those until the question is under way
 
 
 def test_a_readers_mark_is_held_to_what_pd_has_issued(pd: FakePD, limit: TimeLimit) -> None:
