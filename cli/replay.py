@@ -8,7 +8,7 @@ import click
 
 from cli._progress import ReplayProgress
 from cli._stack import stack_of
-from embedded import LOOPBACK, replay
+from embedded import LOOPBACK, Stack, replay
 from embedded.recording import Recording
 from embedded.view import View
 from upstream import tso
@@ -43,8 +43,14 @@ from upstream import tso
     show_default=True,
     help="Give up when nothing moves for so many seconds.",
 )
+@click.option(
+    "--paused", is_flag=True,
+    help="Have landing and applying wait for `sluice resume`, to try `sluice bootstrap` first.",
+)  # fmt: skip
 @click.pass_context
-def command(ctx: click.Context, directory: Path, until: str | None, speed: str, strategy: str, patience: float) -> None:
+def command(
+    ctx: click.Context, directory: Path, until: str | None, speed: str, strategy: str, patience: float, *, paused: bool
+) -> None:
     """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice up`), and wait until
     all of it is applied. The state of an earlier replay is cleared. Everything stays up, to be looked at."""
     if speed != "max":
@@ -61,7 +67,7 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
     total = sum(1 for transaction in recording.transactions(recording.resolve(label)).values() if transaction.commit_ts)
     stack = stack_of(ctx)
     with ReplayProgress() as display:
-        replay.clear(stack, directory, display.say)
+        replay.clear(stack, directory, display.say, paused=paused)
         site = stack.site()
         view = View(site)
         display.say(
@@ -70,6 +76,11 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
         )
         try:
             replay.send(stack, label, speed, strategy)
+            if paused:
+                replay.wait_sent(stack, view, lambda progress: display.show(str(label or "all"), total, progress))
+                click.echo(f"sent: {total:,} transactions; landing and applying wait for `sluice resume`")
+                _say_where(stack)
+                return
             done = replay.wait_applied(
                 stack, view, replay.Goal(target),
                 replay.Onlooker(lambda progress: display.show(str(label or "all"), total, progress), display.say),
@@ -81,4 +92,8 @@ def command(ctx: click.Context, directory: Path, until: str | None, speed: str, 
         f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes, {done.ddls_applied} DDL"
         f" statements in {done.windows_applied} windows; checkpoint {done.checkpoint}"
     )
-    click.echo(f"MariaDB: host {LOOPBACK} port {site.ports['mariadb']} user root, no password")
+    _say_where(stack)
+
+
+def _say_where(stack: Stack) -> None:
+    click.echo(f"MariaDB: host {LOOPBACK} port {stack.site().ports['mariadb']} user root, no password")

@@ -19,6 +19,7 @@ from embedded.recording import Recording
 from embedded.stack import Report, Stack
 from embedded.state import StackError
 from embedded.view import Progress, View
+from relay import Control, RelayLog
 
 _UPSTREAM = ("cluster", *PUMP_NAMES)
 _END_TASKS_S = 15.0
@@ -52,9 +53,10 @@ class Onlooker:
     interval_s: float = 0.25
 
 
-def clear(stack: Stack, recording: Path, report: Report) -> None:
+def clear(stack: Stack, recording: Path, report: Report, *, paused: bool = False) -> None:
     """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream, and a stand-in
-    cluster that plays `recording`. The pipeline is paused meanwhile. Raises StackError.
+    cluster that plays `recording`. The pipeline is halted meanwhile; with `paused` landing and applying wait for
+    `sluice resume` then. Raises StackError.
     """
     running = stack.running()
     if not running:
@@ -71,6 +73,9 @@ def clear(stack: Stack, recording: Path, report: Report) -> None:
     clear_registry(site.ports["etcd-client"])
     drop_everything(site.ports["mariadb"])
     stack.up(_UPSTREAM, recording=recording)
+    if paused:
+        relay = RelayLog.open((stack.home / "relay").as_uri())
+        relay.change_control(lambda _: Control(land_paused=True, apply_paused=True))
     airflow.pause(paused=False)
 
 
@@ -164,6 +169,16 @@ def wait_applied(stack: Stack, view: View, goal: Goal, onlooker: Onlooker, patie
             tended = now
             onlooker.tend()
         time.sleep(onlooker.interval_s)
+
+
+def wait_sent(stack: Stack, view: View, on_progress: Callable[[Progress], None]) -> None:
+    """Wait until the stand-in cluster has sent all it was told to. Raises StackError if it failed."""
+    control = ClusterControl(stack.site().ports["cluster-control"])
+    while not is_sent(control):
+        on_progress(view.progress())
+        if "cluster" in stack.dead():
+            raise StackError(f"the stand-in cluster died, see {stack.home / 'logs'}: `sluice up`, then replay again")
+        time.sleep(0.25)
 
 
 def is_sent(control: ClusterControl) -> bool:
