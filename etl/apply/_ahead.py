@@ -18,7 +18,7 @@ from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocumen
 from etl.recorded_schema import RecordedSchema
 from etl.settings import Apply
 from etl.steps import Step, to_batches
-from relay import Part, RelayLog
+from relay import Appointment, Part, RelayLog
 
 Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
 """From windows to record batches in STEP_SCHEMA."""
@@ -42,18 +42,30 @@ class Ahead:
         self._queue = Queue(_WAITING_BYTES)
         self._stopped = threading.Event()
         self._next = NextWindows(relay, limits, checkpoint.flight, until_ts, self._stopped)
+        self._changes_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="sluice-prepare", daemon=True)
         self._thread.start()
 
-    def batches(self, over: Callable[[], bool]) -> Iterator[Batch]:
-        """Batches in order, until `over`; each one's steps are to be used up before the next."""
+    @property
+    def changes_since(self) -> float | None:
+        """Since when (time.monotonic) a batch with changes is waiting to be taken; None if none is."""
+        return self._changes_since
+
+    def items(self, over: Callable[[], bool]) -> Iterator[Batch | Appointment]:
+        """Batches in order, until `over`, each one's steps to be used up before the next; and between them the
+        appointments that are to be kept where the batch before them ends.
+        """
         while not over():
             started = time.perf_counter()
             try:
                 item = self._queue.get(0.1)
             except queue.Empty:
                 continue
+            if isinstance(item, Appointment):
+                yield item
+                continue
             self._room.release()
+            self._changes_since = None
             if isinstance(item, BaseException):
                 raise item
             item.waited_s += time.perf_counter() - started
@@ -69,12 +81,19 @@ class Ahead:
     def _run(self) -> None:
         try:
             position = self._checkpoint.commit_ts
+            for appointment in self._next.appointments_at(position):
+                self._queue.put(appointment)
             while True:
                 self._room.acquire()
                 windows, hi = self._next.after(position)
                 if not windows:
                     return
-                batch = Batch(windows, position, hi, _queue=self._queue, _relay=self._relay)
+                agenda = self._next.agenda
+                batch = Batch(
+                    windows, position, hi, mended=agenda.mended_tables, _queue=self._queue, _relay=self._relay
+                )
+                if any(window.changes or window.ddls for window in windows):
+                    self._changes_since = time.monotonic()
                 self._queue.put(batch)
                 with contextlib.closing(self._steps(batch)) as prepared:
                     while True:
@@ -86,6 +105,9 @@ class Ahead:
                         self._queue.put(steps, steps.nbytes)
                 self._queue.put(END)
                 position = hi
+                for appointment in agenda.pending:
+                    if appointment.at_ts == hi:
+                        self._queue.put(appointment)
         except StoppedError:
             return
         except BaseException as error:
@@ -109,6 +131,7 @@ class Ahead:
         return replace(
             described,
             safe=batch.after_ts < self._checkpoint.safe_until,
+            mended=batch.mended,
             flight=BegunFlight(flight.until, frozenset(flight.left_out)) if flight is not None and is_begun else None,
             behind=self._behind(described.windows),
             counted_before=self._counted_before(described.windows[0]),

@@ -76,6 +76,8 @@ class Batch:
     prepare_s: float = 0.0
     decisions: tuple[Decision, ...] = ()
     """Of operators, about commits inside; known once `steps` is through."""
+    mended: frozenset[int] = frozenset()
+    """Ids of tables of which rows may be missing, see `relay.appointments`."""
     _queue: Queue | None = field(default=None, repr=False)
     _relay: RelayLog | None = field(default=None, repr=False)
 
@@ -98,11 +100,8 @@ class Batch:
         assert self._relay is not None
         if decided_about(self._relay, self) != self.decisions:
             raise DecidedAnewError
-        if begun:
-            return
-        control = self._relay.control()
-        if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < step.commit_ts):
-            raise HeldError(f"applying waits before commit_ts {step.commit_ts}, as operators want it")
+        if not begun:
+            check_not_held(self._relay, step.commit_ts)
 
     def _record_batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
         assert self._queue is not None
@@ -121,6 +120,13 @@ class Batch:
             if isinstance(item, BaseException):
                 raise item
             yield item
+
+
+def check_not_held(relay: RelayLog, commit_ts: int) -> None:
+    """Raises HeldError while operators don't let applying come to a commit timestamp."""
+    control = relay.control()
+    if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < commit_ts):
+        raise HeldError(f"applying waits before commit_ts {commit_ts}, as operators want it")
 
 
 def decided_about(relay: RelayLog, batch: Batch) -> tuple[Decision, ...]:

@@ -8,7 +8,7 @@ import time
 
 from etl.downstream import Flight
 from etl.settings import Apply
-from relay import RelayGapError, RelayLog, Window
+from relay import Agenda, Appointment, RelayGapError, RelayLog, Window
 
 log = logging.getLogger("sluice.apply")
 
@@ -36,6 +36,10 @@ class NextWindows:
         self._paused = False
         self._until: int | None = None
         self._at_boundary = -1
+        self._cut: Window | None = None
+        """The window in the middle of which the last batch ended."""
+        self.agenda = Agenda()
+        """The appointments from the last batch's beginning on."""
 
     def after(self, position: int) -> tuple[tuple[Window, ...], int]:
         """The windows after `position` (TSO) that are landed, and where the batch that they are ends; waits for the
@@ -45,8 +49,24 @@ class NextWindows:
         if not windows:
             return (), position
         hi = min(windows[-1].hi, self._end())
+        # Behind the look at the windows: whoever sees a window sees the appointments inside of it.
+        self.agenda = self._relay.appointments.agenda(position + 1)
+        if self._first_hi is None:
+            hi = min([hi, *(appointment.at_ts for appointment in self.agenda.pending)])
+            windows = [window for window in windows if window.lo < hi]
         self._first_hi = None
+        self._cut = windows[-1] if hi < windows[-1].hi else None
         return tuple(windows), hi
+
+    def appointments_at(self, position: int) -> list[Appointment]:
+        """Those that are to be kept with the checkpoint at `position` (TSO); waits while operators have applying
+        paused.
+        """
+        found = [one for one in self._relay.appointments.agenda(position).pending if one.at_ts == position]
+        while found and not self._may_go_on(position - 1):
+            if self._stopped.wait(_POLL_S):
+                return []
+        return found
 
     def _together(self, position: int) -> list[Window]:
         while (first := self._find(position) if self._may_go_on(position) else None) is None:
@@ -79,6 +99,8 @@ class NextWindows:
         self._stopped.wait(_POLL_S)
 
     def _find(self, position: int) -> Window | None:
+        if self._cut is not None and self._cut.lo < position < self._cut.hi:
+            return self._cut
         window = self._relay.next(position)
         if window is not None or self._is_boundary(position):
             return window

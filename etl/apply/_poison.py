@@ -187,7 +187,13 @@ class _Search:
         if time.monotonic() > self._until:
             raise _GivenUp(f"it takes longer than {_PATIENCE_S:.0f} s")
         described = BatchDocument.of(self._windows[: place.window + 1], self._after, self._batch.hi)
-        described = replace(described.decided(self._decisions), safe=self._safe, flight=self._flight, rows=place.rows)
+        described = replace(
+            described.decided(self._decisions),
+            safe=self._safe,
+            flight=self._flight,
+            rows=place.rows,
+            mended=self._batch.mended,
+        )
         try:
             if self._session is not None:
                 self._session.begin()

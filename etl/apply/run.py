@@ -17,7 +17,8 @@ from typing import Protocol, runtime_checkable
 
 from errors import ours
 from etl.apply._ahead import Ahead, Prepare
-from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, decided_about
+from etl.apply._appointments import AppointmentKeeper
+from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held, decided_about
 from etl.apply._decided import note_late, note_used
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
@@ -33,7 +34,7 @@ from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_sh
 from etl.spark.errors import SparkError
 from etl.steps import Step
 from etl.waiting import Waiting
-from relay import RelayLog, Window
+from relay import Appointment, RelayLog, Window
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "run_apply"]
 
@@ -129,6 +130,7 @@ class _Loop:
         self._sink = open_sink(settings, first.cluster_id)
         if isinstance(self._sink, TakesOver):
             self._sink.guard(self._sole)
+        self._appointments = AppointmentKeeper(self._relay, settings.rules, settings.apply.appointment_wait_ms)
         self._summary = ApplySummary()
         self._waiting = Waiting(log, "applying")
         self._ahead: Ahead | None = None
@@ -170,9 +172,12 @@ class _Loop:
         self._sole.check()
         checkpoint = self._recover()
         self._ahead = Ahead(self._relay, self._prepare, self._settings.apply, checkpoint, self._limits.until_ts)
-        for batch in self._ahead.batches(self._is_over_for_sole_writer):
-            self._batch = batch
-            self._write(batch)
+        for item in self._ahead.items(self._is_over_for_sole_writer):
+            if isinstance(item, Appointment):
+                self._keep(item, self._ahead)
+                continue
+            self._batch = item
+            self._write(item)
 
     def _recover(self) -> Checkpoint:
         """Where to go on from. Without a checkpoint that is where the relay log begins."""
@@ -185,6 +190,8 @@ class _Loop:
         _say_where(checkpoint, self._first, sink)
         self._sole.at(start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._sole.pipeline)
         check_refusal(checkpoint, self._relay)
+        if start.flight is not None:
+            self._appointments.void_inside(start.commit_ts, start.flight.until)
         return start
 
     def _write(self, batch: Batch) -> None:
@@ -200,6 +207,20 @@ class _Loop:
         self._upkeep.at(batch.hi)
         self._summary.warn(note_used(relay, batch.decisions))
         self._summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
+        self._waiting.over()
+
+    def _keep(self, appointment: Appointment, ahead: Ahead) -> None:
+        """Rows of a job's, where the checkpoint is."""
+
+        def go_on() -> bool:
+            self._sole.check()
+            return self._wait()
+
+        def confirm(step: Step, *, begun: bool = False) -> None:
+            self._sole.check()
+            check_not_held(self._relay, step.commit_ts)
+
+        self._appointments.keep(appointment, self._sink, lambda: ahead.changes_since, go_on, confirm)
         self._waiting.over()
 
     def _give_up(self, error: Exception) -> None:

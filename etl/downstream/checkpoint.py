@@ -214,6 +214,7 @@ class CheckpointTable:
     ) -> None:
         self._session = session
         self.cluster_id = cluster_id
+        self.schema = schema
         self._schema = quote_name(schema)
         self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"

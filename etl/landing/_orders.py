@@ -6,6 +6,7 @@ import logging
 import time
 
 from relay import SKIP, RelayLog
+from upstream import tso
 
 log = logging.getLogger("sluice.land")
 
@@ -23,6 +24,7 @@ class Orders:
         self._looked = 0.0
         self._skipped: frozenset[int] = frozenset()
         self._skips_due = 0.0
+        self._appointments_due = 0.0
 
     def is_paused(self) -> bool:
         """Whether landing is to wait. Raises relay errors."""
@@ -34,6 +36,16 @@ class Orders:
                 log.info("landing is %s", "paused, as operators want it" if paused else "resumed")
             self._paused = paused
         return self._paused
+
+    def window_is_due(self, after_ts: int) -> bool:
+        """Whether somebody waits for the checkpoint to come past a timestamp between `after_ts` (TSO) and now. Raises
+        relay errors.
+        """
+        now = time.monotonic()
+        if now < self._appointments_due:
+            return False
+        self._appointments_due = now + LOOK_EVERY_S
+        return self._relay.appointments.due(after_ts, tso.wall_clock())
 
     def skips(self, after_ts: int) -> frozenset[int]:
         """Commit timestamps after a TSO of transactions that don't go downstream anyway. Raises relay errors."""

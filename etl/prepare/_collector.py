@@ -38,6 +38,7 @@ class Collector:
         self._workers = options.workers
         self._time_zone = options.time_zone
         self._timings = timings
+        self._mended = batch.mended
         self._after_ts = batch.after_ts
         self._ignored = np.array(sorted(options.ignored_ts), np.int64)
         self._written = np.array(sorted(batch.written_of(options.ignored_ts)), np.int64)
@@ -144,7 +145,8 @@ class Collector:
                 continue
             ignored_kinds = self._schemas.ignored_kinds(found[0].id)
             gives_way = found[0].id in loose and bool(locating_columns(found[0]))
-            if ignored_kinds or gives_way or self._schemas.may_keep_rows(found[0].id):
+            may_lack_rows = found[0].id in self._mended
+            if ignored_kinds or gives_way or may_lack_rows or self._schemas.may_keep_rows(found[0].id):
                 partial.add(found[0].id)
             if ignored_kinds:
                 places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]

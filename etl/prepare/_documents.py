@@ -130,6 +130,8 @@ class BatchDocument:
     see `WindowDocument.began_before`."""
     counted_before: tuple[CountedBefore, ...] = ()
     """See `WindowDocument.counting_from`; for the first window."""
+    mended: frozenset[int] = frozenset()
+    """Ids of tables of which rows may be missing downstream, until a job has brought them."""
     rows: int | None = None
     """How many changes of the last window count, from the first on; None: all."""
 
@@ -169,6 +171,7 @@ class BatchDocument:
                 for commit_ts, windows in self.behind.items()
             },
             "counted_before": [counted.to_json() for counted in self.counted_before],
+            "mended": sorted(self.mended),
             "rows": self.rows,
         }
 
@@ -186,6 +189,7 @@ class BatchDocument:
                 for commit_ts, windows in document["behind"].items()
             },
             tuple(CountedBefore.from_json(counted) for counted in document["counted_before"]),
+            frozenset(document["mended"]),
             document["rows"],
         )
 

@@ -138,6 +138,8 @@ class Apply:
     max_rows: int = 25_000
     """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
     max_bytes: int = 32 * 2**20
+    appointment_wait_ms: int = 1_000
+    """How long changes wait for rows of a backfill to be read, before applying goes on without them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ _POSITIVE = {
     "idle_interval_ms",
     "poll_interval_ms",
     "max_rows",
+    "appointment_wait_ms",
     "worker_count",
     "connect_timeout_s",
     "read_timeout_s",

@@ -49,8 +49,8 @@ class Segment:
     time_zone: str = "UTC"
     """Of TIMESTAMPs, for shapes that write them as text without saying the zone."""
     partial: frozenset[int] = frozenset()
-    """Ids of tables of whose changes the event filter leaves some kinds out: what is downstream isn't what was upstream
-    before.
+    """Ids of tables that aren't downstream what they were upstream before: the event filter leaves some kinds of their
+    changes out, or rows are missing that a job is about to bring.
     """
     sources: Mapping[int, str] = field(default_factory=dict)
     """For tables that are merged downstream, by id: the upstream's name of each."""

@@ -4,15 +4,19 @@ from typing import TYPE_CHECKING
 
 from etl.settings import Downstream, File, Kafka, Settings, Target
 from etl.sinks._checkpoint_reader import read_checkpoint, read_writer
-from etl.sinks.sink import ApplyError, Remembers, Sink, TakesOver, Written
+from etl.sinks.chunk_writer import Chunk, ChunkLoad
+from etl.sinks.sink import ApplyError, Remembers, Sink, TakesChunks, TakesOver, Written
 
 if TYPE_CHECKING:
     from etl.sinks.mysql import MySQLSink
 
 __all__ = [
     "ApplyError",
+    "Chunk",
+    "ChunkLoad",
     "Remembers",
     "Sink",
+    "TakesChunks",
     "TakesOver",
     "Written",
     "open_sink",

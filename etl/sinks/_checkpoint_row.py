@@ -77,6 +77,12 @@ class CheckpointRow:
         self._accepted = frozenset({self._process})
         self._forget_transaction()
 
+    def commit_here(self) -> None:
+        """Commit what was written in this transaction; the row, which is locked, stays as it is."""
+        assert self._is_locked
+        self._session.commit()
+        self._forget_transaction()
+
     def change(self, checkpoint: Checkpoint, confirm: Callable[[], None] = lambda: None) -> None:
         """Write the row in a transaction of its own; `confirm` is asked when the row is locked."""
         self.begin()

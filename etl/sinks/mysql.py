@@ -21,6 +21,8 @@ from etl.downstream import (
     Checkpoint,
     CheckpointMovedError,
     CheckpointTable,
+    ChunkResult,
+    ChunkResults,
     DownstreamError,
     Flight,
     MySQLSession,
@@ -30,12 +32,15 @@ from etl.rules import Filter, Rules, rules_digest, skip_reason
 from etl.settings import Downstream, Upstream
 from etl.shapes.kept_rows import kept_rows
 from etl.sinks._checkpoint_row import CheckpointRow
+from etl.sinks._chunk_columns import UnfitChunkError
 from etl.sinks._drainer_ddl import look_ahead
 from etl.sinks._marked_ddl import MarkedDdl
 from etl.sinks._text_as_bytes import hold_as_bytes
+from etl.sinks.chunk_writer import Chunk, ChunkWriter
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
 from etl.sinks.step_writer import StepWriter
 from etl.steps import ScopedDdl, Step
+from relay import Appointment
 from upstream import PDClient, tso
 
 log = logging.getLogger("sluice.apply")
@@ -76,6 +81,7 @@ class MySQLSink:
         """`keep_dropped_s`: how long dropped tables are kept, in seconds of upstream time."""
         self._session = session
         self._row = CheckpointRow(session, table)
+        self._results = ChunkResults(table.schema)
         self._origin = origin
         self._filters = filters
         self._writer = StepWriter(session)
@@ -155,6 +161,53 @@ class MySQLSink:
             if self._row.in_transaction:
                 self._row.roll_back()
             self._row.change(replace(before, flight=replace(before.flight, refused=refused)))
+
+    def hindrance(self, appointment: Appointment) -> str:
+        at = self._row.reached()
+        if at.commit_ts != appointment.at_ts:
+            return f"the checkpoint is at {at.commit_ts}"
+        if not at.consistent or at.pending is not None:
+            return f"what was committed after {at.commit_ts} may be on {self.address} in part"
+        return ""
+
+    def find_result(self, appointment: Appointment) -> ChunkResult | None:
+        self._results.create(self._session)
+        found = self._results.find(self._session, appointment.job, appointment.at_ts)
+        self._row.let_go()
+        return found
+
+    def write_chunk(self, chunk: Chunk, confirm: Confirm) -> ChunkResult:
+        asked, writer = chunk.appointment, ChunkWriter(self._session, chunk)
+        self._results.create(self._session)
+        try:
+            writer.prepare()
+            self._row.begin()
+            confirm(Step("commit", asked.at_ts))
+            return self._noted(asked, writer.write)
+        except (UnfitChunkError, DownstreamError) as error:
+            if isinstance(error, DownstreamError) and error.transient:
+                raise
+            self._row.roll_back()
+            return self.decline(asked, str(error), is_passing=False)
+        finally:
+            with contextlib.suppress(DownstreamError):
+                writer.close()
+
+    def decline(self, appointment: Appointment, why: str, *, is_passing: bool) -> ChunkResult:
+        self._results.create(self._session)
+        self._row.begin()
+        return self._noted(appointment, lambda: ChunkResult(declined=why, is_passing=is_passing))
+
+    def _noted(self, appointment: Appointment, do: Callable[[], ChunkResult]) -> ChunkResult:
+        """What was done before; else what `do` does, with a note. The row is locked."""
+        found = self._results.find(self._session, appointment.job, appointment.at_ts)
+        if found is not None:
+            self._row.roll_back()
+            return found
+        result = do()
+        self._results.note(self._session, appointment.job, appointment.at_ts, result)
+        self._row.commit_here()
+        return result
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:

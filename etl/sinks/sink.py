@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from errors import SluiceError
-from etl.downstream import Checkpoint
+from etl.downstream import Checkpoint, ChunkResult
+from etl.sinks.chunk_writer import Chunk
 from etl.steps import ScopedDdl, Step
+from relay import Appointment
 
 log = logging.getLogger("sluice.apply")
 
@@ -100,6 +102,29 @@ class Remembers(Protocol):
     def remember(self, refusal: str, decided: Sequence[int]) -> None:
         """Have it refused again by everybody who goes on from here, until operators decide; `decided`: the commit
         timestamps they have decided about. Never raises for the downstream's sake.
+        """
+
+
+@runtime_checkable
+class TakesChunks(Protocol):
+    """A sink into which rows of the upstream can be written at a checkpoint (`relay.appointments`), after `recover`,
+    between two runs. Raises CheckpointMovedError and DownstreamError, after which it is to `recover`.
+    """
+
+    def hindrance(self, appointment: Appointment) -> str:
+        """Why nothing can be written for an appointment here and now; "" if it can."""
+
+    def find_result(self, appointment: Appointment) -> ChunkResult | None:
+        """What was noted of it; None: nothing."""
+
+    def write_chunk(self, chunk: Chunk, confirm: Confirm) -> ChunkResult:
+        """Do what the chunk's appointment asks for, with a note of it, in one transaction. What the downstream can't
+        take is declined. What was done before isn't done again.
+        """
+
+    def decline(self, appointment: Appointment, why: str, *, is_passing: bool) -> ChunkResult:
+        """Note that nothing was done; what is noted, which is what was done if it was before. `is_passing`: it may be
+        if the rows are read again.
         """
 
 

@@ -1,0 +1,153 @@
+"""Keeps appointments: with the checkpoint at exactly their timestamp, waits for the rows and has the sink write them.
+
+What is promised to whom is in `relay.appointments`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import google_crc32c
+
+from etl.downstream import ChunkResult
+from etl.recorded_schema import RecordedSchema
+from etl.rules import RouteError, Rules
+from etl.sinks import Chunk, ChunkLoad, TakesChunks
+from etl.sinks.sink import Confirm
+from relay import Appointment, Load, Ready, RelayCorruptError, RelayLog, Void
+from relay.appointments import Outcome
+from upstream.schema import Table
+
+log = logging.getLogger("sluice.apply")
+
+_POLL_S = 0.02
+_IDLE_TIMES = 30
+"""So many times longer than with changes behind it a job is waited for while there are none."""
+_TRIES = 3
+"""So often a chunk is begun that fails for what may pass; then replication goes on without it."""
+
+
+class AppointmentKeeper:
+    """Keeps the appointments of one run of applying. Raises what the sink raises, and relay errors."""
+
+    def __init__(self, relay: RelayLog, rules: Rules, wait_ms: int) -> None:
+        """`wait_ms`: how long changes wait for rows to be read."""
+        self._relay = relay
+        self._rules = rules
+        self._wait_s = wait_ms / 1000
+        self._tried: tuple[int, int] = 0, 0
+
+    def keep(
+        self,
+        appointment: Appointment,
+        sink: object,
+        waiting_since: Callable[[], float | None],
+        go_on: Callable[[], bool],
+        confirm: Confirm,
+    ) -> None:
+        """Do what an appointment asks for, if its rows come in time. `waiting_since`: since when (time.monotonic)
+        changes are waiting behind it, None if there are none. `go_on`: whether to wait any longer; sleeps a little.
+        """
+        why = sink.hindrance(appointment) if isinstance(sink, TakesChunks) else "the downstream is no database"
+        if why or not isinstance(sink, TakesChunks):
+            self._void(appointment, why)
+            return
+        outcome = self._await(appointment, waiting_since, go_on)
+        if not isinstance(outcome, Ready):
+            if outcome is not None:
+                log.info("appointment at %d: %s", appointment.at_ts, outcome.why)
+            return
+        result = sink.find_result(appointment) or self._write(appointment, outcome, sink, confirm)
+        log.info("appointment at %d of job %s: %s", appointment.at_ts, appointment.job, result.to_text())
+
+    def void_inside(self, after_ts: int, through_ts: int) -> None:
+        """Changes behind `after_ts` and through `through_ts` were begun by a process that didn't know of these."""
+        for appointment in self._relay.appointments.agenda(after_ts + 1).pending:
+            if appointment.at_ts < through_ts:
+                self._void(appointment, f"changes through {through_ts} were begun before")
+
+    def _void(self, appointment: Appointment, why: str) -> None:
+        self._relay.appointments.settle(appointment.at_ts, Void(why, "apply"))
+        log.warning("appointment at %d of job %s: %s", appointment.at_ts, appointment.job, why)
+
+    def _await(
+        self, appointment: Appointment, waiting_since: Callable[[], float | None], go_on: Callable[[], bool]
+    ) -> Outcome | None:
+        """The outcome; None if the run ends before there is one."""
+        began = time.monotonic()
+        while (outcome := self._relay.appointments.outcome(appointment.at_ts)) is None:
+            now, since = time.monotonic(), waiting_since()
+            waited = 0.0 if since is None else now - max(began, since)
+            if waited > self._wait_s or now - began > self._wait_s * _IDLE_TIMES:
+                why = f"its rows were not there after {now - began:.1f} s at the checkpoint"
+                return self._relay.appointments.settle(appointment.at_ts, Void(why, "apply"))
+            if not go_on():
+                return None
+        return outcome
+
+    def _write(self, appointment: Appointment, ready: Ready, sink: TakesChunks, confirm: Confirm) -> ChunkResult:
+        table = Table.from_json(ready.table)
+        why = self._changed(appointment, table, ready.defined_ts)
+        if why:
+            return sink.decline(appointment, why, is_passing=True)
+        try:
+            routed = self._routed(table)
+            loads = list(self._loads(ready))
+        except (_Declined, RelayCorruptError) as error:
+            return sink.decline(appointment, str(error), is_passing=isinstance(error, RelayCorruptError))
+        at_ts, tries = self._tried
+        self._tried = appointment.at_ts, tries + 1 if at_ts == appointment.at_ts else 1
+        if self._tried[1] > _TRIES:
+            return sink.decline(appointment, f"it failed {_TRIES} times; the log says why", is_passing=True)
+        layouts: list[Mapping[str, Any]] = [load.layout for load in loads]
+        columns = layouts[0]["columns"] if layouts else [column.name for column in table.writable_columns]
+        hexed = frozenset(name for layout in layouts for name in layout["hex"])
+        return sink.write_chunk(Chunk(appointment, routed, loads, tuple(columns), hexed), confirm)
+
+    def _changed(self, appointment: Appointment, table: Table, defined_ts: int) -> str:
+        """Why the rows may be those of another table than there is at the appointment; "" if they aren't."""
+        if table.id != appointment.table_id:
+            return f"rows of table id {table.id} were read for table id {appointment.table_id}"
+        for window in self._relay.windows(defined_ts, appointment.at_ts) if defined_ts < appointment.at_ts else ():
+            for ddl in RecordedSchema.of(window).ddls:
+                if defined_ts < ddl.commit_ts <= appointment.at_ts and table.id in ddl.effect.tables:
+                    return f"DDL job {ddl.job_id} at commit_ts {ddl.commit_ts} changed the table"
+        return ""
+
+    def _routed(self, table: Table) -> Table:
+        """The table under its name downstream. Raises _Declined where it isn't there as it is upstream."""
+        filters, schema, name = self._rules.filters, table.schema_name, table.name
+        if not filters.wants_table(schema, name):
+            raise _Declined(f"{table.full_name} isn't replicated: [filter] leaves it out")
+        if filters.ignored_row_kinds(schema, name) or filters.may_keep_rows(schema, name):
+            raise _Declined(f"{table.full_name} isn't downstream as it is upstream: [filter] leaves some changes out")
+        try:
+            target = self._rules.routes.target(schema, name)
+        except RouteError as error:
+            raise _Declined(str(error)) from None
+        if target.is_merged:
+            raise _Declined(f"{table.full_name} is merged with other tables in {target.schema}.{target.table}")
+        return table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+
+    def _loads(self, ready: Ready) -> Iterator[ChunkLoad]:
+        for load in ready.loads:
+            yield ChunkLoad(load.layout, self._read(load), load.rows, load.warnings)  # type: ignore[arg-type]
+
+    def _read(self, load: Load) -> bytes:
+        """A file's content. Raises RelayCorruptError."""
+        url = f"{self._relay.url}/{load.path}"
+        try:
+            data = self._relay.storage.read(load.path)
+        except FileNotFoundError:
+            raise RelayCorruptError(f"{url} is gone: is something deleting files?") from None
+        if (len(data), google_crc32c.value(data)) != (load.bytes, load.crc32c):
+            raise RelayCorruptError(f"{url} holds {len(data)} bytes of another content than was written")
+        return data
+
+
+class _Declined(Exception):
+    """The rows can't be written; the text says why."""

@@ -1,0 +1,170 @@
+"""The columns of a downstream table as a chunk of rows meets them: which are written, how values are compared exactly,
+and the definition of a scratch table that takes the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etl.downstream import MySQLSession
+from etl.formats.ddl_forms import unsure_columns
+from etl.formats.sql_text import quote_name
+from etl.shapes.identity import locating_columns
+from upstream.schema import Table
+
+_COLUMNS = (
+    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, CHARACTER_MAXIMUM_LENGTH,"
+    " COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND"
+    " TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+)
+_LONG = frozenset({"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"})
+_BY_NUMBER = frozenset({"enum", "set", "bit"})
+_INDEXED = 64
+"""Characters of a long key that the scratch table's index holds."""
+_INDEXED_COLUMNS = 8
+
+
+class UnfitChunkError(Exception):
+    """The downstream's table can't take the chunk; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkColumn:
+    """A column downstream, by its names in information_schema."""
+
+    name: str
+    data_type: str
+    column_type: str
+    charset: str
+    collation: str
+    length: int
+    is_computed: bool
+
+    @property
+    def quoted(self) -> str:
+        return quote_name(self.name)
+
+    @property
+    def definition(self) -> str:
+        """For a table that takes the same values, NULL among them."""
+        text = f" CHARACTER SET {self.charset} COLLATE {self.collation}" if self.charset else ""
+        return f"{self.quoted} {self.column_type}{text} NULL"
+
+    @property
+    def indexed(self) -> str:
+        """As part of an index that finds its values."""
+        return f"{self.quoted}({_INDEXED})" if self.data_type in _LONG or self.length > _INDEXED else self.quoted
+
+    def exact(self, table: str) -> str:
+        """An expression that is equal for equal values only, whatever the collation says. `table`: quoted."""
+        name = f"{table}.{self.quoted}"
+        if self.data_type in _BY_NUMBER:
+            return f"({name}+0)"
+        return f"CAST({name} AS BINARY)" if self.charset else name
+
+    def grouped(self, table: str) -> str:
+        """An expression by which exactly equal values are grouped: long ones are cut off by the server."""
+        exact = self.exact(table)
+        return f"SHA2({exact}, 256)" if self.charset or self.data_type in _LONG else exact
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkColumns:
+    """`written`: the columns that the chunk brings; `key`: those of them that tell rows apart, () if only all do."""
+
+    written: tuple[ChunkColumn, ...]
+    key: tuple[ChunkColumn, ...]
+    computed: tuple[str, ...]
+    """Columns that the server computes by itself."""
+
+    @classmethod
+    def of(cls, session: MySQLSession, table: Table, brought: Sequence[str]) -> ChunkColumns:
+        """What a chunk of `table` (the upstream's, under its name downstream) with the columns `brought` meets. Raises
+        UnfitChunkError, which names what doesn't fit.
+        """
+        found = [
+            ChunkColumn(
+                str(name), str(kind).lower(), _text(full), _text(charset), _text(collation), int(length or 0),
+                bool(computed),
+            )
+            for name, kind, full, charset, collation, length, computed in session.query(
+                _COLUMNS, (table.schema_name, table.name)
+            )
+        ]  # fmt: skip
+        if not found:
+            raise UnfitChunkError(f"there is no table {table.full_name} on {session.address}")
+        by_name = {column.name.lower(): column for column in found}
+        lacking = [name for name in brought if name.lower() not in by_name]
+        if lacking:
+            raise UnfitChunkError(
+                f"{table.full_name} on {session.address} lacks the columns {', '.join(lacking)} of the upstream's table"
+            )
+        computed = {column.name.lower() for column in found if column.is_computed}
+        brought_lower = {name.lower() for name in brought}
+        for column in table.stored_columns:
+            if column.name.lower() not in brought_lower | computed:
+                raise UnfitChunkError(
+                    f"{table.full_name}.{column.name} is computed upstream and a plain column on {session.address}: the"
+                    " chunk doesn't bring its values"
+                )
+        unsure = [name for name in unsure_columns(table) if name.lower() in computed]
+        if unsure:
+            raise UnfitChunkError(
+                f"{session.address} computes {', '.join(unsure)} of {table.full_name} by itself, and may come to other"
+                " values than the upstream: make them plain columns"
+            )
+        written = tuple(by_name[name.lower()] for name in brought if name.lower() not in computed)
+        names = [column.name.lower() for column in locating_columns(table)]
+        if set(names) - {column.name.lower() for column in written}:
+            raise UnfitChunkError(f"the key {', '.join(names)} of {table.full_name} is not among what the chunk brings")
+        key = tuple(by_name[name] for name in names)
+        return cls(written, key, tuple(sorted(column.name for column in found if column.is_computed)))
+
+    def check_order(self, session: MySQLSession, table: Table, names: Sequence[str]) -> None:
+        """Raises UnfitChunkError unless conditions on these columns mean the same rows here as upstream."""
+        found = {column.name.lower(): column for column in self.key}
+        upstream = {column.name.lower(): column for column in table.columns}
+        for name in names:
+            column, here = upstream.get(name.lower()), found.get(name.lower())
+            if column is None or here is None:
+                raise UnfitChunkError(f"{table.full_name}.{name} is no column of its key")
+            if column.kind == "text" and not _same_collation(session, column.collate, here.collation):
+                raise UnfitChunkError(
+                    f"{table.full_name}.{name} has the collation {column.collate} upstream and"
+                    f" {here.collation or 'none'} on {session.address}: a range of it would be other rows there."
+                    " Copy the whole table at once, or give the column the upstream's collation"
+                )
+
+    def same(self, one: str, other: str) -> str:
+        """The condition that two rows are exactly equal, found by the key where there is one."""
+        exact = [f"{column.exact(one)} <=> {column.exact(other)}" for column in self.written]
+        return " AND ".join([self.same_key(one, other), *exact] if self.key else exact)
+
+    def same_key(self, one: str, other: str) -> str:
+        """The condition that two rows have the key that the server holds to be the same."""
+        return " AND ".join(f"{one}.{column.quoted} = {other}.{column.quoted}" for column in self.key)
+
+    def names(self) -> str:
+        """The written columns, separated by commas."""
+        return ", ".join(column.quoted for column in self.written)
+
+    def scratch(self, name: str, state: str) -> str:
+        """The statement that makes a temporary table for such rows, with a number `state` for each."""
+        parts = [column.definition for column in self.written] + [f"{state} TINYINT NOT NULL DEFAULT 0"]
+        if self.key:
+            parts.append(f"KEY ({', '.join(column.indexed for column in self.key[:_INDEXED_COLUMNS])})")
+        return f"CREATE TEMPORARY TABLE {name} ({', '.join(parts)}) ENGINE=InnoDB"
+
+
+def _same_collation(session: MySQLSession, upstream: str, here: str) -> bool:
+    names = {_plain(upstream), _plain(session.dialect.collation(upstream))}
+    return _plain(here) in names
+
+
+def _plain(collation: str) -> str:
+    return collation.lower().replace("utf8mb3_", "utf8_")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
