@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cli._job_lines import job_lines
 from cli._settings import config_option, named_config
 from cli._stack import stack_of
 from cli.decisions import lines as decision_lines
@@ -142,6 +143,9 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")
     if orders["apply_until_ts"] is not None:
         lines.append(f"until       {tso.text(orders['apply_until_ts'])}; `sluice resume` goes on")
+    for job in orders["jobs"]:
+        first, *more = job_lines(job)
+        lines += [f"job         {first}", *(f"            {line}" for line in more)]
     for decision in orders["decisions"]:
         first, *more = decision_lines(decision)
         lines += [f"decided     {first}", *(f"            {line.strip()}" for line in more)]

@@ -59,7 +59,7 @@ class MachineError(SluiceError):
     """The operating system refused something: a file, a disk, a connection, memory."""
 
     transient = True
-    way_out = "it is tried again; if it lasts, look at the disk, the rights or the network that it names"
+    way_out = "look at the disk, the rights or the network that it names"
 
 
 class DefectError(SluiceError):
@@ -77,11 +77,11 @@ class Signal(Exception):
 
 
 _BY_NUMBER = {
-    errno.ENOSPC: "make room on the disk: it goes on by itself then",
-    errno.EDQUOT: "raise the quota, or make room: it goes on by itself then",
-    errno.EACCES: "let the user that runs this read and write there: it goes on by itself then",
-    errno.EPERM: "let the user that runs this read and write there: it goes on by itself then",
-    errno.EROFS: "make the file system writable again: it goes on by itself then",
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "raise the quota, or make room",
+    errno.EACCES: "let the user that runs this read and write there",
+    errno.EPERM: "let the user that runs this read and write there",
+    errno.EROFS: "make the file system writable again",
     errno.EMFILE: "raise the limit of open files (LimitNOFILE of the service)",
 }
 

@@ -71,9 +71,15 @@ class DumplingFolder:
         options = options or DumplingOptions()
         options.csv.check()
         storage = _open(url)
-        sizes = storage.sizes("")
+        try:
+            sizes = storage.sizes("")
+        except NotADirectoryError:
+            raise CopyError(f"{url} is a file: give the folder that Dumpling wrote (its -o, or --output)") from None
         if not sizes:
-            raise CopyError(f"{url}: there are no files")
+            raise CopyError(
+                f"{url}: no such folder, or no files in it. Give the folder that Dumpling wrote; it must be reachable"
+                " under the same path from here and from Spark's workers"
+            )
         metadata = storage.read(METADATA) if METADATA in sizes else None
         position = read_position(url, sizes, metadata)
         return cls(url, options, list_folder(url, sizes), position)

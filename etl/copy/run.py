@@ -145,6 +145,8 @@ def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
         raise CopyError(
             f"[downstream] type is {settings.downstream.type}: only a database can be made a replica by a copy"
         )
+    if url.startswith("tidb:") and url != TIDB:
+        raise CopyError(f"{url}: give {TIDB} alone; where TiDB is say [upstream] sql-host and sql-port")
     return _tidb(settings.upstream, settings.relay.url) if url == TIDB else DumplingFolder.open(url, options)
 
 

@@ -22,6 +22,7 @@ from etl.recorded_schema import RecordedSchema
 from etl.settings import MODES, Downstream, Settings, SettingsError, Target, Upstream
 from etl.sinks import read_checkpoint, read_writer
 from relay import REPLACE, SKIP, Control, Decision, Failure, RelayError, RelayLog
+from relay.jobs import Jobs
 from upstream import tso
 
 log = logging.getLogger("sluice")
@@ -347,16 +348,17 @@ def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) 
 
 
 def orders(settings: Settings) -> dict[str, Any]:
-    """What operators asked for, as JSON values."""
-    control = RelayLog.open(settings.relay.url).control()
-    stop = RelayLog.open(settings.relay.url).stopped()
+    """What operators asked for, and the jobs that aren't over, as JSON values."""
+    relay = RelayLog.open(settings.relay.url)
+    control, stop = relay.control(), relay.stopped()
     return {
         "stopped": stop.why if stop else None,
-        "failures": [asdict(failure) for failure in failures(RelayLog.open(settings.relay.url))],
+        "failures": [asdict(failure) for failure in failures(relay)],
         "land_paused": control.land_paused,
         "apply_paused": control.apply_paused,
         "apply_until_ts": control.apply_until_ts,
         "decisions": list_decisions(settings),
+        "jobs": [job.status().to_json() for job in Jobs(relay.storage).unfinished()],
     }
 
 

@@ -84,6 +84,8 @@ def is_closed_session(error: BaseException) -> bool:
 
 def first_line(error: BaseException) -> str:
     """The error in short."""
+    if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
+        return str(error.details())[:300]
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 

@@ -102,6 +102,10 @@ class Jobs:
         job.ledger.note_spec()
         return job
 
+    def unfinished(self) -> list[Job]:
+        """The jobs that aren't over, oldest first."""
+        return self.overlapping(Touches(""))
+
     def overlapping(self, touches: Touches) -> list[Job]:
         """The jobs that aren't over and touch the same, oldest first."""
         found = (self._job(spec) for spec in self._register.load().open if spec.touches.shared(touches) != ())

@@ -5,6 +5,7 @@ what is refused.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from cli import main
+from cli._job_lines import job_lines
+from etl import load_settings
+from etl.operate import orders
 from relay import Control, RelayLog
+from relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, Touches
+from relay.jobs import Done as Part
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
 
@@ -183,3 +189,27 @@ def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_no
     status = json.loads(sluice("status", "--json").stdout)
     assert (status["checkpoint"], status["relay"]["hi"]) == (checkpoint, story._ts)
     assert "upstream" in status["errors"]
+
+
+def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_need(story: Story, sluice: Run) -> None:
+    settings = load_settings(os.environ["SLUICE_CONFIG"])
+    jobs = Jobs(RelayLog.open(story._url).storage)
+    assert orders(settings)["jobs"] == []
+    table_of = {"d.item": TableProgress(bytes_in_all=4_000_000, chunks_in_all=4)}
+    job = jobs.create("backfill", {}, Touches("", ("d.item",)), "ann")
+    with job.run_as(Runner("a test")) as run:
+        run.begin_with(table_of)
+        run.did("d.item", Part(700, 1_000_000, 1))
+        run.end(FAILED, said="d.item has a column that the downstream lacks", way_out="add it there")
+    said = sluice("status").stdout
+    assert "job         backfill: failed, 25 % of 4.0 MB, 700 rows, 1 of 4 chunks" in said
+    assert "            d.item has a column that the downstream lacks" in said
+    assert "            way out: add it there" in said
+    (shown,) = orders(settings)["jobs"]
+    assert (shown["id"], shown["state"], shown["progress"]["percent"]) == ("backfill", "failed", 25)
+    with job.run_as(Runner("another test")) as run:
+        run.begin_with(table_of)
+        (shown,) = orders(settings)["jobs"]
+        assert job_lines(shown)[0].startswith("backfill: running, ")
+        run.end(DONE)
+    assert orders(settings)["jobs"] == []

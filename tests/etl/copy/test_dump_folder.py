@@ -67,3 +67,12 @@ def test_a_schema_file_of_another_table_stops(tmp_path: Path) -> None:
     ):
         with pytest.raises(CopyError, match=r"d.t-schema.sql: d.t is another table there"):
             DumplingFolder.open(write(tmp_path, {"d.t-schema.sql": other})).check_schema(made)
+
+
+def test_what_is_no_folder_of_a_dump_is_refused_with_what_to_give(tmp_path):
+    file = tmp_path / "metadata"
+    file.write_text("x")
+    with pytest.raises(CopyError, match="is a file: give the folder that Dumpling wrote"):
+        DumplingFolder.open(str(file))
+    with pytest.raises(CopyError, match="no such folder, or no files in it"):
+        DumplingFolder.open(str(tmp_path / "elsewhere"))
