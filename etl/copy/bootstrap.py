@@ -38,7 +38,6 @@ __all__ = ["Bootstrap", "BootstrapSummary", "Progress"]
 log = logging.getLogger("sluice.copy")
 
 JOB = "bootstrap"
-_DONE = -1
 _LOCK_WAIT_S = 5.0
 
 
@@ -143,13 +142,12 @@ class Bootstrap:
         try:
             self._seize()
             copied.create(self._session)
-            there = copied.rows(self._session)
+            ended = copied.has_ended(self._session)
             self._session.commit()
-            if _DONE not in there:
+            if not ended:
                 self._copy(plan, copied, make, (progress, on_progress or (lambda _: None)))
-            there = copied.rows(self._session)
+            rows_there = sum(copied.rows(self._session).values())
             self._session.commit()
-            rows_there = sum(rows for chunk, rows in there.items() if chunk != _DONE)
             summary = BootstrapSummary(
                 plan.ts, len(plan.tables), progress.rows, rows_there, progress.bytes,
                 round(time.monotonic() - began, 3),
@@ -239,6 +237,7 @@ class Bootstrap:
         show(progress)
         executor = DdlExecutor(self._session)
         self._create_tables(executor, plan)
+        self._list(plan, copied)
         there = copied.rows(self._session)
         self._session.commit()
         for number in there:
@@ -280,6 +279,14 @@ class Bootstrap:
         computed = {str(name).lower() for (name,) in rows}
         if plain := [name for name in wanted if name.lower() not in computed]:
             raise CopyError(without_values(planned.table, plain))
+
+    def _list(self, plan: CopyPlan, copied: CopiedTable) -> None:
+        """From here on sessions may copy, until the checkpoint is there."""
+        self._session.begin()
+        if self._checkpoint.load(wait=True) is not None:
+            raise CopyError(f"{self._session.address} has a checkpoint by now: another process has ended this copy")
+        copied.list(self._session, dict(enumerate(map(str, plan.chunks))))
+        self._session.commit()
 
     def _add_rest(
         self, executor: DdlExecutor, plan: CopyPlan, progress: Progress, show: Callable[[Progress], None]
@@ -332,7 +339,7 @@ class Bootstrap:
                 )
         if problems := self._relay_problems(plan.ts):
             raise CopyError(problems[0])
-        copied.claim(self._session, _DONE, "checkpoint")
+        copied.end(self._session)
         self._checkpoint.save(Checkpoint(plan.ts, plan.schema_version), first=True)
         self._session.commit()
         log.info("the downstream is complete through %d (%s)", plan.ts, tso.to_datetime(plan.ts))

@@ -3,14 +3,22 @@
     tidb_binlog.sluice_copied(job VARCHAR(64), chunk INT, source VARCHAR(512), copied_rows BIGINT,
                               PRIMARY KEY (job, chunk))
 
-A chunk's row is written in the transaction that writes the chunk's rows: either both are there or none. Of two
-transactions that write the same chunk the second finds the key taken, and nothing of it stays.
+All chunks are listed before the first one is copied, by the process that holds the writer's lock; `copied_rows` is -1
+then. A chunk's row is changed in the transaction that writes the chunk's rows: either both are there or none. Of two
+transactions that write the same chunk the second finds it copied, and nothing of it stays. Once the copy is over its
+rows go: who was stopped in the middle of it and wakes up finds nothing that it may copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from etl.copy.errors import CopyError
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import fill, quote_name
+
+_ENDED = -1
+_ROWS_A_STATEMENT = 500
 
 
 class CopiedTable:
@@ -28,15 +36,37 @@ class CopiedTable:
             " chunk)) ENGINE=InnoDB"
         )
 
-    def claim(self, session: MySQLSession, chunk: int, source: str) -> bool:
-        """Have this transaction write the chunk; False if it is there already. Waits for a transaction that is writing
-        it.
+    def list(self, session: MySQLSession, sources: Mapping[int, str]) -> None:
+        """Chunks that are to be copied, each with the text that says where it is, all in one transaction. Nothing if
+        they are listed already.
         """
-        return bool(
-            session.execute(
-                fill(f"INSERT IGNORE INTO {self._table} VALUES (%s, %s, %s, 0)", (self._job, chunk, source))
+        if session.query(f"SELECT 1 FROM {self._table} WHERE job = %s LIMIT 1", (self._job,)):
+            return
+        rows = [(self._job, number, source) for number, source in sources.items()]
+        for first in range(0, len(rows), _ROWS_A_STATEMENT):
+            some = rows[first : first + _ROWS_A_STATEMENT]
+            places = ", ".join(["(%s, %s, %s, -1)"] * len(some))
+            values = [value for row in some for value in row]
+            session.execute(fill(f"INSERT INTO {self._table} VALUES {places}", values))
+
+    def claim(self, session: MySQLSession, chunk: int) -> bool:
+        """Have this transaction write the chunk; False if it is there already. Waits for a transaction that is writing
+        it. Raises CopyError if the chunk isn't listed: the copy is over.
+        """
+        if session.execute(
+            fill(
+                f"UPDATE {self._table} SET copied_rows = 0 WHERE job = %s AND chunk = %s AND copied_rows < 0",
+                (self._job, chunk),
             )
-        )
+        ):
+            return True
+        found = session.query(f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s", (self._job, chunk))
+        if not found:
+            raise CopyError(
+                f"chunk {chunk} of {self._job} is in no list of {session.address} any more: another process has ended"
+                " this copy, and nothing more is written by this one"
+            )
+        return False
 
     def note(self, session: MySQLSession, chunk: int, rows: int) -> None:
         """How many rows the chunk has."""
@@ -49,8 +79,19 @@ class CopiedTable:
 
     def rows(self, session: MySQLSession) -> dict[int, int]:
         """How many rows each chunk that is downstream has."""
-        found = session.query(f"SELECT chunk, copied_rows FROM {self._table} WHERE job = %s", (self._job,))
+        found = session.query(
+            f"SELECT chunk, copied_rows FROM {self._table} WHERE job = %s AND chunk >= 0 AND copied_rows >= 0",
+            (self._job,),
+        )
         return {int(chunk): int(rows) for chunk, rows in found}
+
+    def end(self, session: MySQLSession) -> None:
+        """Have this transaction end the copy. Raises DownstreamError if it has ended."""
+        session.execute(fill(f"INSERT INTO {self._table} VALUES (%s, %s, 'checkpoint', 0)", (self._job, _ENDED)))
+
+    def has_ended(self, session: MySQLSession) -> bool:
+        """Whether `end` was committed."""
+        return bool(session.query(f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s", (self._job, _ENDED)))
 
     def forget(self, session: MySQLSession) -> None:
         """Remove the job's rows: it is over."""

@@ -128,7 +128,7 @@ class Loader:
         chunk = self._plan.chunks[number]
         planned = self._plan.tables[self._plan.of_table[number]]
         session.begin()
-        if not self._copied.claim(session, number, f"{chunk.full_name} {json.dumps(dict(chunk.place))}"[:500]):
+        if not self._copied.claim(session, number):
             session.rollback()
             return ChunkDone(number, chunk.full_name, 0, chunk.bytes)
         rows, written_s, began = 0, 0.0, time.perf_counter()

@@ -1,21 +1,28 @@
-"""Loads made on Spark, a job a chunk."""
+"""Loads made on Spark, a job a chunk; they come as files."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from etl.copy.load_files import FILE_SCHEMA, read_file, remove_files, write_files
 from etl.copy.source import Chunk
-from etl.copy.worker import LOAD_SCHEMA, CopyChunks
+from etl.copy.worker import make_loads
 from etl.spark import session as spark_session
-from etl.spark.errors import SparkError, WorkerError
+from etl.spark.errors import SparkError, WorkerError, told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
+from etl.spark.worker import freeze_loaded
+from relay.appointments import Load
+from relay.storage import open_storage
 from upstream.schema import Table
 
 _TASKS = pa.schema([("task", pa.string())])
@@ -23,6 +30,24 @@ _TIMEOUT_S = 3600.0
 
 MakeLoads = Callable[[Chunk, Table], Iterator[pa.RecordBatch]]
 """A chunk of an upstream table to record batches in LOAD_SCHEMA. Raises CopyError, SparkError."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChunks:
+    """Runs in Spark's Python workers, which get no credentials of the downstream."""
+
+    spec: dict[str, Any]
+    relay_url: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with told_to_client():
+            storage = open_storage(self.relay_url)
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    task = json.loads(text)
+                    loads = make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
+                    yield write_files(storage, task["prefix"], loads)
+        freeze_loaded()
 
 
 class SparkLoads:
@@ -33,22 +58,38 @@ class SparkLoads:
     def __init__(self, remote: str, relay_url: str, spec: Mapping[str, Any]) -> None:
         """`remote`: the Spark Connect server. `spec`: the source's, see `etl.copy.sources`."""
         self._place = remote, "copy", relay_url
-        self._function = CopyChunks(dict(spec))
+        self._storage = open_storage(relay_url)
+        self._function = CopyChunks(dict(spec), relay_url)
         self._lock = threading.Lock()
         self._connection: tuple[Any, TaskFrame] | None = None
         self._judge = Judge()
+        self._swept = False
 
     def __call__(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+        prefix = secrets.token_hex(6)
+        try:
+            for load in self.files(chunk, table, prefix):
+                batch = read_file(self._storage, load)
+                self._storage.remove(load.path)
+                yield batch
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove_files(self._storage, prefix)
+            raise
+
+    def files(self, chunk: Chunk, table: Table, prefix: str) -> list[Load]:
+        """The loads of a chunk as files whose names begin with `prefix`. Raises SparkError, CopyError."""
         spark, frame = self._connected()
-        task = pa.table({"task": [json.dumps({"chunk": chunk.to_json(), "table": table.to_json()})]})
+        document = {"chunk": chunk.to_json(), "table": table.to_json(), "prefix": prefix}
+        task = pa.table({"task": [json.dumps(document)]})
         try:
             with self._judge.telling():
-                for batch in stream(spark, frame.of(task), _TIMEOUT_S):
-                    yield batch.cast(LOAD_SCHEMA)
+                found = list(stream(spark, frame.of(task), _TIMEOUT_S))
         except SparkError as error:
             if error.transient and not isinstance(error, WorkerError):
                 self._drop(spark)
             raise
+        return [Load(**json.loads(text)) for batch in found for text in batch.column(0).to_pylist()]
 
     def close(self) -> None:
         """Close the connection; the session stays on the server."""
@@ -57,9 +98,12 @@ class SparkLoads:
 
     def _connected(self) -> tuple[Any, TaskFrame]:
         with self._lock:
+            if not self._swept:
+                remove_files(self._storage)  # a process before this one left them
+                self._swept = True
             if self._connection is None:
                 spark = spark_session.connect(*self._place)
-                self._connection = spark, TaskFrame(spark, self._function, _TASKS, LOAD_SCHEMA)
+                self._connection = spark, TaskFrame(spark, self._function, _TASKS, FILE_SCHEMA)
             return self._connection
 
     def _drop(self, spark: Any) -> None:

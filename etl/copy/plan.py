@@ -177,8 +177,8 @@ class _Planner:
                 self._problems.append(str(error))
                 continue
             self._notes += [
-                f"{chunk.full_name}: {chunk.place.get('file')} is one chunk of {chunk.bytes / 1e6:,.0f} MB, which"
-                " a Spark task holds at once, unpacked: smaller files (dumpling -F 256MiB), or plain ones, are safer"
+                f"{chunk.full_name}: {chunk.place.get('file')} is one chunk of {chunk.bytes / 1e6:,.0f} MB, so"
+                " one transaction downstream: smaller files (dumpling -F 256MiB), or plain ones, are safer"
                 for chunk in found
                 if chunk.bytes > _LARGE_CHUNK_BYTES
             ]

@@ -7,6 +7,7 @@ written down and sent to Spark's workers; no secret is in it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from upstream.schema import Table
+
+_SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,9 @@ class Chunk:
     def full_name(self) -> str:
         """`schema.table` upstream."""
         return f"{self.schema}.{self.table}"
+
+    def __str__(self) -> str:
+        return f"{self.full_name} {json.dumps(dict(self.place))}"[:_SHOWN]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""

@@ -1,15 +1,14 @@
 """Chunks become the text that LOAD DATA reads, in Spark's workers.
 
 What comes back is one Arrow row a LOAD statement: `layout` as JSON (`etl.formats.load_data`), `rows` inside, `warnings`
-that the server will give for them, the text. Workers get the source, the chunk and the table; no credentials of the
-downstream.
+that the server will give for them, the text.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +16,6 @@ import pyarrow as pa
 from etl.copy.source import Chunk
 from etl.copy.sources import open_source
 from etl.formats.load_data import format_load
-from etl.spark.errors import told_to_client
-from etl.spark.worker import freeze_loaded
 from upstream.schema import Table
 
 LOAD_SCHEMA = pa.schema(
@@ -48,21 +45,6 @@ def _one(payload: pa.Buffer) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(
         pa.binary(), 1, [None, pa.array([0, payload.size], pa.int32()).buffers()[1], payload]
     )
-
-
-@dataclass(frozen=True, slots=True)
-class CopyChunks:
-    """Runs in Spark's Python workers."""
-
-    spec: dict[str, Any]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client():
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    task = json.loads(text)
-                    yield from make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
-        freeze_loaded()
 
 
 def columns_to_load(table: Table) -> Table:

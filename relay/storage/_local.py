@@ -23,13 +23,10 @@ class LocalStorage:
         self._root = root
 
     def new_file(self, path: str) -> Sink:
-        target = self._root / path
-        self._make_directory(target.parent)
-        try:
-            return _LocalSink(target)
-        except FileNotFoundError:  # the directory went with the last file in it
-            self._make_directory(target.parent)
-            return _LocalSink(target)
+        return self._sink(path, synced=True)
+
+    def new_scratch(self, path: str) -> Sink:
+        return self._sink(path, synced=False)
 
     def create(self, path: str, data: bytes) -> None:
         target = self._root / path
@@ -79,6 +76,15 @@ class LocalStorage:
                             removed += 1
         return removed
 
+    def _sink(self, path: str, *, synced: bool) -> Sink:
+        target = self._root / path
+        self._make_directory(target.parent)
+        try:
+            return _LocalSink(target, synced=synced)
+        except FileNotFoundError:  # the directory went with the last file in it
+            self._make_directory(target.parent)
+            return _LocalSink(target, synced=synced)
+
     @contextlib.contextmanager
     def _synced(self, target: Path, data: bytes) -> Iterator[Path]:
         """A synced file beside the target, to be linked or renamed to it; gone afterwards."""
@@ -115,8 +121,9 @@ class LocalStorage:
 
 
 class _LocalSink:
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, *, synced: bool) -> None:
         self._target = target
+        self._synced = synced
         self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def write(self, data: bytes | memoryview) -> int:
@@ -128,16 +135,17 @@ class _LocalSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        durable = False
+        whole = False
         try:
             if error is None:
-                os.fsync(self._descriptor)
-                durable = True
+                if self._synced:
+                    os.fsync(self._descriptor)
+                whole = True
         finally:
             os.close(self._descriptor)
-            if not durable:
+            if not whole:
                 self._target.unlink(missing_ok=True)
-        if durable:
+        if whole and self._synced:
             _sync_directory(self._target.parent)
 
 

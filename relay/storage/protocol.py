@@ -43,6 +43,9 @@ class Storage(Protocol):
     def new_file(self, path: str) -> Sink:
         """Write a file whose name nobody else uses. Raises FileExistsError if it is there already."""
 
+    def new_scratch(self, path: str) -> Sink:
+        """As `new_file`, of a file that need not outlive a crash of the machine."""
+
     def create(self, path: str, data: bytes) -> None:
         """Durably create a small file. Raises FileExistsError if it exists."""
 

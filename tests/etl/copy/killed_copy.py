@@ -1,21 +1,81 @@
-"""A bootstrap that ends itself by SIGKILL before the n-th thing that it sends downstream or keeps in its ledger:
+"""Bootstraps in processes of their own, which a signal meets before the n-th thing that they change downstream or keep
+in their ledger. One process imports everything and forks the others: `python -m tests.etl.copy.killed_copy` reads
+commands from stdin and answers each, JSON lines:
 
-python -m tests.etl.copy.killed_copy PORT FOLDER DUMP N
+{"port", "folder", "what", "place", "at", "signal"}   → {"steps"} when it is through, {"failed": what it said},
+                                                        {"killed": signal} or {"stopped": process id}
+{"wake": process id}                                  → the same
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
 import signal
+import subprocess
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from etl.copy.bootstrap import Bootstrap
+from etl.copy.worker import make_loads
 from etl.downstream.mysql import MySQLSession
 from etl.settings import Downstream
 from relay.storage import LocalStorage
+from tests.etl.copy import small_story
 from tests.etl.copy.copying import BANK_ONLY, bootstrap, settings_of
+
+ROOT = Path(__file__).resolve().parents[3]
+_CHANGE_NOTHING = ("SELECT", "SHOW", "SET", "START TRANSACTION", "ROLLBACK")
+"""To die before one of these is to die before what comes next."""
+
+
+class Forks:
+    """The process that forks, seen from a test."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, port: int, folder: Path, place: str | Path, at: int | str, **more: Any) -> dict[str, Any]:
+        """A bootstrap into the server at `port` from `place`. `at`: a number of steps, 0 for never, or what the
+        statement holds before which the signal comes. `what`: "story" or "bank"; `signal`: SIGKILL or SIGSTOP.
+        """
+        given = {"what": "story", "signal": int(signal.SIGKILL), **more}
+        return self._ask({"port": port, "folder": str(folder), "place": str(place), "at": at, **given})
+
+    def wake(self, process: int) -> dict[str, Any]:
+        """Let a stopped one go on."""
+        return self._ask({"wake": process})
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def through(self, port: int, folder: Path, place: str | Path, **more: Any) -> int:
+        """A bootstrap that nothing meets; its steps."""
+        told = self.run(port, folder, place, 0, **more)
+        assert "steps" in told, told["failed"]
+        return int(told["steps"])
+
+
+@contextlib.contextmanager
+def forking() -> Iterator[Forks]:
+    """A process that forks; what it has stopped goes with it."""
+    command = [sys.executable, "-m", "tests.etl.copy.killed_copy"]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield Forks(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(60)
 
 
 class Server:
@@ -23,26 +83,76 @@ class Server:
         self.downstream = Downstream(host="127.0.0.1", port=port, user="root")
 
 
-def main(port: int, folder: Path, dump: Path, at: int) -> None:
+def copy(command: dict[str, Any]) -> int:
     steps = itertools.count(1)
-    settings: Any = settings_of(Server(port), folder, BANK_ONLY)  # type: ignore[arg-type]
+    at = command["at"]
+    folder, place = Path(command["folder"]), command["place"]
+
+    def meet(statement: str) -> None:
+        nonlocal at
+        if statement.startswith(_CHANGE_NOTHING):
+            return
+        number = next(steps)
+        if at and (at in statement if isinstance(at, str) else number == at):
+            at = 0
+            os.kill(os.getpid(), command["signal"])
 
     def counted(kind: type, name: str) -> None:
         original = getattr(kind, name)
 
-        def before(self: Any, *args: Any, **options: Any) -> Any:
-            if next(steps) == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(self, *args, **options)
+        def before(self: Any, what: Any, *args: Any, **options: Any) -> Any:
+            meet(str(what))
+            return original(self, what, *args, **options)
 
         setattr(kind, name, before)
 
     counted(MySQLSession, "_run")
     counted(LocalStorage, "create")
     counted(LocalStorage, "replace")
-    bootstrap(settings, dump)
-    print(next(steps))
+    server: Any = Server(command["port"])
+    if command["what"] == "bank":
+        bootstrap(settings_of(server, folder, BANK_ONLY), Path(place))
+    else:
+        source = small_story.open_source(place)
+        made = Bootstrap(settings_of(server, folder), source, small_story.definitions(), 7)
+        made.indexes_after_bytes = 0
+        made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
+    return next(steps)
+
+
+def forked(command: dict[str, Any], said: Path) -> int:
+    """The id of a process that does it."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        said.write_text(json.dumps({"steps": copy(command)}))
+    except BaseException:
+        said.write_text(json.dumps({"failed": traceback.format_exc()}))
+    os._exit(0)
+
+
+def main() -> None:
+    started: dict[int, Path] = {}
+    for number, line in enumerate(sys.stdin):
+        command = json.loads(line)
+        if "wake" in command:
+            process = command["wake"]
+            os.kill(process, signal.SIGCONT)
+        else:
+            said = Path(f"{command['folder']}-{number}.json")
+            process = forked(command, said)
+            started[process] = said
+        _, status = os.waitpid(process, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            answer = json.dumps({"stopped": process})
+        else:
+            said = started.pop(process)
+            answer = json.dumps({"killed": os.WTERMSIG(status)}) if os.WIFSIGNALED(status) else said.read_text()
+        print(answer, flush=True)
+    for process in started:
+        os.kill(process, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    main()

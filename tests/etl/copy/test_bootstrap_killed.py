@@ -1,35 +1,45 @@
-"""Wherever a bootstrap is killed, the next one goes on: every row once, also in tables without a key."""
+"""Wherever a bootstrap is killed, or stopped and replaced, the next one goes on: every row once, also in tables without
+a key. `test_killed_anywhere` has the recorded tables, the others have three small ones.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.etl.copy import small_story
 from tests.etl.copy.copying import BANK_ONLY, RECORDING, bootstrap, settings_of
+from tests.etl.copy.killed_copy import Forks, forking
 from tests.etl.copy.small_dump import small_dump
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.snapshots import differences
 
-ROOT = Path(__file__).resolve().parents[3]
 ALL = bool(os.environ.get("SLUICE_TEST_EVERY_KILL"))
+SOURCES = ("dump", "tidb")
 
 
-def run_and_kill(server: MariaDBServer, folder: Path, dump: Path, at: int) -> int:
-    """The number of steps it took, 0 if it was killed."""
-    command = [sys.executable, "-m", "tests.etl.copy.killed_copy", str(server.port), str(folder), str(dump), str(at)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    if done.returncode == 0:
-        return int(done.stdout)
-    assert done.returncode == -9, done.stderr
-    return 0
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with forking() as opened:
+        yield opened
 
 
-def check(server: MariaDBServer, folder: Path, dump: Path) -> None:
+@contextlib.contextmanager
+def source(kind: str, folder: Path) -> Iterator[str]:
+    if kind == "dump":
+        yield small_story.write_dump(folder / "dump")
+    else:
+        with small_story.serving() as place:
+            yield place
+
+
+def check_bank(server: MariaDBServer, folder: Path, dump: Path) -> None:
     summary = bootstrap(settings_of(server, folder, BANK_ONLY), dump)
     assert summary.rows_there == 8_732
     found = differences(RECORDING, "dump_csv_plain", server)
@@ -42,29 +52,83 @@ def check(server: MariaDBServer, folder: Path, dump: Path) -> None:
     assert '"consistent":true,"commitTS":470629592140349448' in text
 
 
-def test_killed_anywhere_it_goes_on(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_killed_anywhere_it_goes_on(mariadb: MariaDBServer, tmp_path: Path, forks: Forks) -> None:
     dump = small_dump(tmp_path / "dump")
-    steps = run_and_kill(mariadb, tmp_path / "whole", dump, 0)
-    assert steps > 100
+    steps = forks.through(mariadb.port, tmp_path / "whole", dump, what="bank")
+    assert steps > 60
     points = range(1, steps) if ALL else [steps * part // 100 for part in (35, 65, 92)]
     for at in points:
         mariadb.empty()
         folder = tmp_path / str(at)
-        assert run_and_kill(mariadb, folder, dump, at) == 0 or at > steps - 30  # sessions share the work differently
+        told = forks.run(mariadb.port, folder, dump, at, what="bank")
+        assert "killed" in told or at > steps - 30, told  # sessions share the work differently
         try:
-            check(mariadb, folder, dump)
+            check_bank(mariadb, folder, dump)
         except Exception as error:
             if "is done: its result" not in str(error):
                 raise AssertionError(f"killed before step {at} of {steps}: {error}") from error
 
 
-@pytest.mark.skipif(not ALL, reason="minutes: SLUICE_TEST_EVERY_KILL=1")
-def test_killed_twice_it_goes_on(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    dump = small_dump(tmp_path / "dump")
-    steps = run_and_kill(mariadb, tmp_path / "whole", dump, 0)
-    for number in range(20):
-        mariadb.empty()
-        folder = tmp_path / str(number)
-        for _ in range(2):
-            run_and_kill(mariadb, folder, dump, random.randrange(20, steps // 2))
-        check(mariadb, folder, dump)
+def _ends(told: dict[str, object]) -> bool:
+    """Whether a bootstrap is through, or finds that one is."""
+    return "steps" in told or "is done: its result" in str(told.get("failed"))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_killed_between_any_two_steps_it_goes_on(
+    kind: str, mariadb: MariaDBServer, tmp_path: Path, forks: Forks
+) -> None:
+    with source(kind, tmp_path) as place:
+        steps = forks.through(mariadb.port, tmp_path / "whole", place)
+        small_story.check(mariadb)
+        for at in range(1, steps, 1 if ALL else 9):
+            mariadb.empty()
+            folder = tmp_path / str(at)
+            killed = forks.run(mariadb.port, folder, place, at)
+            assert "killed" in killed or at > steps - 10, killed
+            again = forks.run(mariadb.port, folder, place, 0)
+            assert _ends(again), (at, again)
+            small_story.check(mariadb, tidied="steps" in again)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_killed_again_and_again_while_it_goes_on(
+    kind: str, mariadb: MariaDBServer, tmp_path: Path, forks: Forks
+) -> None:
+    randomly = random.Random(kind)
+    with source(kind, tmp_path) as place:
+        steps = forks.through(mariadb.port, tmp_path / "whole", place)
+        for number in range(20 if ALL else 2):
+            mariadb.empty()
+            folder = tmp_path / str(number)
+            kills = [randomly.randrange(steps // 4, steps) for _ in range(4)]
+            for at in kills:
+                told = forks.run(mariadb.port, folder, place, at)
+                assert "killed" in told or _ends(told), told
+            told = forks.run(mariadb.port, folder, place, 0)
+            assert _ends(told), (kills, told)
+            small_story.check(mariadb, tidied="steps" in told)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize(
+    "before", ["LOAD DATA", "SET copied_rows", "COMMIT", "INSERT INTO `tidb_binlog`.`sluice_copied`"]
+)
+def test_who_was_stopped_and_replaced_writes_nothing_when_it_wakes_up(
+    before: str, kind: str, mariadb: MariaDBServer, tmp_path: Path, forks: Forks
+) -> None:
+    with source(kind, tmp_path) as place:
+        stopped = forks.run(mariadb.port, tmp_path / "one", place, before, signal=int(signal.SIGSTOP))["stopped"]
+        end_sessions(mariadb)  # as the server does by itself after `wait_timeout`
+        forks.through(mariadb.port, tmp_path / "one", place)
+        small_story.check(mariadb)
+        told = forks.wake(stopped)
+        assert "failed" in told, told
+        small_story.check(mariadb)
+
+
+def end_sessions(server: MariaDBServer) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root' AND ID <> CONNECTION_ID()")
+        for (found,) in cursor.fetchall():
+            cursor.execute(f"KILL {found}")
