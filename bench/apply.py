@@ -1,10 +1,12 @@
 """How fast a backlog is landed, and how fast a landed backlog is applied, through Airflow and Spark into MariaDB at its
 default durability.
 
-The whole recording is sent to the pumps while the pipeline is paused; then it is landed, in windows of at most 1,000
+The whole recording is sent to the pumps while the pipeline is paused, and its traffic some times more if
+it is sysbench's (`bench.backlog.again`); then all of it is landed, in windows of at most 1,000
 transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
 Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for
-warming up, is left out. At the end the downstream is compared with the recording's last snapshot.
+warming up, is left out. CPU time is that of every process meanwhile, which is what to compare on a busy machine. At the
+end the downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from typing import Any
 
 import psutil
 
+from bench import backlog
 from bench.memory import Peak
-from embedded import Stack, replay
+from embedded import LOOPBACK, Stack, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
 from embedded.launch import PUMP_NAMES, connect
-from embedded.recording import Recording
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from embedded.view import CheckpointTrace, View
 from relay import Control, RelayLog
+from upstream import PDClient
 
 RECORDING = "bench/recordings/sysbench"
 SETTINGS = "\n[window]\nmax-transactions = 1000\n"
@@ -45,6 +48,8 @@ class ApplyResult:
     rows_per_s: float = 0.0
     measured_changes: int = 0
     measured_s: float = 0.0
+    cpu_us: dict[str, float] = field(default_factory=dict)
+    """CPU time a row change, by process."""
     batches: int = 0
     net_rows: int = 0
     stages_ms: dict[str, float] = field(default_factory=dict)
@@ -57,9 +62,11 @@ class ApplyResult:
     differences: int = 0
 
 
-def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> ApplyResult:
-    """Run the benchmark in a stack of its own. Raises StackError or RecordingError."""
-    recording = Recording(directory)
+def measure(stack: Stack, directory: Path, repeated: int, report: Callable[[str], None]) -> ApplyResult:
+    """Run the benchmark in a stack of its own; `repeated`: how many times the recording's traffic comes again. Raises
+    StackError or RecordingError.
+    """
+    recording, values = backlog.load(directory)
     label, target = replay.target(recording, None)
     result = ApplyResult(recording=recording.name)
     relay = RelayLog.open((stack.home / "relay").as_uri())
@@ -71,6 +78,8 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
         control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, label, "max", "range")
         _wait(lambda: replay.is_sent(control), stack, "sent")
+        if more := backlog.again(values, repeated):
+            target = _send_again(stack, more)
         report("sent; landing")
         relay.change_control(lambda _: Control(apply_paused=True))
         view = View(site)
@@ -81,30 +90,78 @@ def measure(stack: Stack, directory: Path, report: Callable[[str], None]) -> App
             report("landed; applying")
             trace.start()
             relay.change_control(lambda _: Control())
-            _wait(lambda: (view.progress().checkpoint or 0) >= target, stack, "applied")
+            seen = _watch(lambda: view.progress().checkpoint or 0, target, stack)
         trace.stop()
         result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}
         _rate(result, relay, trace.moves(), target)
+        _cpu(result, relay, seen)
         _stages(result, stack)
         with contextlib.closing(connect(site.ports["mariadb"])) as database:
             result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
     return result
 
 
-def _rss(stack: Stack) -> dict[str, int]:
+def _send_again(stack: Stack, values: list[tuple[bytes, int]]) -> int:
+    """Write transactions into the pumps at fresh timestamps; the last commit_ts."""
+    ports = stack.site().ports
+    url = f"http://{LOOPBACK}:{ports['cluster']}"
+    with PDClient(url) as pd:
+        timestamps = backlog.Timestamps(url, pd.cluster_id)
+        pumps = [f"{LOOPBACK}:{ports[name]}" for name in PUMP_NAMES]
+        _, last = backlog.write(pumps, timestamps, pd.cluster_id, values, sum(changes for _, changes in values))
+        timestamps.close()
+    return last
+
+
+def _processes(stack: Stack) -> dict[str, list[psutil.Process]]:
     parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
-    found = {
+    return {
         "JVM": [parts["spark"]],
         "spark-worker": parts["spark"].children(recursive=True),
         "pump": [parts[name] for name in PUMP_NAMES],
+        "task": [task for worker in parts["airflow-scheduler"].children() for task in worker.children()],
+        "MariaDB": [parts["mariadb"]],
     }
-    found["task"] = [task for worker in parts["airflow-scheduler"].children() for task in worker.children()]
-    return {name: max((each.memory_info().rss for each in processes), default=0) for name, processes in found.items()}
+
+
+def _rss(stack: Stack) -> dict[str, int]:
+    return {
+        name: max((each.memory_info().rss for each in processes), default=0)
+        for name, processes in _processes(stack).items()
+        if name != "MariaDB"
+    }
+
+
+def _cpu_s(stack: Stack) -> dict[str, float]:
+    return {name: sum(sum(each.cpu_times()[:2]) for each in processes) for name, processes in _processes(stack).items()}
 
 
 def _landed(view: View, target: int) -> bool:
     window = view.progress().window
     return window is not None and window[1] >= target
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A checkpoint (TSO), and the CPU time (s) that each kind of process had taken when it was seen."""
+
+    checkpoint: int
+    cpu_s: dict[str, float]
+
+
+def _watch(checkpoint: Callable[[], int], target: int, stack: Stack) -> list[_Seen]:
+    """Wait until the checkpoint is at the target; where it was meanwhile, each place once."""
+    seen = [_Seen(0, {})]
+
+    def reached() -> bool:
+        at = checkpoint()
+        if at > seen[-1].checkpoint:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker came to its end while it was looked at
+                seen.append(_Seen(at, _cpu_s(stack)))
+        return at >= target
+
+    _wait(reached, stack, "applied")
+    return seen[1:]
 
 
 def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
@@ -133,6 +190,15 @@ def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], ta
     result.measured_changes = sum(window.changes for window in windows if first_ts < window.hi <= last_ts)
     result.measured_s = (last_ms - first_ms) / 1000
     result.rows_per_s = result.measured_changes / result.measured_s
+
+
+def _cpu(result: ApplyResult, relay: RelayLog, seen: list[_Seen]) -> None:
+    """Between the first checkpoint that was seen with row changes behind it and the last."""
+    changes = [sum(window.changes for window in relay.windows(0, each.checkpoint)) for each in seen]
+    began = next((i for i, count in enumerate(changes) if count), len(seen) - 1)
+    if (count := changes[-1] - changes[began]) > 0:
+        before, after = seen[began].cpu_s, seen[-1].cpu_s
+        result.cpu_us = {name: round((after[name] - before[name]) * 1e6 / count, 2) for name in after}
 
 
 def _stages(result: ApplyResult, stack: Stack) -> None:

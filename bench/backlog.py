@@ -1,8 +1,8 @@
 """A backlog of any size in the pumps: a recording's transactions again and again, at fresh timestamps.
 
-Only for benchmarks of landing: the changes are real, but the same ones each time, so their old images are not what is
-downstream. Written over the lane's own client side, Prewrites first, then their Commits with timestamps that PD gave
-after the pump had acknowledged the Prewrites.
+Only for benchmarks: the changes are real, but the same ones each time, so their old images are not what is downstream.
+`again` makes some of sysbench's that can be applied all the same. Written over the lane's own client side, Prewrites
+first, then their Commits with timestamps that PD gave after the pump had acknowledged the Prewrites.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from upstream.rpc import open_channel
 
 _MAX_PAYLOAD = 15_000  # one frame of the lane's client
 _GROUP = 256
+_TEXT = re.compile(rb"\d{11}(?:-\d{11}){4,9}")  # what sysbench fills its columns with
 
 
 class Timestamps:
@@ -73,6 +75,28 @@ def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
                     )
                 )
     return [(value, changes) for _, value, changes in sorted(found)]
+
+
+def again(wanted: Sequence[tuple[bytes, int]], times: int) -> list[tuple[bytes, int]]:
+    """Sysbench's transactions so many times more, so that they can be applied behind themselves: as many rows come as
+    go, which are the same rows, and each time the digits in their texts are others, but in the end as they are in
+    `wanted`. [] if this isn't such traffic.
+    """
+    if not all(_TEXT.search(value) and _comes_to_the_same(value) for value, _ in wanted):
+        return []
+    turns = [1 + number % 9 for number in range(times - 1)] + [0]
+    return [pair for turn in turns[-times:] for pair in _turned(wanted, turn)] if times else []
+
+
+def _comes_to_the_same(value: bytes) -> bool:
+    mutations = pb.binlog.PrewriteValue.FromString(value).mutations
+    return all(len(mutation.inserted_rows) == len(mutation.deleted_rows) for mutation in mutations)
+
+
+def _turned(wanted: Sequence[tuple[bytes, int]], turn: int) -> Iterator[tuple[bytes, int]]:
+    digits = bytes.maketrans(b"0123456789", bytes(48 + (digit + turn) % 10 for digit in range(10)))
+    for value, changes in wanted:
+        yield _TEXT.sub(lambda found: found[0].translate(digits), value), changes
 
 
 def write(

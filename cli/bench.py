@@ -34,15 +34,23 @@ def command() -> None:
     show_default=True,
     help="How changes are applied.",
 )
+@click.option(
+    "--repeated",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How many times the recording's traffic comes again.",
+)
 @_JSON
 @click.pass_context
-def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, as_json: bool) -> int:
+def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, repeated: int, as_json: bool) -> int:
     """Row changes/s of applying a landed backlog."""
     from bench.apply import RECORDING, SETTINGS, measure
 
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
-        result = measure(stack, (directory or recording_folder(RECORDING)).absolute(), _reporter(as_json=as_json))
+        folder = (directory or recording_folder(RECORDING)).absolute()
+        result = measure(stack, folder, repeated, _reporter(as_json=as_json))
     found = asdict(result) | {"stages": result.stages_ms}
     if as_json:
         return _print_json(found, result.differences)
@@ -54,6 +62,7 @@ def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, as_j
                 f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s,"
                 f" {result.batches} batches, first left out)"
             ),
+            "CPU": ", ".join(f"{name} {each:g}" for name, each in result.cpu_us.items()) + " us a row change",
             "net rows": f"{result.net_rows:,}",
             "memory": ", ".join(f"{name} {size} MiB" for name, size in result.rss_mib.items()),
             "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, first window left out)",
