@@ -2,9 +2,9 @@
 
     <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
 
-A consumer that applies windows notes from time to time how far it is. One that is given up keeps windows until its file
-is removed. The time to keep is counted back from the consumers' positions in the upstream's time, not by this machine's
-clock.
+A consumer that applies windows notes from time to time how far it is, and is forgotten when it is done. One that is
+given up keeps windows until its file is removed. The time to keep is counted back from the consumers' positions in the
+upstream's time, not by this machine's clock.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Consumers:
         """`name` (letters, digits, - and _) has applied everything through `checkpoint_ts`. Raises OSError."""
         entry = {"checkpoint_ts": checkpoint_ts, "what": what, "noted_ms": time.time_ns() // 1_000_000}
         self._storage.replace(f"consumers/{name}.json", json.dumps(entry).encode() + b"\n")
+
+    def forget(self, name: str) -> None:
+        """`name` needs no windows any more. Raises OSError."""
+        self._storage.remove(f"consumers/{name}.json")
 
     def positions(self) -> dict[str, int]:
         """checkpoint_ts by name. Raises RelayCorruptError, OSError."""

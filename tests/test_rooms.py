@@ -46,6 +46,7 @@ ETL = {
         "downstream", "formats", "operate", "ownership", "prepare", "recorded_schema", "rules", "settings",
         "sinks", "spark", "steps", "waiting",
     },
+    "reapply": {"apply", "downstream", "ownership", "prepare", "recorded_schema", "rules", "settings", "sinks"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip

@@ -22,14 +22,14 @@ _TASKS = pa.schema([("windows", pa.string())])
 
 class SparkPreparer:
     """Prepares windows of a relay log on the Spark Connect server at `remote`. Connects at the first use; one job at a
-    time.
+    time. `role`: whose session it is there, see `etl.spark.session.connect`.
     """
 
-    def __init__(self, remote: str, relay_url: str, options: PrepareOptions, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, remote: str, relay_url: str, options: PrepareOptions, role: str = "apply") -> None:
         self._remote = remote
+        self._role = role
         self._relay_url = relay_url
         self._options = options
-        self._timeout_s = timeout_s
         self._spark: Any = None
         self._frame: TaskFrame | None = None
         self._judge = Judge()
@@ -47,11 +47,11 @@ class SparkPreparer:
         which a WorkerError is too.
         """
         if self._frame is None:
-            self._spark = spark_session.connect(self._remote, "apply", self._relay_url)
+            self._spark = spark_session.connect(self._remote, self._role, self._relay_url)
             self._frame = TaskFrame(self._spark, PrepareWindows(self._relay_url, self._options), _TASKS, STEP_SCHEMA)
         with self._judge.telling():
             frame = self._frame.of(pa.table({"windows": [json.dumps(windows.to_json())]}))
-            for batch in stream(self._spark, frame, self._timeout_s):
+            for batch in stream(self._spark, frame, _TIMEOUT_S):
                 yield batch.cast(STEP_SCHEMA)
 
     def reset(self) -> None:

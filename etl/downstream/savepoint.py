@@ -8,10 +8,12 @@
     cluster = "7386"
     place = "binlog-0000000000000003-20261121092320"
     offset = 1048576
+    job = "reapply-1"
 
 A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a Drainer's file. What is
 under [sluice] says up to where the downstream is known to be durable: a file and a byte in it, or a Kafka topic and an
-offset.
+offset. `job` is there if a job writes past windows there, and no pipeline: what it wrote is no place to go on from for
+anybody else.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ class Savepoint:
 
 
 class SavepointFile:
-    """The savepoint of one cluster at `path`."""
+    """The savepoint of one cluster at `path`. `job`: the job that writes there, "" for a pipeline."""
 
-    def __init__(self, path: Path, cluster_id: int) -> None:
+    def __init__(self, path: Path, cluster_id: int, job: str = "") -> None:
         self.path = path
         self._cluster_id = cluster_id
+        self._job = job
 
     def load(self) -> Savepoint | None:
         """None when there is no file, or one without a commit timestamp. Raises CheckpointError and OSError."""
@@ -57,6 +60,7 @@ class SavepointFile:
                 int(ours.get("offset") or 0),
             )
             cluster = int(ours.get("cluster") or self._cluster_id)
+            job = str(ours.get("job") or "")
         except (ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"savepoint file {self.path} can't be read ({error}): it should be lines as `commitTS = 1`"
@@ -66,12 +70,21 @@ class SavepointFile:
                 f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is {self._cluster_id}: give"
                 " every cluster a place of its own"
             )
+        if job != self._job:
+            raise CheckpointError(
+                f"savepoint file {self.path} was written by"
+                f" {f'the job {job}' if job else 'a pipeline or a Drainer'}, and"
+                f" {f'the job {self._job}' if self._job else 'a pipeline'} is to write there",
+                way_out="give each a folder or topic, and a savepoint, of its own",
+            )
         return found if found.checkpoint.commit_ts or found.place is not None else None
 
     def save(self, checkpoint: Checkpoint, place: str | None, offset: int) -> None:
         """Replace the file, durably. Raises OSError."""
         text = f"consistent = true\ncommitTS = {checkpoint.commit_ts}\nschema-version = {checkpoint.schema_version}\n"
         text += f'\n[sluice]\ncluster = "{self._cluster_id}"\n'
+        if self._job:
+            text += f"job = {json.dumps(self._job)}\n"
         if place is not None:
             text += f"place = {json.dumps(place, ensure_ascii=False)}\noffset = {offset}\n"
         temporary = self.path.with_name(self.path.name + ".tmp")

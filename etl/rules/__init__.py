@@ -2,6 +2,7 @@
 
 from etl.rules._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl.rules._digest import rules_digest
+from etl.rules._globs import only_tables
 from etl.rules._skip import FOR_TIDB_ALONE, skip_reason
 from etl.rules.filters import (
     DDL_EVENTS,
@@ -35,6 +36,7 @@ __all__ = [
     "Scoped",
     "check",
     "is_internal_table",
+    "only_tables",
     "reads_otherwise",
     "rules_digest",
     "scope_ddl",

@@ -1,6 +1,7 @@
 """The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today."""
 
 from etl.settings.drainer_toml import read_drainer
+from etl.settings.other_target import read_target, with_target
 from etl.settings.sections import (
     MODES,
     Apply,
@@ -33,4 +34,6 @@ __all__ = [
     "load_settings",
     "parse_settings",
     "read_drainer",
+    "read_target",
+    "with_target",
 ]

@@ -26,17 +26,17 @@ __all__ = [
 ]
 
 
-def open_sink(settings: Settings, cluster_id: int) -> Sink:
-    """The sink that the settings name; it connects at `recover`."""
+def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
+    """The sink that the settings name; it connects at `recover`. `job`: who writes there, "" for a pipeline."""
     match settings.target:
         case File() as folder:
             from etl.sinks.file import FileSink
 
-            return FileSink(folder, cluster_id)
+            return FileSink(folder, cluster_id, job)
         case Kafka() as topic:
             from etl.sinks.kafka import KafkaSink
 
-            return KafkaSink(topic, cluster_id)
+            return KafkaSink(topic, cluster_id, job)
         case Downstream() as database:
             from etl.sinks.mysql import Origin
 

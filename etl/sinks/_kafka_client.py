@@ -98,6 +98,14 @@ class KafkaClient:
             raise self.told(error, "connecting") from error
         return producer
 
+    def brokers_id(self) -> str:
+        """The id by which these brokers know each other. Raises as `told` says."""
+        try:
+            producer = Producer(self._common())
+            return str(producer.list_topics(timeout=self._options.timeout_s).cluster_id)
+        except KafkaException as error:
+            raise self.told(error, "asking the brokers who they are") from error
+
     def tail(self) -> Tail:
         """Where the partition ends, as of its last committed message. Raises as `told` says."""
         consumer = Consumer(

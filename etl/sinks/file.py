@@ -16,7 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from etl.downstream import Checkpoint, CheckpointMovedError, Savepoint, SavepointFile, sync_folder
-from etl.formats.binlog_file import COMPRESSED, BinlogFileError, FileName, encode_record, new_name, split_records
+from etl.formats.binlog_file import (
+    COMPRESSED,
+    BinlogFileError,
+    FileName,
+    encode_record,
+    list_files,
+    new_name,
+    split_records,
+)
 from etl.settings import File
 from etl.shapes.file_binlog import ddl_message
 from etl.sinks._file_recovery import End, find_end
@@ -33,11 +41,12 @@ class FileSink(RecordSink):
 
     shape = "file_binlog"
 
-    def __init__(self, options: File, cluster_id: int) -> None:
+    def __init__(self, options: File, cluster_id: int, job: str = "") -> None:
+        """`job`: which job writes there, "" for a pipeline."""
         super().__init__()
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes
-        self._savepoint = savepoint_file(options, cluster_id)
+        self._savepoint = savepoint_file(options, cluster_id, job)
         self._upkeep = Upkeep(
             self._folder, compress=options.compression == "gzip", retention_days=options.retention_days
         )
@@ -180,6 +189,12 @@ class FileSink(RecordSink):
         self._upkeep.start()
 
 
-def savepoint_file(options: File, cluster_id: int) -> SavepointFile:
+def savepoint_file(options: File, cluster_id: int, job: str = "") -> SavepointFile:
     """Where the checkpoint of a folder of binlog files is kept."""
-    return SavepointFile(Path(options.savepoint or Path(options.dir) / "savepoint").absolute(), cluster_id)
+    return SavepointFile(Path(options.savepoint or Path(options.dir) / "savepoint").absolute(), cluster_id, job)
+
+
+def is_unused(options: File) -> bool:
+    """Whether nobody has written binlog files to the folder. Raises OSError."""
+    folder = Path(options.dir)
+    return not folder.exists() or not list_files(folder)

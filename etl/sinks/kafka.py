@@ -28,12 +28,12 @@ class KafkaSink(RecordSink):
 
     shape = "kafka_binlog"
 
-    def __init__(self, options: Kafka, cluster_id: int) -> None:
+    def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
+        """`job`: which job writes there, "" for a pipeline."""
         super().__init__()
         self._options = options
-        topic = options.topic or f"{cluster_id}_obinlog"
-        self._client = KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
-        self._savepoint = savepoint_file(options, cluster_id)
+        self._client = _client(options, cluster_id)
+        self._savepoint = savepoint_file(options, cluster_id, job)
         self._producer: Producer | None = None
         self._in_transaction = False
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
@@ -172,6 +172,22 @@ class KafkaSink(RecordSink):
             )
 
 
-def savepoint_file(options: Kafka, cluster_id: int) -> SavepointFile:
+def savepoint_file(options: Kafka, cluster_id: int, job: str = "") -> SavepointFile:
     """Where the checkpoint of a topic is kept."""
-    return SavepointFile(Path(options.savepoint).absolute(), cluster_id)
+    return SavepointFile(Path(options.savepoint).absolute(), cluster_id, job)
+
+
+def _client(options: Kafka, cluster_id: int) -> KafkaClient:
+    topic = options.topic or f"{cluster_id}_obinlog"
+    return KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
+
+
+def is_unused(options: Kafka, cluster_id: int) -> bool:
+    """Whether no message is in the topic; shuts nobody out. Raises KafkaUnavailableError, ApplyError."""
+    return _client(options, cluster_id).tail().last is None
+
+
+def is_same_topic(one: Kafka, other: Kafka, cluster_id: int) -> bool:
+    """Whether two sections mean one topic, whatever names the brokers have. Raises as `is_unused`."""
+    a, b = _client(one, cluster_id), _client(other, cluster_id)
+    return a.topic == b.topic and (one.brokers == other.brokers or a.brokers_id() == b.brokers_id())

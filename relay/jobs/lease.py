@@ -69,6 +69,11 @@ class Run:
             said = f": {self._entry.said}" if self._entry.said else ""
             raise LeaseLostError(f"the job {self._ledger.id} is {self._entry.state}{said}")
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether `check` raises."""
+        return self._entry.run != self.number or self._entry.state not in TAKEN
+
     def look(self) -> None:
         """Have `order` and `check` be of now. Raises RelayError, OSError."""
         self._entry = self._ledger.history.load()

@@ -1,0 +1,18 @@
+"""Past windows of the relay log, applied again: to another sink."""
+
+from etl.reapply.errors import ReapplyError
+from etl.reapply.plan import ReapplyPlan, make_plan
+from etl.reapply.request import Request
+from etl.reapply.run import KIND, ReapplySummary, ask_for, forget, run_reapply
+
+__all__ = [
+    "KIND",
+    "ReapplyError",
+    "ReapplyPlan",
+    "ReapplySummary",
+    "Request",
+    "ask_for",
+    "forget",
+    "make_plan",
+    "run_reapply",
+]

@@ -1,0 +1,57 @@
+"""What applying past windows to another sink would do, before it does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from etl.ownership import downstream_name
+from etl.reapply import window_range
+from etl.reapply.request import Request
+from etl.reapply.target import OtherSink
+from etl.reapply.window_range import WindowRange
+from etl.settings import Settings
+from relay import RelayLog
+from upstream import tso
+
+
+@dataclass(frozen=True, slots=True)
+class ReapplyPlan:
+    """`transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows that any wanted table
+    changes in: at most so much is to be done. `ddls`: each as its commit timestamp, its time and its statement.
+    """
+
+    since: int
+    until: int
+    to: str
+    windows: int
+    transactions: int
+    changes: int
+    bytes: int
+    tables: tuple[str, ...]
+    ddls: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def make_plan(settings: Settings, request: Request) -> ReapplyPlan:
+    """What the request comes to, and in `problems` what hinders it. Nothing is written. Raises SettingsError,
+    DownstreamError, KafkaUnavailableError, ApplyError, relay errors and OSError.
+    """
+    own = request.settings(settings)
+    found = window_range.look(RelayLog.open(settings.relay.url), request.since, request.until, own.filters)
+    problems, notes = list(found.problems), []
+    if not problems:
+        other = OtherSink(settings, own, found.cluster_id, request.since)
+        problems += window_range.unmatched(request.tables, found)
+        problems += other.problems(found)
+        notes += other.notes()
+    return _plan(request, downstream_name(own.target), found, (notes, problems))
+
+
+def _plan(request: Request, to: str, found: WindowRange, said: tuple[list[str], list[str]]) -> ReapplyPlan:
+    notes, problems = said
+    ddls = tuple(f"{tso.text(ddl.commit_ts)}: {' '.join(ddl.query.split())[:200]}" for ddl in found.ddls)
+    return ReapplyPlan(
+        request.since, request.until, to, found.windows, found.transactions, found.changes, found.bytes,
+        tuple(sorted(found.tables)), ddls, tuple(notes), tuple(problems),
+    )  # fmt: skip

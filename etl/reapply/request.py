@@ -1,0 +1,48 @@
+"""What was asked for: which past windows, of which tables, to where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from etl.rules import only_tables
+from etl.settings import Settings, with_target
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was committed after `since` through `until` (TSO), of the tables that fit one of `tables` (globs; () for all
+    that the rules want), goes to `target`, see `etl.settings.read_target`; `rows_per_second` at most, 0 for as many as
+    there can be.
+    """
+
+    since: int
+    until: int
+    target: Mapping[str, Any]
+    tables: tuple[str, ...] = ()
+    rows_per_second: int = 0
+
+    def settings(self, pipeline: Settings) -> Settings:
+        """The pipeline's settings as they are for this: with the other downstream and its rules, these tables only, and
+        one session that writes. Raises SettingsError.
+        """
+        own = with_target(pipeline, self.target)
+        rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
+        limits = replace(own.apply, mode="atomic", max_rows=rows)
+        return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, without secrets; `from_json` is the inverse."""
+        return {
+            "since": self.since,
+            "until": self.until,
+            "target": dict(self.target),
+            "tables": list(self.tables),
+            "rows_per_second": self.rows_per_second,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "tables": tuple(document["tables"])})

@@ -1,0 +1,119 @@
+"""What the relay log holds between two points in time: how much it is, which tables and DDL are in it, and whether all
+of it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from etl.prepare import WindowDocument
+from etl.recorded_schema import RecordedSchema
+from etl.rules import Filter, is_internal_table
+from relay import RelayError, RelayLog, Window
+from upstream import tso
+from upstream.ddl_job import DdlJob
+from upstream.schema import Table
+
+
+@dataclass(slots=True)
+class WindowRange:
+    """Windows that hold commits of the range. `transactions`, `changes` and `bytes` (of parts) count those windows in
+    which a wanted table changes, as wholes: at most so much is to be done.
+    """
+
+    cluster_id: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    bytes: int = 0
+    tables: dict[str, Table] = field(default_factory=dict)
+    """Wanted tables that change, by ``schema.table``, as they were when the first change of the range came."""
+    begun: dict[int, Table] = field(default_factory=dict)
+    """Those of them that were there before the range, by id."""
+    ddls: list[DdlJob] = field(default_factory=list)
+    """DDL about wanted tables or databases."""
+    problems: list[str] = field(default_factory=list)
+
+
+def look(relay: RelayLog, since: int, until: int, filters: Filter) -> WindowRange:
+    """What lies in (since, until]. What hinders it is in `problems`."""
+    found = WindowRange()
+    first, last = relay.first(), relay.last()
+    if first is None or last is None:
+        found.problems.append(f"the relay log {relay.url} is empty")
+        return found
+    found.cluster_id = first.cluster_id
+    there = f"the relay log {relay.url} holds what was committed after {tso.text(first.lo)} through {tso.text(last.hi)}"
+    if since >= until:
+        found.problems.append(f"--since {tso.text(since)} is not before --until {tso.text(until)}")
+    elif since < first.lo:
+        found.problems.append(
+            f"{there}: what came before was removed ([relay] keep), or never landed; not --since {since}"
+        )
+    elif until > last.hi:
+        found.problems.append(f"{there}: --until {tso.text(until)} is not landed")
+    else:
+        _gather(found, relay, (since, until), filters, first.lo)
+    return found
+
+
+def _gather(found: WindowRange, relay: RelayLog, ends: tuple[int, int], filters: Filter, oldest: int) -> None:
+    since, until = ends
+    born: set[int] = set()
+    try:
+        for window in relay.windows(since, until):
+            found.windows += 1
+            if window.tables or window.ddls:
+                _add(found, window, ends, filters, born)
+            for commit_ts, began_ts in WindowDocument.of(window, since, until).began_before().items():
+                if began_ts < oldest:
+                    found.problems.append(
+                        f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the oldest window that"
+                        " is there: which rows it keeps can't be told. Begin after it"
+                    )
+    except RelayError as error:
+        found.problems.append(str(error))
+
+
+def _add(found: WindowRange, window: Window, ends: tuple[int, int], filters: Filter, born: set[int]) -> None:
+    schema = RecordedSchema.of(window)
+    wanted = False
+    for table_id, table in schema.tables.items():
+        if table is None or not _wants(filters, table):
+            continue
+        wanted = True
+        found.tables.setdefault(table.full_name, table)
+        if table_id not in born:
+            found.begun.setdefault(table_id, table)
+    for ddl in schema.ddls:
+        tables = [t for t in (*ddl.effect.tables.values(), *(schema.tables.get(i) for i in ddl.effect.tables)) if t]
+        names = any(filters.wants_schema(s.name) for s in ddl.effect.schemas.values() if s)
+        names = names or any(_wants(filters, table) for table in tables)
+        born.update(i for i in ddl.effect.tables if i not in found.begun)
+        if names and ends[0] < ddl.commit_ts <= ends[1]:
+            wanted = True
+            found.ddls.append(ddl)
+            for table in tables:
+                if _wants(filters, table):
+                    found.tables.setdefault(table.full_name, table)
+    if wanted:
+        found.transactions += window.transactions
+        found.changes += window.changes
+        found.bytes += sum(part.bytes for part in window.parts)
+
+
+def _wants(filters: Filter, table: Table) -> bool:
+    return (
+        table.is_base_table and not is_internal_table(table.id) and filters.wants_table(table.schema_name, table.name)
+    )
+
+
+def unmatched(globs: Iterable[str], found: WindowRange) -> list[str]:
+    """A problem for each glob that no table of the range fits."""
+    return [
+        f"--table {glob}: no such table that the rules want changed in this range"
+        for glob in globs
+        if not any(fnmatchcase(name, glob) for name in found.tables)
+    ]

@@ -1,0 +1,31 @@
+"""A wish for some tables only, as a person types it beside what the settings' rules say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from etl.rules.filters import Filter, NameRule
+
+
+@dataclass(frozen=True, slots=True)
+class _AllBut(NameRule):
+    """Matches every table whose ``schema.table`` none of the globs fits, and databases in which none could."""
+
+    globs: tuple[str, ...] = ()
+
+    def matches(self, schema: str, table: str) -> bool:
+        if not table:
+            return not any(fnmatchcase(schema, glob.partition(".")[0]) for glob in self.globs)
+        return not any(fnmatchcase(f"{schema}.{table}", glob) for glob in self.globs)
+
+
+def only_tables(filters: Filter, globs: Sequence[str]) -> Filter:
+    """The filter, and of what it wants only the tables whose ``schema.table`` fits one of `globs` (`*` and `?`; their
+    names in case); all of them without globs.
+    """
+    if not globs:
+        return filters
+    text = f"--table {', '.join(globs)}"
+    return replace(filters, ignored_tables=(*filters.ignored_tables, _AllBut("*", "*", text, tuple(globs))))

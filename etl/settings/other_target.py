@@ -1,0 +1,62 @@
+"""Another place than the pipeline's downstream, for what a job writes: a settings file of which the sections about a
+downstream and the rules count.
+
+    [downstream]                # as in sluice.toml; [file] or [kafka] with it
+    type = "file"
+    [file]
+    dir = "/mnt/again"
+
+Sections [filter] and [[route]], if they are there, count in place of the pipeline's. A whole sluice.toml does too: its
+[upstream], [relay], [spark] and [window] are left aside.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from etl.settings.sections import Settings, SettingsError
+from etl.settings.sluice_toml import parse_settings
+
+_OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
+
+
+def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What counts of the file at `path`, as JSON values; no secrets are in it. Raises SettingsError."""
+    name = os.fspath(path)
+    try:
+        document = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{name}: {error}") from None
+    own = {key: value for key, value in document.items() if key not in _OF_THE_PIPELINE}
+    _parsed(own, name)
+    return own
+
+
+def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
+    """The pipeline's settings with the downstream that `read_target` found, and its rules if it has any. Raises
+    SettingsError.
+    """
+    found = _parsed(document, "the other downstream")
+    filters = found.filters if "filter" in document else settings.filters
+    own_schemas = filters.own_schemas | {found.downstream.checkpoint_schema.lower()}
+    return replace(
+        settings,
+        downstream=found.downstream,
+        file=found.file,
+        kafka=found.kafka,
+        apply=found.apply,
+        filters=replace(filters, own_schemas=own_schemas),
+        ignored_ts=found.ignored_ts if "filter" in document else settings.ignored_ts,
+        routes=found.routes if "route" in document else settings.routes,
+    )
+
+
+def _parsed(document: Mapping[str, Any], name: str) -> Settings:
+    if "downstream" not in document:
+        raise SettingsError(f"{name}: [downstream] is missing: it says where to write")
+    return parse_settings({**document, "upstream": {"pd-urls": "-"}, "relay": {"url": "file:///-"}}, name)
