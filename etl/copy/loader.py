@@ -27,6 +27,8 @@ from etl.waiting import Waiting
 log = logging.getLogger("sluice.copy")
 
 _TRIES = 20
+_FAREWELL_S = 3.0
+"""So long sessions have to come to an end by themselves when the copy is broken off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Loader:
         self._make = make
         self._sessions = sessions
         self._stop = threading.Event()
+        self._open: set[MySQLSession] = set()
 
     def run(self, numbers: list[int], hold: Callable[[MySQLSession, int], None]) -> Iterator[ChunkDone]:
         """Copy these chunks; they come as they are committed. `hold(session, n)` marks the n-th session as one of this
@@ -83,8 +86,17 @@ class Loader:
                     yield each
         finally:
             self._stop.set()
-            for thread in threads:
-                thread.join()
+            self._end(threads)
+
+    def _end(self, threads: list[threading.Thread]) -> None:
+        """Return when no thread writes any more. One that waits for Spark, or for the server, may do so for long: it
+        loses its session, and what it wrote in it.
+        """
+        deadline = time.monotonic() + _FAREWELL_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for session in list(self._open):
+            session.close()
 
     def _work(
         self,
@@ -94,6 +106,7 @@ class Loader:
         hold: Callable[[MySQLSession, int], None],
     ) -> None:
         session = MySQLSession(self._downstream)
+        self._open.add(session)
         try:
             while not self._stop.is_set():
                 try:
@@ -106,6 +119,7 @@ class Loader:
             found.put(error)
         finally:
             session.close()
+            self._open.discard(session)
 
     def _persistently(self, session: MySQLSession, number: int, hold: Callable[[], None]) -> ChunkDone:
         """Copy a chunk; again after what passes by itself. Whether a commit went through, the chunk's row tells."""
@@ -144,6 +158,8 @@ class Loader:
                 written_s += time.perf_counter() - sent
         sent = time.perf_counter()
         self._copied.note(session, number, rows)
+        if self._stop.is_set():
+            raise CopyError(f"chunk {number} isn't written, as the copy was broken off")
         session.commit()
         ended = time.perf_counter()
         written_s += ended - sent

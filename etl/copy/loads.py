@@ -91,6 +91,10 @@ class SparkLoads:
             raise
         return [Load(**json.loads(text)) for batch in found for text in batch.column(0).to_pylist()]
 
+    def connect(self) -> None:
+        """Raises SparkUnavailableError after a minute without an answer: better before anything is written."""
+        self._connected()
+
     def close(self) -> None:
         """Close the connection; the session stays on the server."""
         if self._connection is not None:

@@ -127,6 +127,9 @@ def run_bootstrap(
         if make is None:
             spark = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
             stack.callback(spark.close)
+            if on_progress is not None:
+                on_progress(Progress(doing=f"waiting for Spark at {settings.spark.remote}"))
+            spark.connect()
             make = spark
         return bootstrap.run(make, into, on_progress)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from etl.copy.bootstrap import Bootstrap, BootstrapSummary
+from etl.copy.bootstrap import Bootstrap, BootstrapSummary, Progress
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.errors import CopyError, DumpError
+from etl.copy.source import Chunk
 from etl.copy.worker import make_loads
 from etl.downstream import MySQLSession
 from etl.rules import Route, Routes
@@ -153,3 +157,30 @@ def test_tables_that_routes_merge_arrive_in_one(mariadb: MariaDBServer, tmp_path
     summary = bootstrap(settings_of(mariadb, tmp_path, routes), write(tmp_path / "dump", files), ITEM, second)
     assert summary.rows_there == 3
     assert ask(mariadb, "SELECT id, v FROM `all`.items ORDER BY id") == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    first, second = items([(b"1", b"1")]), items([(b"2", b"2")])
+    url = write(tmp_path / "dump", {"d.item.0.sql": first, "d.item.1.sql": second})
+    source, settings = DumplingFolder.open(url), settings_of(mariadb, tmp_path)
+    definitions = Definitions(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,))
+    come = threading.Event()
+
+    def slow(chunk: Chunk, one: Table) -> Iterator[pa.RecordBatch]:
+        if chunk.number == 1:
+            come.wait()
+        return make_loads(source.spec(), chunk, one)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.rows:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Bootstrap(settings, source, definitions, 7).run(slow, on_progress=interrupt)
+    come.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("copy-"):
+            thread.join()
+    assert ask(mariadb, "SELECT id FROM d.item") == [(1,)]
+    assert bootstrap(settings, url, ITEM).rows_there == 2
+    assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(1,), (2,)]
