@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,8 @@ from pyspark.errors import PySparkException
 from etl.spark.errors import SparkError, from_worker
 
 _TRIES = 3
+_GRPC_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
+"""What the server or the network said, where grpc shows its error over several lines."""
 _SHOWN_CHARS = 4_000
 # What Spark says when the server, the session, an executor or a worker has gone, or the job was interrupted.
 _PASSES = (
@@ -84,9 +87,9 @@ def is_closed_session(error: BaseException) -> bool:
 
 def first_line(error: BaseException) -> str:
     """The error in short."""
-    if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
-        return str(error.details())[:300]
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    text = str(error).strip() or type(error).__name__
+    details = _GRPC_DETAILS.search(text) if text.startswith("<_") else None
+    return (details[1] if details else text.splitlines()[0])[:300]
 
 
 def _is_lost_session(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+import warnings
 from typing import Any
 
 import grpc
@@ -22,6 +23,9 @@ from pyspark.sql.connect.session import SparkSession
 
 from etl.spark.errors import SparkUnavailableError
 from etl.spark.judge import first_line, is_closed_session
+
+# The error that comes of it says it, too.
+warnings.filterwarnings("ignore", message=r".*RETRIES_EXCEEDED", category=UserWarning)
 
 _NAMESPACE = uuid.UUID("5b0f8c1e-6c6e-4f53-9f0e-3d1f7a1f0c55")
 _CONFS = {
