@@ -27,6 +27,8 @@ def job_lines(job: dict[str, Any]) -> list[str]:
 
 def done(progress: dict[str, Any]) -> str:
     """How much is done of what there is."""
+    if not progress["tables"]:
+        return "nothing is done yet"
     in_all = f" of {size(progress['bytes_in_all'])}" if progress["bytes_in_all"] else ""
     return (
         f"{progress['percent']} %{in_all}, {progress['rows']:,} rows, {progress['chunks']:,} of"

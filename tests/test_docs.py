@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import click
 import pytest
+
+from cli import group
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = """
@@ -91,3 +95,32 @@ def test_every_file_of_ours_that_a_document_names_is_there():
     found = {(text.name, path) for text in texts for path in named.findall(text.read_text(encoding="utf-8"))}
     assert len(found) > 10
     assert not {(text, path) for text, path in found if not (ROOT / path).exists()}
+
+
+def commands(text: Path) -> list[str]:
+    """What begins with `sluice` in a text's blocks of code and between its quotes, without what is left open."""
+    whole = text.read_text(encoding="utf-8")
+    blocks = "\n".join(line.strip() for line in whole.splitlines() if line.startswith("    "))
+    lines = re.sub(r" *\\\n", " ", blocks).splitlines()
+    typed = [match[1] for line in lines if (match := re.match(r"(?:\$ )?(?:\.venv/bin/)?(sluice .*)", line))]
+    quoted = re.findall(r"`(?:\.venv/bin/)?(sluice [^`]+)`", re.sub(r"\n", " ", whole))
+    return sorted({re.sub(r" +(#|·).*", "", each).strip() for each in typed + quoted if "…" not in each})
+
+
+@pytest.mark.parametrize("text", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name)
+def test_every_command_and_option_that_a_document_shows_is_there(text):
+    for line in commands(text):
+        command, rest = group, shlex.split(line)[1:]
+        try:
+            while isinstance(command, click.Group):
+                context = click.Context(command)
+                _, rest, _ = command.make_parser(context).parse_args(rest)
+                if not rest or (found := command.get_command(context, rest[0])) is None:
+                    break
+                command, rest = found, rest[1:]
+            else:
+                context = click.Context(command, **command.context_settings)
+                command.make_parser(context).parse_args(rest)
+        except click.UsageError as error:
+            pytest.fail(f"{line}: {error.message}")
+        assert command is not group or not rest, f"{line}: no such command"
