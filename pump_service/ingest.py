@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
 _MAX_TS = 2**63 - 1
 _ODD_FROM = 64 << 10  # larger payloads aren't parsed or measured, which would copy them
+_USUAL = 4096  # bytes of a request whose first bytes are remembered
+_TYPE_TAG = 8
 _SLOW_S = 1.0  # a slower call is logged
 _REPORT_S = 1.0  # but not more often
 
@@ -62,6 +64,8 @@ class Ingest:
         # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
         self._prefix = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
         self._prefix_end = len(self._prefix)
+        self._heads: dict[int, bytes] = {}
+        """the same and the payload's length, by the length of a request that came"""
         self._parse = pb.binlog.Binlog.FromString
         self.last_call = time.monotonic()
         self._reported = 0.0
@@ -70,7 +74,14 @@ class Ingest:
         """The record in the WriteBinlogReq at data[begin:end]; None for a probe (it succeeds, nothing is written).
         Raises Refused.
         """
-        payload = self._payload(data, begin, len(data) if end is None else end)
+        if end is None:
+            end = len(data)
+        # Nearly every request begins as one of the same length does: the cluster, and how long the payload is.
+        head = self._heads.get(end - begin)
+        if head is not None and data.startswith(head, begin, end):
+            payload = data[begin + len(head) : end]
+        else:
+            payload = self._payload(data, begin, end)
         if len(payload) > _ODD_FROM:
             tp, start, commit = _walk(payload)
         else:
@@ -82,9 +93,7 @@ class Ingest:
             start = binlog.start_ts
             commit = binlog.commit_ts
             # An unknown tp is dropped by the parser, which would make a Prewrite of it: look at the bytes themselves.
-            if payload[:1] == b"\x08" and payload[1] == tp and 0 <= tp <= ROLLBACK:
-                pass
-            elif payload:
+            if payload and (payload[0] != _TYPE_TAG or payload[1] != tp or tp > ROLLBACK):
                 tp = _checked_type(payload, binlog)
             # Encoded as protobuf itself would, nothing is there twice; only a negative int32 may take fewer bytes.
             odd = binlog.ByteSize() != len(payload) or binlog.ddl_schema_state < 0
@@ -156,6 +165,8 @@ class Ingest:
                 size |= (byte & 0x7F) << shift
                 if byte < 0x80:
                     if size == end - pos:
+                        if end - begin <= _USUAL:
+                            self._heads[end - begin] = data[begin:pos]
                         return data[pos:end]
                     break
                 shift += 7

@@ -46,6 +46,7 @@ class Lane(asyncio.Protocol):
         self._sender = Sender()
         self._out = self._sender.out
         self._hpack = HpackDecoder(max_list_size=self._limits.header_block)
+        self._write_headers: Headers | None = None  # of the last WriteBinlog call
         self._rest = b""
         self._preface = False
         self._sniffed: list[bytes] | None = []  # frames to replay if another server takes over
@@ -398,11 +399,18 @@ class Lane(asyncio.Protocol):
         if not stream & 1:
             raise f.ConnectionFault(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
         self._last = stream
-        if len(self._open) + len(self._streams) + len(self._probes) + self._unfinished() >= self._limits.streams:
+        opened = self._open
+        unfinished = self._waiting + self._calls + self._sender.blocked  # in the store, with the bridge, not taken yet
+        if len(opened) + len(self._streams) + len(self._probes) + unfinished >= self._limits.streams:
             self._out.append(f.reset(stream, f.REFUSED_STREAM))
             self._allowance -= 1
             return
+        if headers is self._write_headers and self._sniffed is None and not flags & f.END_STREAM:
+            opened[stream] = None  # as `begin`; nearly every call is this one
+            return
         is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
+        if is_write:
+            self._write_headers = headers  # the decoder gives the same object for the same bytes
         if self._sniffed is not None:
             self._decide(is_ours=is_write or (_PULL_PATH in headers and _GZIP not in headers))
             if self._closing:
@@ -469,10 +477,6 @@ class Lane(asyncio.Protocol):
             self._context.calls += 1
             task = self._tasks[stream] = self._context.bridge(self, stream, headers, body)
             task.add_done_callback(self._call_over)
-
-    def _unfinished(self) -> int:
-        """Calls that the store or the bridge has, and answers that the client doesn't take."""
-        return self._waiting + self._calls + self._sender.blocked
 
     def _call_over(self, _task: asyncio.Task[None]) -> None:
         self._calls -= 1
