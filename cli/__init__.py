@@ -24,6 +24,7 @@ _COMMANDS = {
     "decisions": "What was decided about transactions and DDL.",
     "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
     "bootstrap": "Make an empty database a replica, from a dump.",
+    "reapply": "Past windows once more, to another downstream.",
     "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",
     "config": "Turn a drainer.toml into a sluice.toml.",

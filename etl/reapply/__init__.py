@@ -3,7 +3,7 @@
 from etl.reapply.errors import ReapplyError
 from etl.reapply.plan import ReapplyPlan, make_plan
 from etl.reapply.request import Request
-from etl.reapply.run import KIND, ReapplySummary, ask_for, forget, run_reapply
+from etl.reapply.run import KIND, ReapplySummary, ask_for, cancel_reapply, run_reapply
 
 __all__ = [
     "KIND",
@@ -12,7 +12,7 @@ __all__ = [
     "ReapplySummary",
     "Request",
     "ask_for",
-    "forget",
+    "cancel_reapply",
     "make_plan",
     "run_reapply",
 ]

@@ -37,8 +37,9 @@ def make_plan(settings: Settings, request: Request) -> ReapplyPlan:
     """What the request comes to, and in `problems` what hinders it. Nothing is written. Raises SettingsError,
     DownstreamError, KafkaUnavailableError, ApplyError, relay errors and OSError.
     """
-    own = request.settings(settings)
-    found = window_range.look(RelayLog.open(settings.relay.url), request.since, request.until, own.filters)
+    relay = RelayLog.open(settings.relay.url)
+    request, own = request.with_end(relay), request.settings(settings)
+    found = window_range.look(relay, request.since, request.until, own.filters)
     problems, notes = list(found.problems), []
     if not problems:
         other = OtherSink(settings, own, found.cluster_id, request.since)

@@ -8,13 +8,14 @@ from typing import Any, Self
 
 from etl.rules import only_tables
 from etl.settings import Settings, with_target
+from relay import RelayLog
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was committed after `since` through `until` (TSO), of the tables that fit one of `tables` (globs; () for all
-    that the rules want), goes to `target`, see `etl.settings.read_target`; `rows_per_second` at most, 0 for as many as
-    there can be.
+    """What was committed after `since` through `until` (TSO; 0: all that is landed when it is asked for), of the tables
+    that fit one of `tables` (globs; () for all that the rules want), goes to `target`, see `etl.settings.read_target`;
+    `rows_per_second` at most, 0 for as many as there can be.
     """
 
     since: int
@@ -31,6 +32,15 @@ class Request:
         rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
         limits = replace(own.apply, mode="atomic", max_rows=rows)
         return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
+
+    def with_end(self, relay: RelayLog) -> Request:
+        """With `until` as it is now."""
+        last = None if self.until else relay.last()
+        return self if last is None else replace(self, until=last.hi)
+
+    def is_same(self, other: Request) -> bool:
+        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        return self == (other if self.until else replace(other, until=0))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without secrets; `from_json` is the inverse."""

@@ -59,14 +59,16 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     """The job that does this: the one that was asked for the same and isn't over, else a new one. Nothing is done yet.
     Raises ReapplyError for what hinders a new one, JobOverlapError if another job writes there, and as `make_plan`.
     """
-    jobs = Jobs(RelayLog.open(settings.relay.url).storage)
-    asked = request.to_json()
+    relay = RelayLog.open(settings.relay.url)
+    jobs = Jobs(relay.storage)
     for job in jobs.list():
-        if job.spec.kind == KIND and job.spec.asked == asked and job.entry().state not in OVER:
+        is_open = job.spec.kind == KIND and job.entry().state not in OVER
+        if is_open and request.is_same(Request.from_json(job.spec.asked)):
             return job
+    request = request.with_end(relay)
     if problems := make_plan(settings, request).problems:
         raise ReapplyError("\n".join(problems))
-    return jobs.create(KIND, asked, Touches(downstream_name(request.settings(settings).target)), by)
+    return jobs.create(KIND, request.to_json(), Touches(downstream_name(request.settings(settings).target)), by)
 
 
 def run_reapply(
@@ -88,9 +90,17 @@ def run_reapply(
         return _Reapply(settings, job, run, on_progress).run(prepare)
 
 
-def forget(settings: Settings, job: str) -> None:
-    """The job is over or given up: its windows may go. What it wrote stays. Raises OSError."""
-    Consumers(RelayLog.open(settings.relay.url)).forget(_consumer(job))
+def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
+    """Give up a job that no process runs: its windows may go. What it has written stays; says so. Raises JobRunsError,
+    JobError, LeaseLostError, RelayError, OSError.
+    """
+    consumers = Consumers(RelayLog.open(settings.relay.url))
+    to = downstream_name(Request.from_json(job.spec.asked).settings(settings).target)
+    with job.run_as(runner) as run:
+        said = f"what was written to {to} stays there"
+        run.end(CANCELLED, said=said)
+        consumers.forget(_consumer(job.id))
+    return said
 
 
 def _consumer(job: str) -> str:

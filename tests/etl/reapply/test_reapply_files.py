@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from etl.apply import run_apply
 from etl.downstream import CheckpointError
 from etl.formats.binlog_file import commit_ts_of, encode_record, read_file
-from etl.reapply import ReapplyError, Request, ask_for, make_plan
+from etl.reapply import ReapplyError, Request, ask_for, cancel_reapply, make_plan
 from etl.settings import Settings, SettingsError, read_target
 from etl.sinks import open_sink, read_checkpoint
 from relay import RelayLog
@@ -32,6 +33,7 @@ from relay.jobs import (
     Done,
     JobOverlapError,
     Jobs,
+    Runner,
     TableProgress,
 )
 from relay.retention import MIN_KEEP_MS, Consumers
@@ -355,3 +357,33 @@ def test_of_the_other_settings_file_the_downstream_and_the_rules_count(pipeline:
     path.write_text('[downstream]\ntype = "file"\n')
     with pytest.raises(SettingsError, match=r"other\.toml: \[file\] dir is missing"):
         read_target(path)
+
+
+def test_without_an_end_it_is_what_was_landed_when_it_was_asked_for(tmp_path: Path) -> None:
+    relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 3000, cluster_id=CLUSTER)
+    first, last = relay.first(), relay.last()
+    assert first is not None and last is not None
+    pipeline = pipeline_with(relay.url, tmp_path / "running")
+    request = Request(first.lo, 0, files_in(tmp_path / "again"))
+    assert make_plan(pipeline, request).until == last.hi
+    job = ask_for(pipeline, request, "test")
+    later = replace(last, lo=last.hi, hi=last.hi + 100, transactions=0, changes=0, parts=(), tables={}, ddls=())
+    relay.commit(later)
+    assert ask_for(pipeline, request, "test").id == job.id
+    assert reapply(pipeline, request).through == last.hi
+    assert Jobs(relay.storage).get(job.id).entry().state == DONE
+
+
+def test_a_job_that_nobody_runs_is_given_up_and_its_windows_may_go(tmp_path: Path) -> None:
+    relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 300, cluster_id=CLUSTER)
+    first, last = relay.first(), relay.last()
+    assert first is not None and last is not None
+    pipeline = pipeline_with(relay.url, tmp_path / "running")
+    request = Request(first.lo, last.hi, small_batches(files_in(tmp_path / "again"), 300))
+    with pytest.raises(Enough):
+        reapply(pipeline, request, stop_after(1))
+    job = Jobs(relay.storage).get("reapply")
+    assert Consumers(relay).positions() == {"job-reapply": first.lo}
+    said = cancel_reapply(pipeline, job, Runner("test"))
+    assert "stays there" in said and records(tmp_path / "again")
+    assert (job.entry().state, Consumers(relay).positions()) == (CANCELLED, {})

@@ -1,0 +1,90 @@
+"""sluice reapply: past windows of the relay log, once more, to another downstream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import acting_on, config_option, operator, settings_of
+from cli._sizes import size
+
+if TYPE_CHECKING:
+    from etl.reapply import ReapplyPlan
+
+_SHOWN_DDLS = 20
+
+
+@click.command("reapply")
+@click.option(
+    "--since", metavar="TSO|TIME", required=True,
+    help="What was committed after this. A TSO, or an ISO date-time such as 2026-11-16T00:00:00+01:00 (UTC without a"
+    " zone).",
+)  # fmt: skip
+@click.option("--until", metavar="TSO|TIME", help="And through this [all that is landed now].")
+@click.option(
+    "--to", "target", metavar="FILE", required=True, type=click.Path(exists=True, dir_okay=False),
+    help="A settings file that says where: its [downstream] with [file] or [kafka], [apply], and [filter] and [[route]]"
+    " if it has them. A whole sluice.toml does.",
+)  # fmt: skip
+@click.option(
+    "--table", "globs", metavar="GLOB", multiple=True,
+    help="Only tables with such a name upstream (schema.table, * and ?); may be repeated [all that the rules want].",
+)  # fmt: skip
+@click.option("--rows-per-second", type=click.IntRange(1), help="Row changes a second at most [as many as it can].")
+@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    since: str,
+    until: str | None,
+    target: str,
+    globs: tuple[str, ...],
+    rows_per_second: int | None,
+    config: str | None,
+    *,
+    plan_only: bool,
+) -> int:
+    """Apply past windows of the relay log once more, to another downstream: a folder of binlog files, a Kafka topic or
+    a database gets what was committed in a range of time, each transaction once, while the pipeline goes on.
+
+    Killed, or stopped by an error, the same command goes on with what is left, and so does `sluice jobs resume`.
+    """
+    from etl.reapply import Request, ask_for, make_plan
+    from etl.settings import read_target
+    from upstream import tso
+
+    settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
+    end = 0 if until is None else tso.parse_moment(until)
+    request = Request(tso.parse_moment(since), end, read_target(target), globs, rows_per_second or 0)
+    if plan_only:
+        plan = make_plan(settings, request)
+        _print(plan)
+        return 1 if plan.problems else 0
+    from cli._reapply_job import run_here
+
+    return run_here(settings, ask_for(settings, request, operator()), "sluice reapply")
+
+
+def _print(plan: ReapplyPlan) -> None:
+    from upstream import tso
+
+    click.echo(f"since    {tso.text(plan.since)}")
+    click.echo(f"until    {tso.text(plan.until)}")
+    click.echo(f"to       {plan.to}")
+    click.echo(
+        f"in all   {plan.windows:,} windows, at most {plan.changes:,} row changes in {plan.transactions:,}"
+        f" transactions, {size(plan.bytes)} of the relay log"
+    )
+    for name in plan.tables:
+        click.echo(f"table    {name}")
+    for ddl in plan.ddls[:_SHOWN_DDLS]:
+        click.echo(f"ddl      {ddl}")
+    if len(plan.ddls) > _SHOWN_DDLS:
+        click.echo(f"ddl      and {len(plan.ddls) - _SHOWN_DDLS} more")
+    for note in plan.notes:
+        click.echo(f"note     {note}")
+    for problem in plan.problems:
+        click.echo(f"stops    {problem}")
