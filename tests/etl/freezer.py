@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-_ORDERS = ("control", "decisions")
+_ORDERS = ("control", "decisions", "appointments")
 
 
 class Freezer:
