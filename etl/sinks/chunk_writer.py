@@ -135,6 +135,8 @@ class ChunkWriter:
         if self._asked.how == MISSING:
             self._insert(columns, f"{_STATE} = {_MISSING}", missing)
             return replace(result, inserted=missing, kept=differing)
+        if not self._asked.listed:
+            self._expect("in their range", self._count(self._target, self._inside), differing + same + extra)
         result = replace(result, inserted=missing, replaced=differing, deleted=extra)
         if self._asked.how == COMPARE or not result.differing:
             return result
@@ -146,7 +148,7 @@ class ChunkWriter:
     def _check_range(self) -> None:
         """What was read in a range upstream must be in the same range by the downstream's order."""
         if self._asked.condition and not self._asked.listed:
-            inside = self._count(self._scratch, f"({self._asked.condition})")
+            inside = self._count(self._scratch, self._inside)
             if inside != self._rows:
                 raise UnfitChunkError(
                     f"{self._chunk.table.full_name}: of {self._rows} rows that the upstream has where"
@@ -166,9 +168,8 @@ class ChunkWriter:
         """The condition of the rows that are there and not upstream."""
         if self._asked.listed:
             return _NOTHING
-        inside = f"({self._asked.condition})" if self._asked.condition else "1 = 1"
         key = columns.same_key(self._scratch, self._target)
-        return f"{inside} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE {key})"
+        return f"{self._inside} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE {key})"
 
     def _delete(self, columns: ChunkColumns, expected: int) -> None:
         """What isn't upstream, and what is there with other values."""
@@ -210,8 +211,7 @@ class ChunkWriter:
         found = self._count(self._scratch, f"EXISTS (SELECT 1 FROM {self._target} WHERE {same})")
         self._expect("there in the end", found, self._rows)
         if not self._asked.listed:
-            there = self._count(self._target, f"({self._asked.condition})" if self._asked.condition else "1 = 1")
-            self._expect("in their range in the end", there, self._rows)
+            self._expect("in their range in the end", self._count(self._target, self._inside), self._rows)
 
     # In it, without a key
 
@@ -242,6 +242,11 @@ class ChunkWriter:
         return result
 
     # Inside
+
+    @property
+    def _inside(self) -> str:
+        """The condition of the rows that the chunk is about."""
+        return f"({self._asked.condition})" if self._asked.condition else "1 = 1"
 
     def _count(self, table: str, condition: str) -> int:
         return int(self._session.query(f"SELECT COUNT(*) FROM {table} WHERE {condition}")[0][0])

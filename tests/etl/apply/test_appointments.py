@@ -1,0 +1,318 @@
+"""How long applying waits for a job's rows, what it declines, and where it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.apply import ApplySummary, run_apply
+from etl.downstream import ChunkResult
+from etl.settings import Downstream, File
+from etl.settings.rules import parse_filter, parse_routes
+from relay import Control, Ready, RelayLog, Void, Window
+from tests.etl.apply.test_apply_random import checkpoint, fresh, rows_of, settings_for
+from tests.etl.chunk_model import Cut, Told, appoint, deliver, make_ready
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.etl.random_history import TABLES
+from upstream.ddl_job import DdlJob, Effect
+
+PLAIN = Cut("plain")
+LONG = 60_000
+
+
+def _with_rows(seed: int) -> tuple[Told, list[int]] | None:
+    """A history of 40 transactions, and their commit timestamps, with some rows in the middle."""
+    told = Told.of(seed, 40)
+    stamps = [ts for ts, _ in told.history.transactions]
+    return (told, stamps) if len(told.rows_at(stamps[20], PLAIN)) > 2 else None
+
+
+class Scene:
+    """A relay with a history, a downstream that is at its beginning, and applying in a thread."""
+
+    def __init__(self, server: MariaDBServer, folder: Path, sizes: tuple[int, ...] = (7, 3)) -> None:
+        self.told, self.stamps = next(history for seed in range(100) if (history := _with_rows(seed)) is not None)
+        self.relay: RelayLog = self.told.history.land(f"file://{folder}/relay", sizes)
+        self.settings = settings_for(server, self.relay.url, 1000)
+        self.connection = fresh(server)
+        self.last = self.stamps[-1]
+        self.middle = self.stamps[20]
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.ended: list[ApplySummary] = []
+
+    def wait(self, milliseconds: int) -> None:
+        self.settings = replace(self.settings, apply=replace(self.settings.apply, appointment_wait_ms=milliseconds))
+
+    def apply(self, **more: Any) -> ApplySummary:
+        """Apply all that is landed."""
+        limits = {"until_ts": self.last, "run_seconds": 60} | more
+        return run_apply(self.settings, prepare=local_preparer(self.settings), **limits)
+
+    @contextlib.contextmanager
+    def applying(self) -> Iterator[None]:
+        """Apply meanwhile, through all that is landed."""
+
+        def run() -> None:
+            self.ended.append(self.apply(stop=self._stop))
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join(60)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not reached():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def at(self, ts: int) -> Callable[[], bool]:
+        return lambda: self.checkpoint() == ts
+
+    def checkpoint(self) -> int:
+        self.connection.rollback()
+        return checkpoint(self.connection)
+
+    def note(self, at_ts: int) -> ChunkResult | None:
+        self.connection.rollback()
+        with self.connection.cursor() as cursor:
+            cursor.execute("SELECT result FROM tidb_binlog.sluice_chunks WHERE at_ts = %s", (at_ts,))
+            row = cursor.fetchone()
+        return ChunkResult.parse(row[0]) if row else None
+
+    def right(self, *left_out: str) -> bool:
+        """Whether all tables are as upstream at the end."""
+        self.connection.rollback()
+        names = set(TABLES) - set(left_out)
+        return all(rows_of(self.connection, name) == self.told.history.expected(name) for name in names)
+
+
+@pytest.fixture
+def scene(mariadb: MariaDBServer, tmp_path: Path) -> Scene:
+    return Scene(mariadb, tmp_path)
+
+
+def test_applying_stands_at_an_appointment_until_its_rows_come_and_goes_on(scene: Scene) -> None:
+    scene.wait(LONG)
+    asked = appoint(scene.relay, PLAIN, scene.middle)
+    with scene.applying():
+        scene.until(scene.at(scene.middle))
+        scene.connection.cursor().execute("UPDATE rnd.plain SET v = 99")
+        scene.connection.commit()
+        deliver(scene.relay, scene.told, PLAIN, asked)
+        scene.until(scene.at(scene.last))
+    assert scene.right()
+    note = scene.note(scene.middle)
+    assert note is not None and note.replaced == note.rows == len(scene.told.rows_at(scene.middle, PLAIN))
+
+
+def test_rows_that_dont_come_in_time_are_not_waited_for_and_come_too_late(scene: Scene) -> None:
+    scene.wait(1)
+    asked = appoint(scene.relay, PLAIN, scene.middle)
+    scene.apply()
+    outcome = scene.relay.appointments.outcome(scene.middle)
+    assert isinstance(outcome, Void) and outcome.by == "apply" and "not there after" in outcome.why
+    deliver(scene.relay, scene.told, PLAIN, asked)
+    assert scene.relay.appointments.outcome(scene.middle) == outcome
+    assert scene.right()
+
+
+def test_without_changes_behind_it_an_appointment_is_waited_for_longer(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    scene = Scene(mariadb, tmp_path)
+    scene.wait(1_000)
+    at_ts = scene.last + 5
+    scene.relay.commit(Window(scene.last, at_ts + 5, 7, "t", 0, 0, 0, 1, (), {}))
+    asked = appoint(scene.relay, PLAIN, at_ts)
+    scene.last = at_ts + 5
+    with scene.applying():
+        scene.until(scene.at(at_ts))
+        time.sleep(1.2)
+        assert scene.relay.appointments.outcome(at_ts) is None
+        deliver(scene.relay, scene.told, PLAIN, asked)
+        scene.until(scene.at(scene.last))
+    note = scene.note(at_ts)
+    assert note is not None and note.same == note.rows > 0
+
+
+def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
+    scene.wait(LONG)
+    appoint(scene.relay, PLAIN, scene.middle)
+    scene.relay.appointments.settle(scene.middle, Void("given up", "job"))
+    scene.apply(run_seconds=30)
+    assert scene.checkpoint() == scene.last
+
+
+def test_several_appointments_in_one_window_and_one_at_its_end_are_kept_in_order(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    scene = Scene(mariadb, tmp_path, (40,))
+    moments = [scene.stamps[5], scene.stamps[5] + 1, scene.stamps[20], scene.last]
+    for at_ts in moments:
+        make_ready(scene.relay, scene.told, PLAIN, at_ts)
+    scene.relay.commit(Window(scene.last, scene.last + 9, 7, "t", 0, 0, 0, 1, (), {}))
+    scene.last += 9
+    scene.apply()
+    for at_ts in moments:
+        note = scene.note(at_ts)
+        assert (
+            note is not None and not note.declined and note.same == note.rows == len(scene.told.rows_at(at_ts, PLAIN))
+        )
+
+
+def test_an_appointment_in_the_middle_of_a_window_looks_at_no_other_window_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(RelayLog, "_find", lambda self, ts: looked.append(ts))
+    scene.apply(until_ts=scene.relay.first().hi)
+    for at_ts in scene.stamps[10:30]:
+        make_ready(scene.relay, scene.told, PLAIN, at_ts)
+    looked.clear()
+    scene.apply(until_ts=scene.stamps[35])
+    assert [ts for ts in looked if ts in scene.stamps[10:30]] == []
+
+
+def test_a_process_that_begins_at_an_appointment_keeps_it_once(scene: Scene) -> None:
+    scene.wait(LONG)
+    asked = appoint(scene.relay, PLAIN, scene.middle)
+    with scene.applying():
+        scene.until(scene.at(scene.middle))
+    scene._stop.clear()
+    deliver(scene.relay, scene.told, PLAIN, asked)
+    scene.connection.cursor().execute("DELETE FROM rnd.plain LIMIT 1")
+    scene.connection.commit()
+    scene.apply(until_ts=scene.stamps[21])
+    note = scene.note(scene.middle)
+    assert note is not None and note.inserted == 1
+    scene.apply()
+    assert scene.right()
+
+
+def test_while_applying_is_paused_nothing_is_written_and_afterwards_it_is(scene: Scene) -> None:
+    scene.wait(LONG)
+    asked = appoint(scene.relay, PLAIN, scene.middle)
+    with scene.applying():
+        scene.until(scene.at(scene.middle))
+        scene.relay.change_control(lambda _: Control(apply_paused=True))
+        deliver(scene.relay, scene.told, PLAIN, asked)
+        time.sleep(0.5)
+        assert scene.checkpoint() == scene.middle
+        with scene.connection.cursor() as cursor:
+            assert (
+                not cursor.execute("SHOW TABLES IN tidb_binlog LIKE 'sluice_chunks'")
+                or scene.note(scene.middle) is None
+            )
+        scene.relay.change_control(lambda _: Control(apply_until_ts=scene.middle))
+        scene.until(lambda: scene.note(scene.middle) is not None)
+        time.sleep(0.3)
+        assert scene.checkpoint() == scene.middle
+        scene.relay.change_control(lambda _: Control())
+        scene.until(scene.at(scene.last))
+    assert scene.right()
+
+
+def declines(scene: Scene, ready: Ready, said: str, *, is_passing: bool) -> None:
+    appoint(scene.relay, PLAIN, scene.middle)
+    scene.relay.appointments.settle(scene.middle, ready)
+    scene.apply()
+    note = scene.note(scene.middle)
+    assert note is not None and said in note.declined, note
+    assert note.is_passing == is_passing
+    assert scene.right()
+
+
+def test_a_table_that_a_ddl_changed_after_its_definition_was_read_is_read_again(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    scene = Scene(mariadb, tmp_path)
+    at_ts = scene.last + 5
+    plain = TABLES["plain"]
+    ddl = DdlJob(
+        commit_ts=scene.last + 3, start_ts=scene.last + 2, job_id=88, query="ALTER TABLE plain COMMENT 'x'",
+        type=0, schema_name="rnd", table_name="plain", schema_version=2,
+        effect=Effect({}, {plain.id: plain}),
+    )  # fmt: skip
+    relay = scene.relay
+    relay.commit(
+        Window(scene.last, at_ts + 5, 7, "t", 0, 0, 0, 2, (), {str(plain.id): plain.to_json()}, ddls=(ddl.to_json(),))
+    )
+    for moment, defined_ts in ((at_ts, scene.last + 2), (at_ts + 1, scene.last + 3)):
+        appoint(relay, PLAIN, moment)
+        relay.appointments.settle(moment, Ready(plain.to_json(), defined_ts))
+    scene.last = at_ts + 5
+    scene.apply()
+    note, other = scene.note(at_ts), scene.note(at_ts + 1)
+    assert note is not None and "DDL job 88" in note.declined and note.is_passing
+    assert other is not None and not other.declined
+
+
+def test_rows_of_another_table_are_declined(scene: Scene) -> None:
+    declines(scene, Ready(TABLES["ci"].to_json(), scene.middle), "rows of table id 103", is_passing=True)
+
+
+def test_a_file_that_is_gone_or_damaged_is_declined_with_its_name(scene: Scene) -> None:
+    made = make_ready(scene.relay, scene.told, PLAIN, scene.middle)
+    path = f"jobs/job/{made.at_ts}-0.load"
+    scene.relay.storage.replace(path, b"1\t1\n")
+    scene.apply()
+    note = scene.note(scene.middle)
+    assert note is not None and path in note.declined and note.is_passing
+    assert scene.right()
+
+
+RULES = {
+    "filtered": {"filters": parse_filter({"ignore-table": [{"db-name": "rnd", "tbl-name": "plain"}]})[0]},
+    "partial": {
+        "filters": parse_filter(
+            {
+                "binlog-filter-rule": {"keep": {"ignore-event": ["delete"]}},
+                "table-migrate-rule": [{"source": {"schema": "rnd", "table": "plain"}, "binlog-filter-rule": ["keep"]}],
+            }
+        )[0]
+    },
+    "merged": {
+        "routes": parse_routes(
+            [{"schema-pattern": "rnd", "table-pattern": "pla*", "target-schema": "rnd", "target-table": "plain"}]
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_table_that_isnt_downstream_as_it_is_upstream_is_declined_by_name(scene: Scene, rules: str) -> None:
+    scene.settings = replace(scene.settings, **RULES[rules])
+    make_ready(scene.relay, scene.told, PLAIN, scene.middle)
+    scene.apply()
+    note = scene.note(scene.middle)
+    assert note is not None and "plain" in note.declined and not note.is_passing, note
+
+
+def test_a_chunk_goes_where_routes_take_its_table(scene: Scene) -> None:
+    route = {"schema-pattern": "rnd", "table-pattern": "plain", "target-schema": "other", "target-table": "flat"}
+    scene.settings = replace(scene.settings, routes=parse_routes([route]))
+    scene.connection.cursor().execute("CREATE DATABASE other")
+    scene.connection.cursor().execute("CREATE TABLE other.flat LIKE rnd.plain")
+    make_ready(scene.relay, scene.told, PLAIN, scene.middle)
+    scene.apply()
+    note = scene.note(scene.middle)
+    assert note is not None and not note.declined and note.same == note.rows > 0
+
+
+def test_a_folder_takes_no_rows_and_says_so(scene: Scene, tmp_path: Path) -> None:
+    appoint(scene.relay, PLAIN, scene.middle)
+    settings = replace(scene.settings, downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "out")))
+    run_apply(settings, until_ts=scene.last, run_seconds=60, prepare=local_preparer(settings))
+    outcome = scene.relay.appointments.outcome(scene.middle)
+    assert isinstance(outcome, Void) and "no database" in outcome.why
