@@ -25,6 +25,7 @@ from etl.copy.loader import ChunkDone, Loader, count_rows
 from etl.copy.loads import MakeLoads
 from etl.copy.plan import CopyPlan, PlannedTable, make_plan, without_values
 from etl.copy.source import Source
+from etl.copy.watch import Watch
 from etl.ddl import DdlExecutor
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.settings import Settings
@@ -100,6 +101,8 @@ class Bootstrap:
         self._checkpoint = CheckpointTable(self._session, cluster_id, *place)
         self._lock = self._checkpoint.writer_lock()
         self._warnings: list[str] = []
+        self.watch = Watch()
+        """Looked at while rows are copied, and before the checkpoint is written."""
 
     def plan(self, into: Sequence[str] = ()) -> CopyPlan:
         """What `run` would do, and in `problems` what hinders it. Nothing is written. `into`: databases downstream that
@@ -249,9 +252,11 @@ class Bootstrap:
             self._ledger.note_done(done.number, done.rows, done.bytes)
             progress.add(done)
             show(progress)
+            self.watch.now_and_then()
         self._add_rest(executor, plan, progress, show)
         progress.doing = "counting rows"
         show(progress)
+        self.watch.now()
         self._finish(plan, copied)
 
     def _create_tables(self, executor: DdlExecutor, plan: CopyPlan) -> None:

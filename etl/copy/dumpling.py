@@ -28,7 +28,7 @@ from upstream.schema import Table
 
 __all__ = ["CsvFormat", "DumplingFolder", "DumplingOptions"]
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 16
 
 

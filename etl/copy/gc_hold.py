@@ -23,15 +23,13 @@ class GcHold:
     def __init__(self, pd: PDClient, service: str, ts: int, ttl_s: int = TTL_S) -> None:
         self._pd, self._service, self._ts, self._ttl_s = pd, service, ts, ttl_s
         self._ended = threading.Event()
+        self._lost = False
         self._thread = threading.Thread(target=self._renew, name="gc hold", daemon=True)
 
     def __enter__(self) -> Self:
         """Raises CopyError if the GC has passed the timestamp, PDError."""
-        lowest = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, self._ts)
-        if lowest > self._ts or self._pd.get_gc_safe_point() > self._ts:
-            raise CopyError(
-                f"TiDB's GC has dropped what was at {self._ts}: it can't be held any more. Begin the copy anew"
-            )
+        self._take()
+        self.check()
         self._thread.start()
         return self
 
@@ -41,9 +39,22 @@ class GcHold:
         with contextlib.suppress(SluiceError):  # its TTL ends it
             self._pd.update_service_gc_safe_point(self._service, 0, self._ts)
 
+    def check(self) -> None:
+        """Raises CopyError if the GC has passed the timestamp."""
+        if self._lost:
+            raise CopyError(
+                f"TiDB's GC has dropped what was at {self._ts}, which nobody held for a while: what is left to copy"
+                " can't be read any more",
+                way_out='give this copy up and begin anew: docs/start-a-replica.md, "To give up"',
+            )
+
+    def _take(self) -> None:
+        lowest = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, self._ts)
+        self._lost = lowest > self._ts or self._pd.get_gc_safe_point() > self._ts
+
     def _renew(self) -> None:
         while not self._ended.wait(self._ttl_s / 3):
             try:
-                self._pd.update_service_gc_safe_point(self._service, self._ttl_s, self._ts)
+                self._take()
             except SluiceError as error:
                 log.warning("the hold on TiDB's GC could not be renewed, the next try comes soon: %s", error)

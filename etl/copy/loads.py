@@ -67,6 +67,7 @@ class SparkLoads:
 
     def __call__(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         prefix = secrets.token_hex(6)
+        self._sweep()
         try:
             for load in self.files(chunk, table, prefix):
                 batch = read_file(self._storage, load)
@@ -91,6 +92,13 @@ class SparkLoads:
             raise
         return [Load(**json.loads(text)) for batch in found for text in batch.column(0).to_pylist()]
 
+    def _sweep(self) -> None:
+        """The first time: remove what a process before this one left. By now this one alone copies."""
+        with self._lock:
+            if not self._swept:
+                remove_files(self._storage)
+                self._swept = True
+
     def connect(self) -> None:
         """Raises SparkUnavailableError after a minute without an answer: better before anything is written."""
         self._connected()
@@ -102,9 +110,6 @@ class SparkLoads:
 
     def _connected(self) -> tuple[Any, TaskFrame]:
         with self._lock:
-            if not self._swept:
-                remove_files(self._storage)  # a process before this one left them
-                self._swept = True
             if self._connection is None:
                 spark = spark_session.connect(*self._place)
                 self._connection = spark, TaskFrame(spark, self._function, _TASKS, FILE_SCHEMA)

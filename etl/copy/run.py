@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Self
 
@@ -20,7 +20,8 @@ from etl.copy.loads import MakeLoads, SparkLoads
 from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
-from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
+from etl.copy.watch import Watch, check_kept
+from etl.landing.planner import Planner
 from etl.ownership import DrainerEntry, Pipeline, other_writers, seen_text
 from etl.settings import Settings, Upstream, Window
 from relay import RelayLog
@@ -67,19 +68,16 @@ class _Upstream:
             " unrelated-drainers"
             for drainer in other_writers(pipeline, self._settings.unrelated_drainers, self.registry.drainers())
         ]
-        planner = Planner(self.pd.cluster_id, window, self.pd.tso, self.registry.pumps, self.tls)
         try:
-            planner.plan(ts, empty_now=True)
-        except CommitsPurgedError as error:
-            found.append(
-                f"the pumps have no longer what was committed since the dump's position {ts}: {error}. Dump again;"
-                " pumps keep what is needed from the moment on at which the copy begins"
-            )
-        except (PumpUnavailableError, UpstreamBehindError) as error:
-            found.append(f"whether the pumps have what was committed since {ts} can't be known: {error}")
-        finally:
-            planner.close()
+            with closing(self.planner(window)) as planner:
+                check_kept(planner, ts)
+        except CopyError as error:
+            found.append(str(error))
         return found
+
+    def planner(self, window: Window) -> Planner:
+        """Plans windows of at most that size, to be closed."""
+        return Planner(self.pd.cluster_id, window, self.pd.tso, self.registry.pumps, self.tls)
 
 
 def plan_bootstrap(
@@ -111,8 +109,9 @@ def run_bootstrap(
     """
     source, pipeline = _source(settings, url, options), Pipeline.of(settings)
     with _Upstream.of(settings.upstream) as upstream, ExitStack() as stack:
+        hold = None
         if isinstance(source, TidbSql):
-            stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline.id}", source.position))
+            hold = stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline.id}", source.position))
         definitions = upstream.definitions(source.position)
         bootstrap = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs)
         problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position, pipeline, settings.window))
@@ -131,7 +130,20 @@ def run_bootstrap(
                 on_progress(Progress(doing=f"waiting for Spark at {settings.spark.remote}"))
             spark.connect()
             make = spark
+        planner = stack.enter_context(closing(upstream.planner(settings.window)))
+        bootstrap.watch = Watch(lambda: _look(planner, source.position, hold))
         return bootstrap.run(make, into, on_progress)
+
+
+def _look(planner: Planner, ts: int, hold: GcHold | None) -> None:
+    """What the copy needs is still there, as far as that can be known. Raises CopyError."""
+    if hold is not None:
+        hold.check()
+    try:
+        check_kept(planner, ts)
+    except CopyError as error:
+        if not error.transient:  # a pump that doesn't answer is waited for when replication begins
+            raise
 
 
 def _wait_for(registry: Registry, node_id: str, ts: int) -> None:
