@@ -23,7 +23,7 @@ ROOMS = {
 """What each may import."""
 ETL = {
     "dialect": set(),
-    "steps": set(),
+    "steps": {"formats"},
     "waiting": set(),
     "recorded_schema": set(),
     "formats": {"dialect"},

@@ -17,7 +17,7 @@ from etl.downstream import Checkpoint
 from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
 from etl.recorded_schema import RecordedSchema
 from etl.settings import Apply
-from etl.steps import Step, to_batches
+from etl.steps import CommitDetail, Step, to_batches
 from relay import Appointment, Part, RelayLog
 
 Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
@@ -120,9 +120,7 @@ class Ahead:
         if any(window.changes or window.ddls for window in windows):
             yield from self._prepare(self._describe(batch))
         else:
-            yield from to_batches(
-                iter([Step("commit", batch.hi, detail={"schema_version": windows[-1].schema_version})])
-            )
+            yield from to_batches(iter([Step(CommitDetail(windows[-1].schema_version), batch.hi)]))
 
     def _describe(self, batch: Batch) -> BatchDocument:
         described = BatchDocument.of(batch.windows, batch.after_ts, batch.hi).decided(batch.decisions)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import google_crc32c
 
 from etl.downstream import ChunkResult
+from etl.formats.layout import Layout
 from etl.recorded_schema import RecordedSchema
 from etl.rules import RouteError, Rules
 from etl.sinks import Chunk, ChunkLoad, TakesChunks
@@ -103,10 +103,9 @@ class AppointmentKeeper:
         self._tried = appointment.at_ts, tries + 1 if at_ts == appointment.at_ts else 1
         if self._tried[1] > _TRIES:
             return sink.decline(appointment, f"it failed {_TRIES} times; the log says why", is_passing=True)
-        layouts: list[Mapping[str, Any]] = [load.layout for load in loads]
-        columns = layouts[0]["columns"] if layouts else [column.name for column in table.writable_columns]
-        hexed = frozenset(name for layout in layouts for name in layout["hex"])
-        return sink.write_chunk(Chunk(appointment, routed, loads, tuple(columns), hexed), confirm)
+        columns = loads[0].layout.columns if loads else tuple(column.name for column in table.writable_columns)
+        hexed = frozenset(name for load in loads for name in load.layout.hex)
+        return sink.write_chunk(Chunk(appointment, routed, loads, columns, hexed), confirm)
 
     def _changed(self, appointment: Appointment, table: Table, defined_ts: int) -> str:
         """Why the rows may be those of another table than there is at the appointment; "" if they aren't."""
@@ -135,7 +134,7 @@ class AppointmentKeeper:
 
     def _loads(self, ready: Ready) -> Iterator[ChunkLoad]:
         for load in ready.loads:
-            yield ChunkLoad(load.layout, self._read(load), load.rows, load.warnings)  # type: ignore[arg-type]
+            yield ChunkLoad(Layout.from_json(load.layout), self._read(load), load.rows, load.warnings)
 
     def _read(self, load: Load) -> bytes:
         """A file's content. Raises RelayCorruptError."""

@@ -20,6 +20,7 @@ from etl.copy.errors import CopyError
 from etl.copy.loads import MakeLoads
 from etl.copy.plan import CopyPlan, PlannedTable
 from etl.downstream import LoadOutcome, MySQLSession
+from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
 from etl.settings import Downstream
 from etl.waiting import Waiting
@@ -151,7 +152,10 @@ class Loader:
             for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
                 sent = time.perf_counter()
                 outcome = session.load(
-                    target, json.loads(layout.as_py()), payload.as_buffer(), strict=not warnings.as_py()
+                    target,
+                    Layout.from_json(json.loads(layout.as_py())),
+                    payload.as_buffer(),
+                    strict=not warnings.as_py(),
                 )
                 self._check(session, planned, outcome, (count.as_py(), warnings.as_py()))
                 rows += count.as_py()

@@ -31,7 +31,7 @@ def make_loads(spec: Mapping[str, Any], chunk: Chunk, table: Table) -> Iterator[
         for load in format_load(target, columns, batch.num_rows):
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.array([json.dumps(load.layout)]),
+                    pa.array([json.dumps(load.layout.to_json())]),
                     pa.array([load.rows]),
                     pa.array([load.warnings]),
                     _one(load.payload),

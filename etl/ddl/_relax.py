@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name
+from etl.steps import RelaxedIndex
 
 
-def relax(session: MySQLSession, schema: str, table: str, indexes: list[Mapping[str, Any]]) -> list[str]:
+def relax(session: MySQLSession, schema: str, table: str, indexes: Sequence[RelaxedIndex]) -> list[str]:
     """Let these indexes have values twice; the names of those that didn't yet. Commits. A primary key goes, any other
     index stays under its name, so that the DDL finds it. May be repeated. Raises DownstreamError.
     """
@@ -19,16 +19,16 @@ def relax(session: MySQLSession, schema: str, table: str, indexes: list[Mapping[
         (schema, table),
     )
     unique = {str(name).lower() for (name,) in rows}
-    wanted = [index for index in indexes if str(index["name"]).lower() in unique]
+    wanted = [index for index in indexes if index.name.lower() in unique]
     alter = f"ALTER TABLE {quote_name(schema)}.{quote_name(table)}"
     for index in wanted:
-        if index["name"] == "PRIMARY":
+        if index.name == "PRIMARY":
             session.execute(f"{alter} DROP PRIMARY KEY")
             continue
-        name = quote_name(str(index["name"]))
+        name = quote_name(index.name)
         columns = ", ".join(
-            f"{quote_name(column)}{f'({length})' if length > 0 else ''}" for column, length in index["columns"]
+            f"{quote_name(column)}{f'({length})' if length > 0 else ''}" for column, length in index.columns
         )
         session.execute(f"{alter} DROP INDEX {name}")  # apart: TiDB takes no two changes of one index in a statement
         session.execute(f"{alter} ADD INDEX {name} ({columns})")
-    return [str(index["name"]) for index in wanted]
+    return [index.name for index in wanted]

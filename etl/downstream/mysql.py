@@ -23,7 +23,8 @@ from errors import SluiceError
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup, server_errors
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
-from etl.formats.load_data import Layout, load_statement, replace_statements
+from etl.formats.layout import Layout
+from etl.formats.load_data import load_statement, replace_statements
 from etl.formats.sql_text import fill
 from etl.settings import Downstream
 

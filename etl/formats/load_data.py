@@ -18,7 +18,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from errors import SluiceError
 from etl.formats.ddl_forms import unsure_columns
+from etl.formats.layout import Layout
 from etl.formats.sql_text import (
     broken_text,
     data_of,
@@ -51,20 +52,6 @@ class UnsupportedColumnError(SluiceError, ValueError):
     """A column of a kind, or with values, that can't be written; names table and column."""
 
     way_out = "leave the table out with a [filter], or the transaction: `sluice txn skip`"
-
-
-class Layout(TypedDict):
-    """What the fields of a line are, as JSON: all columns in order, and which of them are ``bits`` (a number) or
-    ``hex`` (digits). ``generated``: columns that the upstream computes and stores; of them ``unsure``: another server
-    may compute something else. ``left_out``: columns that aren't to be written, as the server computes them.
-    """
-
-    columns: list[str]
-    bits: list[str]
-    hex: list[str]
-    generated: NotRequired[list[str]]
-    unsure: NotRequired[list[str]]
-    left_out: NotRequired[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +98,11 @@ def _broken_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.BooleanArr
 
 def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: int) -> Iterator[LoadChunk]:
     fields: list[pa.Array] = []
-    generated = [column.name for column in table.stored_columns if column.generated]
-    layout = Layout(columns=[], bits=[], hex=[])
-    if generated:
-        layout |= {"generated": generated, "unsure": unsure_columns(table)}
+    forms: dict[str, str] = {}
     for column in table.stored_columns:
-        field, special = _field(table, column, columns[column.name])
-        layout["columns"].append(column.name)
-        if special:
-            layout[special].append(column.name)
+        field, forms[column.name] = _field(table, column, columns[column.name])
         fields.append(field)
+    layout = _layout(table, forms)
     fields[-1] = join(fields[-1], b"\n", null=b"\\N")
     lines = join(*fields, separator=b"\t", null=b"\\N")
     offsets, _ = data_of(lines)
@@ -136,19 +118,31 @@ def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: in
         start = end
 
 
+def _layout(table: Table, forms: Mapping[str, str]) -> Layout:
+    """`forms`: where the columns belong besides, as `_field` says."""
+    generated = tuple(column.name for column in table.stored_columns if column.generated)
+    return Layout(
+        tuple(forms),
+        tuple(name for name, form in forms.items() if form == "bits"),
+        tuple(name for name, form in forms.items() if form == "hex"),
+        generated,
+        tuple(unsure_columns(table)) if generated else (),
+    )
+
+
 def load_statement(target: str, layout: Layout) -> str:
     """What follows ``LOAD DATA LOCAL INFILE '<name>' ``. `target`: the table's full name, quoted."""
     targets: list[str] = []
     conversions: list[str] = []
-    for column in layout["columns"]:
-        if column in layout.get("left_out", ()):
+    for column in layout.columns:
+        if column in layout.left_out:
             targets.append("@left_out")
             continue
-        if column not in layout["bits"] and column not in layout["hex"]:
+        if column not in layout.bits and column not in layout.hex:
             targets.append(quote_name(column))
             continue
         variable = f"@v{len(conversions)}"
-        value = f"CAST({variable} AS UNSIGNED)" if column in layout["bits"] else f"UNHEX({variable})"
+        value = f"CAST({variable} AS UNSIGNED)" if column in layout.bits else f"UNHEX({variable})"
         conversions.append(f"{quote_name(column)}={value}")
         targets.append(variable)
     return (
@@ -164,11 +158,10 @@ def replace_statements(
     escape: what a field has escaped is escaped alike in a string.
     """
     forms = [
-        (b"", b"") if c in layout["bits"] else (b"x'", b"'") if c in layout["hex"] else (b"'", b"'")
-        for c in layout["columns"]
+        (b"", b"") if c in layout.bits else (b"x'", b"'") if c in layout.hex else (b"'", b"'") for c in layout.columns
     ]
-    kept = [column not in layout.get("left_out", ()) for column in layout["columns"]]
-    names = ", ".join(map(quote_name, itertools.compress(layout["columns"], kept)))
+    kept = [column not in layout.left_out for column in layout.columns]
+    names = ", ".join(map(quote_name, layout.written))
     head = f"REPLACE INTO {target} ({names}) VALUES\n".encode()
     rows: list[bytes] = []
     size = 0

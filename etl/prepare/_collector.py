@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ from etl.shapes.identity import locating_columns
 from etl.shapes.kept_rows import with_kept_rows
 from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import Circumstances, TableChanges
-from etl.steps import ChangeError, Step
+from etl.steps import ChangeError, CommitDetail, Step
 from relay import PART_SCHEMA
 
 
@@ -119,10 +118,9 @@ class Collector:
             for step in self._shape(segment, self._timings, self._workers):
                 rows += step.rows
                 yield step
-        detail: dict[str, Any] = {"schema_version": schema_version, "timings_ms": self._timings.to_ms()}
-        if self._warnings:
-            detail["warnings"], self._warnings = self._warnings, []
-        yield Step("commit", commit_ts, detail=detail, rows=rows, changes=changes)
+        detail = CommitDetail(schema_version, self._timings.to_ms(), tuple(self._warnings))
+        self._warnings = []
+        yield Step(detail, commit_ts, rows=rows, changes=changes)
         self._timings.clear()
 
     def _segment(self, after: int, through: int) -> Segment:

@@ -14,7 +14,7 @@ from etl.prepare._options import PrepareOptions
 from etl.prepare._partitions import PartitionError
 from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter, RouteError, Scoped, is_internal_table, scope_ddl, skip_reason
-from etl.steps import ChangeError, Step, describe_indexes
+from etl.steps import ChangeError, RelaxDetail, Step
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 from upstream.schema import Table
@@ -84,9 +84,9 @@ class Schemas:
         for table_id in self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed):
             found = self.find(table_id, commit_ts) if table_id in self._tables else None
             if found is not None and not found[1]:
-                indexes = describe_indexes(self._tables[table_id], self._relaxed[table_id])
-                if indexes:
-                    yield Step("relax", commit_ts, found[0].schema_name, found[0].name, {"indexes": indexes})
+                relaxed = RelaxDetail.of(self._tables[table_id], self._relaxed[table_id])
+                if relaxed.indexes:
+                    yield Step(relaxed, commit_ts, found[0].schema_name, found[0].name)
 
     def scope(self, ddl: DdlJob) -> Scoped | None:
         """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no

@@ -123,7 +123,7 @@ class _Preparation:
         return self._schemas.scope(ddl)
 
     def _with_rows_that_stay(self, ddl: ScopedDdl, move: Move | None, changes: pa.Table) -> Step:
-        step = Step("ddl", ddl.commit_ts, detail=ddl)
+        step = Step(ddl, ddl.commit_ts)
         if move is None or not move.drops or move.version >= move.last_version or ddl.replaced_by is not None:
             return step
         behind = (read_parts(self._relay_url, parts) for parts in self._batch.behind.get(ddl.commit_ts, ()))

@@ -1,10 +1,7 @@
 """Transactions as records of the binlogfile format, in transaction steps.
 
-    transaction  {"transactions", "more"}   payload: whole records (`etl.formats.binlog_file`); or a piece of one
-                                            that is too large for a step, with "more": true on all its pieces
-                                            but the last
-
-Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
+A step's payload is whole records (`etl.formats.binlog_file`), or a piece of one that is too large for a step. Steps are
+in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from etl.formats.binlog_file import FOOTER, HEADER, MAGIC, MAX_MESSAGE
 from etl.formats.sql_text import data_of
 from etl.shapes._row_images import Changes, changes_of
 from etl.shapes.segment import Segment, Timings
-from etl.steps import ChangeError, Step
+from etl.steps import ChangeError, Step, TransactionDetail
 from upstream.codec.varint import encode_uvarint
 from upstream.time_zone import find_zone
 
@@ -106,4 +103,4 @@ def transaction_steps(transactions: Iterator[Transaction], step_bytes: int = STE
 
 
 def _step(commit_ts: int, payload: bytearray, rows: int, count: int, *, more: bool = False) -> Step:
-    return Step("transaction", commit_ts, detail={"transactions": count, "more": more}, rows=rows, payload=payload)
+    return Step(TransactionDetail(count, more), commit_ts, rows=rows, payload=payload)

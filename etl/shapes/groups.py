@@ -1,8 +1,8 @@
 """Net effects of groups without conflict, for workers that write side by side; flush steps between rounds.
 
-    flight {"after_ts", "left_out"}   everything after after_ts and up to the segment's end is in flight from here on
-    delete, load {"worker": n} …      in order within a worker; -1 is the session that also writes the checkpoint
-    flush                             all workers commit what they have before any goes on
+    flight                          everything up to the segment's end is in flight from here on
+    delete, load (worker: n) …      in order within a worker; -1 is the session that also writes the checkpoint
+    flush                           all workers commit what they have before any goes on
     delete, load …
 
 Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from etl.shapes.identity import conflict_keys
 from etl.shapes.net_effect import key_codes
 from etl.shapes.segment import Segment, Timings
 from etl.shapes.table_changes import TableChanges, changes_of, check_merged, comparable
-from etl.steps import Step
+from etl.steps import FlightDetail, FlushDetail, RowsDetail, Step
 from relay import DELETE, INSERT
 from upstream.schema import Column
 
@@ -49,13 +50,13 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.
     for changes in (*alone, *(changes for changes, *_ in dispatched)):
         yield from changes.as_bytes(segment.after)
-    yield Step("flight", segment.through, detail={"after_ts": segment.after, "left_out": segment.left_out})
+    yield Step(FlightDetail(segment.after, segment.left_out), segment.through)
     for part in (TableChanges.deletes, TableChanges.loads):
         for changes in alone:
             yield from _sent_to(part(changes), CHECKPOINT_SESSION)
     for number in range(1 + max((found.flushes for *_, found in dispatched), default=0)):
         if number:
-            yield Step("flush", segment.through)
+            yield Step(FlushDetail(), segment.through)
         for changes, kinds, places, found in dispatched:
             if found.flushes < number:
                 continue
@@ -82,8 +83,7 @@ def _steps_of(changes: TableChanges, worker: int) -> Iterator[Step]:
 
 def _sent_to(steps: Iterator[Step], worker: int) -> Iterator[Step]:
     for step in steps:
-        step.detail["worker"] = worker
-        yield step
+        yield replace(step, detail=replace(step.detail_of(RowsDetail), worker=worker))
 
 
 def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:

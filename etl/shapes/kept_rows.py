@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from etl.steps import KeptRows, ScopedDdl, Step
+from etl.steps import KeptRows, LoadDetail, ScopedDdl, Step
 
 
 def with_kept_rows(ddl: Step, loads: Iterable[Step]) -> Step:
@@ -15,17 +15,18 @@ def with_kept_rows(ddl: Step, loads: Iterable[Step]) -> Step:
     loads = list(loads)
     if not loads:
         return ddl
-    heads = tuple(KeptRows(s.schema, s.table, s.detail, s.rows, s.commit_ts, len(s.payload)) for s in loads)
+    heads = tuple(
+        KeptRows(s.schema, s.table, s.detail_of(LoadDetail), s.rows, s.commit_ts, len(s.payload)) for s in loads
+    )
     payload = b"".join(bytes(s.payload) for s in loads)
-    return replace(ddl, detail=replace(ddl.detail, kept=heads), payload=payload)
+    return replace(ddl, detail=replace(ddl.detail_of(ScopedDdl), kept=heads), payload=payload)
 
 
 def kept_rows(ddl: Step) -> Iterator[Step]:
     """The load steps inside a DDL step."""
     at = 0
     data = bytes(ddl.payload)
-    detail: ScopedDdl = ddl.detail
-    for head in detail.kept:
+    for head in ddl.detail_of(ScopedDdl).kept:
         payload = data[at : at + head.length]
         at += len(payload)
-        yield Step("load", head.commit_ts, head.schema, head.table, head.detail, head.rows, 0, payload)
+        yield Step(head.detail, head.commit_ts, head.schema, head.table, head.rows, 0, payload)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from etl.shapes.identity import identity, locating_columns
 from etl.shapes.net_effect import BrokenHistoryError, NetEffect, key_codes, multiset_effect, net_effect, unchanged
 from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode
 from etl.shapes.segment import Segment, Timings
-from etl.steps import ChangeError, Step
+from etl.steps import BytesDetail, ChangeError, DeleteDetail, LoadDetail, RowsDetail, Step
 from relay import DELETE, INSERT, UPDATE
 from upstream.codec.row import column_ids
 from upstream.schema import STATE_PUBLIC, Column, Table
@@ -209,13 +210,8 @@ class TableChanges:
             and broken_text(self.new[column.name]) is not None
         ]
         if columns:
-            yield Step(
-                "bytes",
-                after_ts,
-                self.table.schema_name,
-                self.table.name,
-                {"columns": columns, "last_ts": self.last_ts},
-            )
+            detail = BytesDetail(tuple(columns), self.last_ts)
+            yield Step(detail, after_ts, self.table.schema_name, self.table.name)
 
     def checks(self) -> Iterator[Step]:
         """In safe mode, for a table without a key: load steps of rows that must not be there yet, and delete steps of
@@ -223,10 +219,9 @@ class TableChanges:
         be removed, or its twin.
         """
         if self._safe and not self.is_locatable:
-            for step in self._delete_steps():
-                step.detail["absent"] = True
-                yield step
-            yield from self._load_steps(np.arange(len(next(iter(self.new.values())))), absent=True)
+            written = np.arange(len(next(iter(self.new.values()))))
+            for step in itertools.chain(self._delete_steps(), self._load_steps(written, replaces=False)):
+                yield replace(step, detail=replace(step.detail_of(RowsDetail), absent=True))
 
     def deletes(self) -> Iterator[Step]:
         """Delete steps, to be executed before any load."""
@@ -245,7 +240,7 @@ class TableChanges:
         rows = pa.array(self._remove)
         if not key:
             for condition, count in Counter(self._row_conditions(rows)).items():
-                yield self._step("delete", count, head(self.table) + condition + b" LIMIT %d" % count)
+                yield self._delete_step(count, head(self.table) + condition + b" LIMIT %d" % count)
             return
         yield from self._deletes_by_key(key, [self.old[c.name].take(rows) for c in key])
 
@@ -269,15 +264,15 @@ class TableChanges:
 
     def _deletes_by_key(self, key: list[Column], arrays: list[pa.Array]) -> Iterator[Step]:
         for rows, statement in deletes_by_key(self.table, key, arrays, once=self._safe):
-            yield self._step("delete", rows, statement)
+            yield self._delete_step(rows, statement)
 
     def loads(self) -> Iterator[Step]:
         """Load steps: rows that take a free place first, then those that take the place of their former selves."""
         for rows, replaces in ((self._write, False), (self._replace, True)):
             yield from self._load_steps(rows, replaces=replaces)
 
-    def _load_steps(self, rows: np.ndarray, *, replaces: bool = False, **detail: object) -> Iterator[Step]:
-        keys = [column.name for column in locating_columns(self.table)]
+    def _load_steps(self, rows: np.ndarray, *, replaces: bool) -> Iterator[Step]:
+        keys = tuple(column.name for column in locating_columns(self.table))
         for first in range(0, len(rows), PORTION_ROWS):
             started = time.perf_counter()
             index = pa.array(rows[first : first + PORTION_ROWS])
@@ -285,27 +280,23 @@ class TableChanges:
             chunks = format_load(self.table, columns, len(index))
             while (chunk := next(chunks, None)) is not None:
                 self._timings.format += time.perf_counter() - started
-                replaced = chunk.rows if replaces else 0
-                expected = {"warnings": chunk.warnings} if chunk.warnings else {}
-                yield self._step(
-                    "load",
-                    chunk.rows,
-                    chunk.payload,
+                detail = LoadDetail(
+                    self.first_ts,
+                    self._lenient_loads,
+                    source=self.source,
                     layout=chunk.layout,
-                    replaces=replaced,
+                    replaces=chunk.rows if replaces else 0,
                     keys=keys,
-                    **detail,
-                    **expected,
+                    warnings=chunk.warnings,
                 )
+                yield self._step(detail, chunk.rows, chunk.payload)
                 started = time.perf_counter()
 
-    def _step(self, kind: str, rows: int, payload: object, **detail: object) -> Step:
-        detail["first_ts"] = self.first_ts
-        if self._lenient_loads if kind == "load" else self._safe or self._partial:
-            detail["safe"] = True
-        if self.source:
-            detail["source"] = self.source
-        return Step(kind, self.last_ts, self.table.schema_name, self.table.name, detail, rows, 0, payload)
+    def _delete_step(self, rows: int, statement: bytes) -> Step:
+        return self._step(DeleteDetail(self.first_ts, self._safe or self._partial, source=self.source), rows, statement)
+
+    def _step(self, detail: RowsDetail, rows: int, payload: object) -> Step:
+        return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)
 
     def _key_text(self, kinds: np.ndarray, change: int, identity: Sequence[str]) -> str:
         images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)

@@ -37,16 +37,17 @@ class MarkedDdl:
         """Execute a DDL, or see that it was executed before; its warnings. `confirm` is asked behind the row's lock,
         before anything is made durable. Raises DdlError, DownstreamError and CheckpointMovedError.
         """
-        if self._executor.is_transactional(step.detail):
+        ddl = step.detail_of(ScopedDdl)
+        if self._executor.is_transactional(ddl):
             self._row.begin()
             confirm()
         elif self._has_run(step, confirm):
-            return self._executor.settle(step.detail)
-        return self._executed(step.detail)
+            return self._executor.settle(ddl)
+        return self._executed(ddl)
 
     def _has_run(self, step: Step, confirm: Callable[[], None]) -> bool:
         """Whether the statement has run already; if not, leaves the marker that tells so next time."""
-        ddl: ScopedDdl = step.detail
+        ddl = step.detail_of(ScopedDdl)
         commit_ts = step.commit_ts
         fingerprint = self._executor.fingerprint(ddl)
         self._row.let_go()
@@ -79,7 +80,7 @@ class MarkedDdl:
         """Execute the operator's statements in place of a DDL, each once: the marker says which are done. A statement
         that doesn't commit by itself shares its transaction with the marker that is behind it. Raises as `run`.
         """
-        ddl: ScopedDdl = step.detail
+        ddl = step.detail_of(ScopedDdl)
         commit_ts = step.commit_ts
         statements = list(ddl.replaced_by or ())
         job = ddl.job_id
@@ -116,7 +117,7 @@ class MarkedDdl:
         ran = (
             bool(seen)
             and not changes_rows_only(statements[int(number)])
-            and seen != self._executor.fingerprint(step.detail)
+            and seen != self._executor.fingerprint(step.detail_of(ScopedDdl))
         )
         self._row.let_go()
         return int(number) + ran

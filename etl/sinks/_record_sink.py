@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from etl.downstream import Checkpoint
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks.sink import Confirm, Written, nothing_to_confirm
-from etl.steps import ScopedDdl, Step
+from etl.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
 
 
 class RecordSink(ABC):
@@ -22,26 +22,26 @@ class RecordSink(ABC):
         written = Written()
         for step in steps:
             started = time.perf_counter()
-            match step.kind:
-                case "transaction":
-                    self._write_records(memoryview(step.payload), more=bool(step.detail["more"]))
+            match step.detail:
+                case TransactionDetail(more=more):
+                    self._write_records(memoryview(step.payload), more=more)
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
-                case "ddl":
-                    ddl = recorded(step.detail)
+                case ScopedDdl() as scoped:
+                    ddl = recorded(scoped)
                     if ddl is not None:
                         self._write_ddl(ddl)
                         written.ddls += 1
-                    self._moved_to(step.commit_ts, step.detail.schema_version or None)
+                    self._moved_to(step.commit_ts, scoped.schema_version or None)
                     written.ddl_s += time.perf_counter() - started
-                case "commit":
+                case CommitDetail() as detail:
                     confirm(step)
                     self._make_durable(step)
-                    self._save(self._moved_to(step.commit_ts, step.detail.get("schema_version")))
+                    self._save(self._moved_to(step.commit_ts, detail.schema_version))
                     written.commits += 1
                     written.changes += step.changes
-                    written.add_stages(step.detail.get("timings_ms"))
-                    written.warn(step.detail.get("warnings"))
+                    written.add_stages(detail.timings_ms)
+                    written.warn(detail.warnings)
                     written.commit_s += time.perf_counter() - started
                 case _:
                     raise ValueError(f"unknown step {step.kind!r}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name
-from etl.steps import Step
+from etl.steps import BytesDetail, Step
 
 _UTF8 = {"utf8mb4", "utf8mb3", "utf8", "ascii"}
 _MOST_INLINE = 16_383 * 4
@@ -19,7 +19,8 @@ def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
     """
     if session.dialect.is_tidb:
         return []
-    wanted = {str(name).lower() for name in step.detail["columns"]}
+    detail = step.detail_of(BytesDetail)
+    wanted = {name.lower() for name in detail.columns}
     rows = session.query(
         "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, IS_NULLABLE FROM"
         " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND CHARACTER_SET_NAME IS NOT NULL",
@@ -43,6 +44,6 @@ def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
         session.execute(f"ALTER TABLE {target} MODIFY COLUMN {column} {form} {null}")
         warnings.append(
             f"{step.full_name}: the column {name} holds bytes from here on ({form}): by commit_ts"
-            f" {step.detail['last_ts']} the upstream has values in it that are no UTF-8, and text can't hold them"
+            f" {detail.last_ts} the upstream has values in it that are no UTF-8, and text can't hold them"
         )
     return warnings

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.downstream import ChunkResult, DownstreamError, LoadOutcome, MySQLSession, server_errors
-from etl.formats.load_data import Layout
+from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name, quote_table
 from etl.sinks._chunk_columns import ChunkColumns, UnfitChunkError
 from etl.sinks._text_as_bytes import hold_as_bytes
-from etl.steps import Step
+from etl.steps import BytesDetail, Step
 from relay import Appointment
 from relay.appointments import COMPARE, MISSING
 from upstream.schema import Table
@@ -98,8 +98,8 @@ class ChunkWriter:
         names = sorted(self._chunk.hex_columns & text)
         if names:
             at_ts, table = self._asked.at_ts, self._chunk.table
-            detail = {"columns": names, "last_ts": at_ts}
-            hold_as_bytes(self._session, Step("bytes", at_ts, table.schema_name, table.name, detail))
+            detail = BytesDetail(tuple(names), at_ts)
+            hold_as_bytes(self._session, Step(detail, at_ts, table.schema_name, table.name))
 
     def _check_extent(self, columns: ChunkColumns) -> None:
         asked, table = self._asked, self._chunk.table
@@ -111,9 +111,7 @@ class ChunkWriter:
             raise UnfitChunkError(f"{table.full_name} has no key that tells which rows are missing: replace them")
 
     def _load(self, load: ChunkLoad, columns: ChunkColumns) -> None:
-        layout: Any = dict(load.layout) | {
-            "left_out": [name for name in load.layout["columns"] if name in columns.computed]
-        }
+        layout = replace(load.layout, left_out=tuple(name for name in load.layout.columns if name in columns.computed))
         outcome = self._session.load(self._scratch, layout, load.payload, strict=not load.warnings)
         expected = LoadOutcome(load.rows, 0, 0, load.warnings)
         if outcome.records < 0:

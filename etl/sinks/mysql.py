@@ -39,7 +39,7 @@ from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.chunk_writer import Chunk, ChunkWriter
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
 from etl.sinks.step_writer import StepWriter
-from etl.steps import ScopedDdl, Step
+from etl.steps import CommitDetail, RelaxDetail, ScopedDdl, Step
 from relay import Appointment
 from upstream import PDClient, tso
 
@@ -182,7 +182,7 @@ class MySQLSink:
         try:
             writer.prepare()
             self._row.begin()
-            confirm(Step("commit", asked.at_ts))
+            confirm(Step(CommitDetail(), asked.at_ts))
             return self._noted(asked, writer.write)
         except (UnfitChunkError, DownstreamError) as error:
             if isinstance(error, DownstreamError) and error.transient:
@@ -249,17 +249,18 @@ class MySQLSink:
         started = time.perf_counter()
         before = self._row.reached()
         self._confirm(step, begun=before.flight is not None)
-        self._row.save(before.at(step.commit_ts, step.detail.get("schema_version")))
+        detail = step.detail_of(CommitDetail)
+        self._row.save(before.at(step.commit_ts, detail.schema_version))
         written.commit_s += time.perf_counter() - started
         written.commits += 1
         written.rows += step.rows
         written.changes += step.changes
-        written.add_stages(step.detail.get("timings_ms"))
-        written.warn(step.detail.get("warnings"))
+        written.add_stages(detail.timings_ms)
+        written.warn(detail.warnings)
 
     def _run_ddl(self, step: Step, written: Written) -> None:
         started = time.perf_counter()
-        ddl: ScopedDdl = step.detail
+        ddl = step.detail_of(ScopedDdl)
         confirm = functools.partial(self._confirm, step)
         after = self._row.reached().at(step.commit_ts)
         if ddl.replaced_by is not None:
@@ -286,7 +287,7 @@ class MySQLSink:
 
     def _relax(self, step: Step, written: Written) -> None:
         """Nothing is open: it comes behind a commit. Whoever else does the same at the same time does no harm."""
-        names = relax(self._session, step.schema, step.table, step.detail["indexes"])
+        names = relax(self._session, step.schema, step.table, step.detail_of(RelaxDetail).indexes)
         if names:
             written.warn(
                 [

@@ -25,7 +25,7 @@ from etl.shapes.groups import CHECKPOINT_SESSION
 from etl.sinks.mysql import MySQLSink, Origin
 from etl.sinks.sink import Written
 from etl.sinks.step_writer import StepWriter
-from etl.steps import Step
+from etl.steps import FlightDetail, RowsDetail, Step
 
 _WAITING_BYTES = 32 * 2**20
 _FRESH_S = 300.0
@@ -157,13 +157,13 @@ class ParallelMySQLSink(MySQLSink):
                 self._take_off(step)
             case "flush":
                 self._flush(written)
-            case "delete" | "load" if step.detail.get("worker", CHECKPOINT_SESSION) != CHECKPOINT_SESSION:
+            case "delete" | "load" if (worker := self._worker_of(step)) is not None:
                 checkpoint = self._row.value
                 assert checkpoint is not None
                 if self._waiting_bytes + len(step.payload) > _WAITING_BYTES:
                     self._flush(written)
                 self._waiting_bytes += len(step.payload)
-                self._worker(int(step.detail["worker"])).write(step, checkpoint)
+                self._worker(worker).write(step, checkpoint)
             case "delete" | "load":
                 self._row.begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
@@ -176,17 +176,23 @@ class ParallelMySQLSink(MySQLSink):
             case _:
                 super()._execute(step, written)
 
+    @staticmethod
+    def _worker_of(step: Step) -> int | None:
+        """Which of the sessions beside the checkpoint's executes a delete or load step; None: the checkpoint's own."""
+        worker = step.detail_of(RowsDetail).worker
+        return None if worker == CHECKPOINT_SESSION else worker
+
     def _take_off(self, step: Step) -> None:
         """Say in the checkpoint row what is in flight, before anything of it is written."""
-        before = self._row.value or Checkpoint(int(step.detail["after_ts"]))
-        left_out = tuple(int(ts) for ts in step.detail.get("left_out") or ())
+        detail = step.detail_of(FlightDetail)
+        before = self._row.value or Checkpoint(detail.after_ts)
         if before.flight is not None:
             raise ValueError(
                 f"changes through {before.flight.until} are in flight: what follows can't begin before they are written"
             )
         self._row.begin()
         self._confirm(step)
-        self._row.save(replace(before, consistent=False, flight=Flight(step.commit_ts, left_out, self._rules)))
+        self._row.save(replace(before, consistent=False, flight=Flight(step.commit_ts, detail.left_out, self._rules)))
 
     def _flush(self, written: Written) -> None:
         started = time.perf_counter()

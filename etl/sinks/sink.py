@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -57,15 +57,15 @@ class Written:
     warnings: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
 
-    def warn(self, warnings: list[str] | None) -> None:
+    def warn(self, warnings: Iterable[str]) -> None:
         """Add a commit step's warnings, and log them."""
-        for warning in warnings or ():
+        for warning in warnings:
             log.warning("%s", warning)
             self.warnings.append(warning)
 
-    def add_stages(self, timings_ms: dict[str, float] | None) -> None:
+    def add_stages(self, timings_ms: Mapping[str, float]) -> None:
         """Add a commit step's timings of the preparing job."""
-        for stage, milliseconds in (timings_ms or {}).items():
+        for stage, milliseconds in timings_ms.items():
             self.stages_ms[stage] = self.stages_ms.get(stage, 0.0) + milliseconds
 
 

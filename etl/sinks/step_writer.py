@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession, server_errors
 from etl.formats.deletes import counts
-from etl.formats.load_data import Layout
+from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
 from etl.sinks.sink import ApplyError
-from etl.steps import Step
+from etl.steps import LoadDetail, RowsDetail, Step
 
 _SHOWN = 3
 
@@ -35,11 +36,12 @@ class StepWriter:
         again may help.
         """
         safe = safe and step.full_name not in self._checkpoint.copied
-        if step.detail.get("absent"):
+        detail = step.detail_of(RowsDetail)
+        if detail.absent:
             if safe:
                 self._check_absent(step)
             return
-        safe = safe or bool(step.detail.get("safe"))
+        safe = safe or detail.safe
         self._check_engine(step)
         if step.kind == "delete":
             self._delete(step, safe=safe)
@@ -72,7 +74,8 @@ class StepWriter:
             )
 
     def _load(self, step: Step, *, safe: bool) -> None:
-        replaces, warnings = int(step.detail["replaces"]), int(step.detail.get("warnings") or 0)
+        detail = step.detail_of(LoadDetail)
+        replaces, warnings = detail.replaces, detail.warnings
         try:
             outcome = self._session.load(self._names(step)[0], self._layout(step), step.payload, strict=not warnings)
             if outcome.warnings != warnings:
@@ -91,8 +94,8 @@ class StepWriter:
         """The step's layout without the columns that the server computes. Raises ApplyError where it may compute
         something else.
         """
-        layout: Layout = step.detail["layout"]
-        if not layout.get("generated"):
+        layout = step.detail_of(LoadDetail).layout
+        if not layout.generated:
             return layout
         rows = self._session.query(
             "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME ="
@@ -100,7 +103,7 @@ class StepWriter:
             (step.schema, step.table),
         )
         computed = {str(name).lower(): str(kind) for name, kind in rows}
-        unsure = [name for name in layout.get("unsure", ()) if name.lower() in computed]
+        unsure = [name for name in layout.unsure if name.lower() in computed]
         if unsure:
             what = (
                 f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the"
@@ -112,12 +115,12 @@ class StepWriter:
                 " then compare the rows that are there with the upstream's, and let the task go on"
             )
             raise ApplyError(
-                f"table {step.full_name}, rows changed between commit_ts {step.detail['first_ts']} and"
+                f"table {step.full_name}, rows changed between commit_ts {step.detail_of(RowsDetail).first_ts} and"
                 f" {step.commit_ts}: {what}. {self._afterwards}. {way_out}",
                 f"{what}. {way_out}",
                 way_out,
             )
-        return {**layout, "left_out": [name for name in layout["generated"] if name.lower() in computed]}
+        return replace(layout, left_out=tuple(name for name in layout.generated if name.lower() in computed))
 
     def _check_absent(self, step: Step) -> None:
         """A table without a key, and changes that may be there already: if a row to be written or removed is there, is
@@ -136,9 +139,10 @@ class StepWriter:
                 if step.kind == "delete"
                 else ("written", "already: a Drainer wrote them before it broke off, or others look the same")
             )
+            first_ts = step.detail_of(RowsDetail).first_ts
             raise ApplyError(
                 f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts"
-                f" {step.detail['first_ts']} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing"
+                f" {first_ts} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing"
                 " tells which. Nothing of this batch was committed."
                 f" {self._way_out(step, self._names(step)[0], self._columns(step))}"
             )
@@ -150,8 +154,7 @@ class StepWriter:
         except DownstreamError as error:
             if error.code != server_errors.NOT_PARTITIONED:
                 raise
-            layout = self._layout(step)
-            names = ", ".join(quote_name(name) for name in layout["columns"] if name not in layout.get("left_out", ()))
+            names = ", ".join(map(quote_name, self._layout(step).written))
             self._session.execute(f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0")
 
     def _way_out(self, step: Step, target: str, names: list[str]) -> str:
@@ -197,14 +200,14 @@ class StepWriter:
         return self._mismatch(step, str(error), "")
 
     def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
-        if step.detail.get("source"):
+        if source := step.detail_of(RowsDetail).source:
             keys += (
-                f"{'; ' if keys else ''}{step.full_name} merges {step.detail['source']} with other tables: has one of"
+                f"{'; ' if keys else ''}{step.full_name} merges {source} with other tables: has one of"
                 " them the same key?"
             )
         return ApplyError(
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
-            f" {step.detail['first_ts']} and {step.commit_ts}: {found}{f' ({keys})' if keys else ''}."
+            f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}: {found}{f' ({keys})' if keys else ''}."
             f" {self._afterwards}. Somebody else wrote to {self._session.address}, or it did not begin as a copy of the"
             " upstream at its checkpoint.",
             f"{found}{f' ({keys})' if keys else ''}",
@@ -230,7 +233,7 @@ class StepWriter:
     def _unexpected(self, step: Step, *, replaces: bool) -> str:
         """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
         target, check = self._names(step)
-        keys = [quote_name(key) for key in step.detail.get("keys") or ()]
+        keys = [quote_name(key) for key in step.detail_of(LoadDetail).keys]
         if not keys:
             return ""
         try:

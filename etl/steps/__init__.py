@@ -1,15 +1,39 @@
 """The contract between preparing and the sinks."""
 
-from etl.steps._details import KeptRows, ScopedDdl
-from etl.steps._step import STEP_SCHEMA, ChangeError, Step, describe_indexes, from_batches, to_batches
+from etl.steps._details import (
+    BytesDetail,
+    CommitDetail,
+    DeleteDetail,
+    Detail,
+    FlightDetail,
+    FlushDetail,
+    KeptRows,
+    LoadDetail,
+    RelaxDetail,
+    RelaxedIndex,
+    RowsDetail,
+    ScopedDdl,
+    TransactionDetail,
+)
+from etl.steps._step import STEP_SCHEMA, ChangeError, Step, from_batches, to_batches
 
 __all__ = [
     "STEP_SCHEMA",
+    "BytesDetail",
     "ChangeError",
+    "CommitDetail",
+    "DeleteDetail",
+    "Detail",
+    "FlightDetail",
+    "FlushDetail",
     "KeptRows",
+    "LoadDetail",
+    "RelaxDetail",
+    "RelaxedIndex",
+    "RowsDetail",
     "ScopedDdl",
     "Step",
-    "describe_indexes",
+    "TransactionDetail",
     "from_batches",
     "to_batches",
 ]

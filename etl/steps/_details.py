@@ -1,13 +1,180 @@
-"""What a step says beside its payload, by kind: the one place that knows the keys of STEP_SCHEMA's `detail`."""
+"""What a step says beside its payload: a class for each kind, which knows the keys of STEP_SCHEMA's `detail`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
+from etl.formats.layout import Layout
 from upstream.by_id import to_json
 from upstream.ddl_job import DdlJob
+from upstream.schema import Index, Table
+
+
+class Detail:
+    """What a step of one kind says beside its payload. A field that is as it is by default isn't in the JSON."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values by field; `from_json` is the inverse."""
+        return _differing(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**document)
+
+
+def _differing(detail: Any) -> dict[str, Any]:
+    """A dataclass's fields that have no default, or another value than it."""
+    found = {each.name: getattr(detail, each.name) for each in fields(detail)}
+    return {each.name: found[each.name] for each in fields(detail) if found[each.name] != each.default}
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDetail(Detail):
+    """What delete and load steps have in common."""
+
+    first_ts: int
+    """The first commit timestamp that the rows come from; the step's own is the last."""
+    safe: bool = False
+    """Safe mode: as many of the rows are removed or replaced as there are."""
+    absent: bool = False
+    """Only if what is done may be done already, and then nothing is written, but none of these rows may be there."""
+    source: str = ""
+    """The upstream's name of a table that is merged with others downstream."""
+    worker: int | None = None
+    """In the shape `groups`, which session executes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDetail(RowsDetail):
+    """Rows go. The payload is the statement; it must remove exactly the step's `rows`."""
+
+    kind: ClassVar[str] = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDetail(RowsDetail):
+    """Rows come. The payload is their text (`etl.formats.load_data`); REPLACE must remove exactly `replaces` rows."""
+
+    kind: ClassVar[str] = "load"
+    layout: Layout = field(kw_only=True)
+    replaces: int = 0
+    keys: tuple[str, ...] = ()
+    """The columns that tell the table's rows apart; () if only all of them together do."""
+    warnings: int = 0
+    """How many the server gives, see `LoadChunk`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return _differing(self) | {"layout": self.layout.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        more = {"layout": Layout.from_json(document["layout"]), "keys": tuple(document.get("keys", ()))}
+        return cls(**{**document, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class BytesDetail(Detail):
+    """These columns are to hold bytes that are no text; before anything of a segment is written."""
+
+    kind: ClassVar[str] = "bytes"
+    columns: tuple[str, ...]
+    last_ts: int
+    """The commit timestamp through which the upstream has such values."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(tuple(document["columns"]), document["last_ts"])
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxedIndex:
+    """A unique index that the upstream enforces no longer."""
+
+    name: str
+    """PRIMARY for the primary key."""
+    columns: tuple[tuple[str, int], ...]
+    """Each with how much of it is indexed, in characters or bytes; not above 0 for all of it."""
+
+    @classmethod
+    def of(cls, index: Index) -> Self:
+        """As the upstream's schema has it."""
+        columns = tuple((name, length) for name, _, length in index.columns)
+        return cls("PRIMARY" if index.primary else index.name, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxDetail(Detail):
+    """These indexes may have values twice from here on."""
+
+    kind: ClassVar[str] = "relax"
+    indexes: tuple[RelaxedIndex, ...]
+
+    @classmethod
+    def of(cls, table: Table, ids: frozenset[int]) -> Self:
+        """The indexes of a table with these ids."""
+        return cls(tuple(RelaxedIndex.of(index) for index in table.indexes if index.id in ids))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"indexes": [[index.name, index.columns] for index in self.indexes]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        pairs = ((name, tuple((column, length) for column, length in columns)) for name, columns in document["indexes"])
+        return cls(tuple(RelaxedIndex(name, columns) for name, columns in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDetail(Detail):
+    """Everything after `after_ts` (TSO) and through the step's `commit_ts` is in flight from here on."""
+
+    kind: ClassVar[str] = "flight"
+    after_ts: int
+    left_out: tuple[int, ...] = ()
+    """Commit timestamps of the transactions inside that are ignored."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(document["after_ts"], tuple(document.get("left_out", ())))
+
+
+@dataclass(frozen=True, slots=True)
+class FlushDetail(Detail):
+    """All sessions commit what they have before any goes on."""
+
+    kind: ClassVar[str] = "flush"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDetail(Detail):
+    """The payload is whole records (`etl.formats.binlog_file`), or a piece of one that is too large for a step."""
+
+    kind: ClassVar[str] = "transaction"
+    transactions: int
+    """How many end in the step."""
+    more: bool = False
+    """On all pieces of a record but the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDetail(Detail):
+    """The checkpoint goes to the step's `commit_ts`."""
+
+    kind: ClassVar[str] = "commit"
+    schema_version: int | None = None
+    """The upstream's then; None in the middle of a window."""
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    """What the stages of preparing took."""
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**{**document, "warnings": tuple(document.get("warnings", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,25 +185,28 @@ class KeptRows:
 
     schema: str
     table: str
-    detail: Mapping[str, Any]
+    detail: LoadDetail
     """Of the load step."""
     rows: int
     commit_ts: int
     length: int
 
     def to_json(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"detail": self.detail.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> KeptRows:
         """The inverse of `to_json`."""
-        return cls(**document)
+        return cls(**{**document, "detail": LoadDetail.from_json(document["detail"])})
 
 
 @dataclass(frozen=True, slots=True)
-class ScopedDdl(DdlJob):
-    """A DDL job as far as it concerns the downstream: the tables that are replicated, under their names there."""
+class ScopedDdl(DdlJob, Detail):
+    """A DDL job as far as it concerns the downstream: the tables that are replicated, under their names there. The
+    detail of a ddl step.
+    """
 
+    kind: ClassVar[str] = "ddl"
     merged: str = ""
     """The tables that its table is merged from downstream, in words; "" if from one."""
     only_if_empty: bool = False
@@ -50,7 +220,7 @@ class ScopedDdl(DdlJob):
     @classmethod
     def of(cls, job: DdlJob, **more: Any) -> Self:
         """A job with what it is beyond that."""
-        return cls(**{field.name: getattr(job, field.name) for field in fields(DdlJob)} | more)
+        return cls(**{each.name: getattr(job, each.name) for each in fields(DdlJob)} | more)
 
     def to_json(self) -> dict[str, Any]:
         """A DdlJob's and `before`; of the others what differs from the default."""
@@ -79,3 +249,17 @@ class ScopedDdl(DdlJob):
             replaced_by=None if statements is None else tuple(map(str, statements)),
             kept=tuple(KeptRows.from_json(rows) for rows in document.get("kept") or ()),
         )
+
+
+_BY_KIND: dict[str, type[Detail]] = {
+    each.kind: each
+    for each in (
+        DeleteDetail, LoadDetail, BytesDetail, RelaxDetail, FlightDetail, FlushDetail, TransactionDetail, CommitDetail,
+        ScopedDdl,
+    )
+}  # fmt: skip
+
+
+def detail_from_json(kind: str, document: Mapping[str, Any]) -> Detail:
+    """The detail of a step of this kind. Raises KeyError for a kind that isn't known."""
+    return _BY_KIND[kind].from_json(document)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from errors import SluiceError
-from etl.steps._details import ScopedDdl
-from upstream.schema import Table
+from etl.steps._details import Detail, detail_from_json
 
 STEP_SCHEMA = pa.schema(
     [
@@ -27,20 +26,12 @@ STEP_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""`kind`: delete, load, ddl, commit, and what a shape adds. `rows`: net rows. `changes`: the row changes a commit
-completes (0 on other steps). `commit_ts`: the last commit timestamp a step belongs to; on a commit, where the
-checkpoint goes. `detail` is JSON:
-
-    delete  {"first_ts"}                           payload: the statement; it must remove exactly `rows` rows
-    load    {"first_ts", "layout", "replaces", "keys"}  payload: the text (`etl.formats.load_data`);
-            REPLACE must remove exactly `replaces` rows
-    both    {"safe": true} in safe mode: of as many rows as there are. {"absent": true}: only if what is done may be
-            done already, and then nothing is written, but none of these rows may be there
-    bytes   {"columns", "last_ts"}                 these columns are to hold bytes that are no text; before anything of
-            a segment is written
-    ddl     a ScopedDdl's
-    commit  {"schema_version", "timings_ms"}, and "warnings" if there are any
+"""`kind`: delete, load, ddl, commit, and what a shape adds; `detail` is the JSON of that kind's class in
+`etl.steps._details`. `rows`: net rows. `changes`: the row changes a commit completes (0 on other steps). `commit_ts`:
+the last commit timestamp a step belongs to; on a commit, where the checkpoint goes.
 """
+
+D = TypeVar("D", bound=Detail)
 
 _BATCH_BYTES = 4 * 2**20
 
@@ -55,15 +46,24 @@ class ChangeError(SluiceError, ValueError):
 class Step:
     """One row of STEP_SCHEMA; `payload` is bytes-like."""
 
-    kind: str
+    detail: Detail
     commit_ts: int
     schema: str = ""
     table: str = ""
-    detail: Any = field(default_factory=dict)
-    """A ScopedDdl on a ddl step, else JSON values."""
     rows: int = 0
     changes: int = 0
     payload: Any = b""
+
+    @property
+    def kind(self) -> str:
+        """delete, load, ddl, commit, or what a shape adds."""
+        return self.detail.kind
+
+    def detail_of(self, kind: type[D]) -> D:
+        """The detail of a step of this kind. Raises TypeError for another."""
+        if not isinstance(self.detail, kind):
+            raise TypeError(f"a {self.kind} step, where one with a {kind.__name__} was expected")
+        return self.detail
 
     @property
     def full_name(self) -> str:
@@ -134,29 +134,11 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
                 )
             expected += 1
             yield Step(
-                columns["kind"][i], columns["commit_ts"][i], columns["schema"][i], columns["table"][i],
-                _detail(columns["kind"][i], columns["detail"][i]), columns["rows"][i], columns["changes"][i],
+                detail_from_json(columns["kind"][i], json.loads(columns["detail"][i])), columns["commit_ts"][i],
+                columns["schema"][i], columns["table"][i], columns["rows"][i], columns["changes"][i],
                 payloads[i].as_buffer(),
             )  # fmt: skip
 
 
-def _text(detail: Any) -> str:
-    document = detail.to_json() if isinstance(detail, ScopedDdl) else detail
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-
-
-def _detail(kind: str, text: str) -> Any:
-    document = json.loads(text)
-    return ScopedDdl.from_json(document) if kind == "ddl" else document
-
-
-def describe_indexes(table: Table, ids: frozenset[int]) -> list[dict[str, Any]]:
-    """What `relax` is told of a table's indexes."""
-    return [
-        {
-            "name": "PRIMARY" if index.primary else index.name,
-            "columns": [[name, length] for name, _, length in index.columns],
-        }
-        for index in table.indexes
-        if index.id in ids
-    ]
+def _text(detail: Detail) -> str:
+    return json.dumps(detail.to_json(), ensure_ascii=False, separators=(",", ":"))

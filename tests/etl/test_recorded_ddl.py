@@ -6,9 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etl.formats.layout import Layout
 from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
 from etl.recorded_schema import RecordedSchema
-from etl.steps import KeptRows, ScopedDdl
+from etl.steps import KeptRows, LoadDetail, ScopedDdl
 from relay import Part, Window
 from upstream.ddl_job import DdlJob, Effect, PastMove
 from upstream.schema import Column, Index, Schema, Table
@@ -60,7 +61,7 @@ JOBS = st.builds(DdlJob, TS, **FACTS) | st.builds(
     DdlJob, TS, **FACTS, began_ts=TS, finished_ts=TS, versions=VERSIONS.filter(bool)
 )
 MOVES = st.builds(PastMove, st.integers(0, 99), IDS, TS, TS, st.integers(0, 999), VERSIONS, BY_ID, EFFECTS)
-KEPT = st.builds(KeptRows, NAMES, NAMES, st.just({"first_ts": 3}), IDS, TS, IDS)
+KEPT = st.builds(KeptRows, NAMES, NAMES, st.just(LoadDetail(3, layout=Layout(("a",), hex=("a",)))), IDS, TS, IDS)
 SCOPED = st.builds(
     ScopedDdl,
     TS,
@@ -91,7 +92,8 @@ BATCHES = st.builds(
     st.dictionaries(TS, st.lists(NAMES, max_size=2).map(tuple), max_size=2),
     st.dictionaries(TS, st.lists(PARTS, max_size=2).map(tuple), max_size=2),
     st.lists(st.builds(CountedBefore, IDS, TS, PARTS), max_size=2).map(tuple),
-    st.none() | IDS,
+    mended=st.frozensets(IDS, max_size=2),
+    rows=st.none() | IDS,
 )
 
 

@@ -7,14 +7,38 @@ import gc
 import pyarrow as pa
 import pytest
 
-from etl.steps import Step, from_batches, to_batches
+from etl.formats.layout import Layout
+from etl.steps import (
+    BytesDetail,
+    CommitDetail,
+    DeleteDetail,
+    FlightDetail,
+    FlushDetail,
+    LoadDetail,
+    RelaxDetail,
+    RelaxedIndex,
+    Step,
+    TransactionDetail,
+    from_batches,
+    to_batches,
+)
+
+WIDE = Layout(("n", "b", "g"), ("b",), ("n",), ("g",), ("g",), ("g",))
 
 
 def test_steps_come_back_as_they_were() -> None:
     steps = [
-        Step("load", 5, "d", "t", {"n": [1, "é"]}, 3, 0, b"\x00abc"),
-        Step("delete", 6, "d", "t", {}, 1, 0, b""),
-        Step("commit", 7),
+        Step(BytesDetail(("ä", "b"), 4), 4, "d", "t"),
+        Step(RelaxDetail((RelaxedIndex("PRIMARY", (("id", -1), ("é", 3))),)), 4, "d", "t"),
+        Step(FlightDetail(3, (4, 5)), 7),
+        Step(LoadDetail(1, layout=Layout(("n", "é"), hex=("é",))), 5, "d", "t", 3, 0, b"\x00abc"),
+        Step(LoadDetail(1, True, False, "u.t", 2, layout=WIDE, replaces=3, keys=("n",), warnings=1), 5, "d", "t", 3),
+        Step(DeleteDetail(2, absent=True), 6, "d", "t", 1, 0, b""),
+        Step(FlushDetail(), 6),
+        Step(TransactionDetail(2), 6, rows=3),
+        Step(TransactionDetail(0, True), 6),
+        Step(CommitDetail(8, {"read": 1.5}, ("é", "b")), 7, changes=4),
+        Step(CommitDetail(), 7),
     ]
     found = list(from_batches(to_batches(iter(steps))))
     assert [(s.kind, s.commit_ts, s.full_name, s.detail, s.rows, bytes(s.payload)) for s in found] == [
@@ -22,11 +46,18 @@ def test_steps_come_back_as_they_were() -> None:
     ]
 
 
+def test_a_step_of_another_kind_than_expected_is_refused() -> None:
+    step = Step(CommitDetail(), 7)
+    assert step.detail_of(CommitDetail) == CommitDetail()
+    with pytest.raises(TypeError, match="a commit step, where one with a LoadDetail was expected"):
+        step.detail_of(LoadDetail)
+
+
 def test_a_missing_step_is_noticed() -> None:
-    first, second = to_batches(iter([Step("load", 5, payload=b"x" * (5 << 20)), Step("commit", 7)]))
+    first, second = to_batches(iter([Step(DeleteDetail(5), 5, payload=b"x" * (5 << 20)), Step(CommitDetail(), 7)]))
     with pytest.raises(ValueError, match="step 0 expected, 1 found"):
         list(from_batches([second]))
-    assert [s.kind for s in from_batches([first, second])] == ["load", "commit"]
+    assert [s.kind for s in from_batches([first, second])] == ["delete", "commit"]
 
 
 def test_payloads_are_given_back_when_their_batch_is_gone() -> None:
@@ -34,6 +65,6 @@ def test_payloads_are_given_back_when_their_batch_is_gone() -> None:
     before = pa.total_allocated_bytes()
     for _ in range(20):
         payload = pa.array(["x" * 100] * 20_000, pa.large_string()).buffers()[2]
-        list(to_batches(iter([Step("load", 5, payload=payload)])))
+        list(to_batches(iter([Step(DeleteDetail(5), 5, payload=payload)])))
         del payload
     assert pa.total_allocated_bytes() - before < 4 << 20

@@ -15,7 +15,7 @@ from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_step
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql import Origin
 from etl.sinks.mysql_parallel import ParallelMySQLSink
-from etl.steps import Step
+from etl.steps import FlushDetail, Step
 from relay import RelayLog
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -72,7 +72,7 @@ def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
     broken = parallel_sink(settings_for(mariadb, url))
     broken.recover()
     begun = [step for step in steps(url, relay) if step.kind != "commit"]
-    broken.run([*begun, Step("flush", 0)] if flushed else begun[: len(begun) // 2])
+    broken.run([*begun, Step(FlushDetail(), 0)] if flushed else begun[: len(begun) // 2])
     broken.close()
     session = MySQLSession(mariadb.downstream)
     session.connect()
@@ -105,7 +105,7 @@ def test_who_was_taken_over_commits_nothing_any_more(
     newer = parallel_sink(settings_for(mariadb, url))
     newer.recover()
     with pytest.raises(DownstreamError if ends_sessions else CheckpointMovedError):
-        older.run([*rest, Step("flush", 0)])
+        older.run([*rest, Step(FlushDetail(), 0)])
     with mariadb.connect() as connection:
         assert all(rows_of(connection, name) == [] for name in TABLES)
     with pytest.raises(CheckpointMovedError, match="another process"):

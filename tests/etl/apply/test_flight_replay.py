@@ -18,7 +18,7 @@ from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
 from etl.rules import Filter
 from etl.settings import Apply, Relay, Settings, Upstream
-from etl.steps import Step
+from etl.steps import FlushDetail, Step
 from relay import DELETE, INSERT, SKIP, UPDATE, Decision
 from tests.etl.apply.test_apply_parallel import parallel_sink
 from tests.etl.apply.test_apply_random import fresh, rows_of
@@ -58,7 +58,7 @@ def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -
     sink.recover()
     described = BatchDocument.of(windows_after(story, after))
     steps = prepare_steps(story._url, described, PrepareOptions("groups", 3, ignored_ts=ignored))
-    sink.run([*(step for step in steps if step.kind != "commit"), Step("flush", 0)])
+    sink.run([*(step for step in steps if step.kind != "commit"), Step(FlushDetail(), 0)])
     sink.close()
 
 
@@ -248,7 +248,7 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     assert first is not None
     described = BatchDocument.of(relay.windows(first.lo))
     begun = [step for step in prepare_steps(url, described, PrepareOptions("groups", 3)) if step.kind != "commit"]
-    broken.run([*begun[: max(1, round(share * len(begun)))], Step("flush", 0)])
+    broken.run([*begun[: max(1, round(share * len(begun)))], Step(FlushDetail(), 0)])
     broken.close()
     for ts in later:
         relay.decisions.add(Decision(ts, SKIP))

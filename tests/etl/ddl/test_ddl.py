@@ -18,7 +18,7 @@ from etl.formats.ddl_text import tokens
 from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter, skip_reason
 from etl.sinks.mysql import MySQLSink
-from etl.steps import ScopedDdl, Step
+from etl.steps import CommitDetail, ScopedDdl, Step
 from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from upstream.ddl_job import DdlJob
@@ -96,9 +96,7 @@ def ddl_step(
     kind: int, query: str, table: str, effect: dict[str, Any], before: dict[str, Any] | None = None, ts: int = 100
 ) -> Step:
     return Step(
-        "ddl",
-        ts,
-        detail=ScopedDdl.from_json(
+        ScopedDdl.from_json(
             {
                 "commit_ts": ts,
                 "job_id": 5,
@@ -111,6 +109,7 @@ def ddl_step(
                 "before": before or {},
             }
         ),
+        ts,
     )
 
 
@@ -267,7 +266,7 @@ def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(
     assert session.query("SELECT * FROM d.t") == [(1,)]
     applier.run([ddl_step(4, "DROP TABLE `t`", "t", {"9": None}, {"9": table}, ts=10 * hour + 2)])
     assert len(session.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}")) == 1
-    applier.run([Step("commit", 12 * hour, detail={"schema_version": 1})])
+    applier.run([Step(CommitDetail(1), 12 * hour)])
     assert session.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}") == []
     with pytest.raises(DdlError, match="copy the table"):
         applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=12 * hour + 1)])

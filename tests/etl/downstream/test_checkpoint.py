@@ -10,7 +10,7 @@ import pytest
 from etl.downstream import Checkpoint, CheckpointError, CheckpointMovedError, CheckpointTable, MySQLSession, PendingDdl
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks import open_sink
-from etl.steps import Step
+from etl.steps import CommitDetail, Step
 from tests.etl.mariadb_fixture import MariaDBServer
 
 DRAINER = (
@@ -111,5 +111,5 @@ def test_a_commit_that_is_still_under_way_is_waited_for_when_its_connection_is_g
     session.commit()
     thread.join(60)
     assert found == [Checkpoint(6)]
-    sink.run([Step("commit", 8, detail={"schema_version": 0})])
+    sink.run([Step(CommitDetail(0), 8)])
     sink.close()

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from etl.downstream import DownstreamError, MySQLSession
-from etl.formats.load_data import Layout, UnsupportedColumnError, format_load, replace_statements
+from etl.formats.layout import Layout
+from etl.formats.load_data import UnsupportedColumnError, format_load, replace_statements
 from etl.formats.sql_text import quote_table, row_conditions
 from upstream.codec.float import format_float
 from upstream.schema import Column, Table
@@ -239,7 +240,7 @@ def test_a_value_that_does_not_fit_is_refused_not_truncated(writing: MySQLSessio
 
 
 def test_statements_stay_within_the_limit_but_for_single_rows() -> None:
-    layout = Layout(columns=["a", "b"], bits=["b"], hex=[])
+    layout = Layout(("a", "b"), bits=("b",))
     lines = b"".join(b"%s\t%d\n" % (b"x" * (i % 50), i) for i in range(500)) + b"y" * 5000 + b"\t\\N\n"
     statements = list(replace_statements("`d`.`t`", layout, lines, statement_bytes=1000))
     assert max(map(len, statements[:-1])) < 1100
@@ -251,7 +252,7 @@ def test_rows_are_not_written_as_statements_where_backslashes_do_not_escape(sess
     session._dialect = replace(session.dialect, has_local_infile=False)
     session.query("SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'")
     with pytest.raises(DownstreamError, match="NO_BACKSLASH_ESCAPES"):
-        session.load("`d`.`t`", Layout(columns=["a"], bits=[], hex=[]), b"x\n")
+        session.load("`d`.`t`", Layout(("a",)), b"x\n")
 
 
 def test_a_server_that_asks_for_another_file_gets_nothing(session: MySQLSession, tmp_path) -> None:

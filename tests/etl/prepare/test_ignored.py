@@ -29,7 +29,7 @@ def test_an_ignored_ddl_is_not_sent_but_later_rows_are_read_with_the_schema_it_m
     assert [bytes(s.payload) for s in found if s.kind != "commit"] == [
         bytes(s.payload) for s in everything if s.kind != "commit" and s is not altered
     ]
-    warnings = [warning for s in found if s.kind == "commit" for warning in s.detail.get("warnings", ())]
+    warnings = [warning for s in found if s.kind == "commit" for warning in s.detail.warnings]
     assert len(warnings) == 1
     assert str(altered.commit_ts) in warnings[0]
     assert "ADD COLUMN" in warnings[0]
@@ -37,13 +37,13 @@ def test_an_ignored_ddl_is_not_sent_but_later_rows_are_read_with_the_schema_it_m
 
 def test_an_ignored_transaction_is_left_out_and_the_checkpoint_moves_on(tmp_path: Path) -> None:
     everything = steps_of(tmp_path, set())
-    single = next(s for s in everything if s.kind == "load" and s.detail["first_ts"] == s.commit_ts)
+    single = next(s for s in everything if s.kind == "load" and s.detail.first_ts == s.commit_ts)
     found = steps_of(tmp_path, {single.commit_ts})
     assert not [
-        s for s in found if s.kind in ("load", "delete") and s.commit_ts == single.commit_ts == s.detail["first_ts"]
+        s for s in found if s.kind in ("load", "delete") and s.commit_ts == single.commit_ts == s.detail.first_ts
     ]
     assert found[-1].kind == "commit"
     assert found[-1].commit_ts == everything[-1].commit_ts
     assert sum(s.changes for s in found) < sum(s.changes for s in everything)
-    warnings = [warning for s in found if s.kind == "commit" for warning in s.detail.get("warnings", ())]
+    warnings = [warning for s in found if s.kind == "commit" for warning in s.detail.warnings]
     assert any(str(single.commit_ts) in warning for warning in warnings)

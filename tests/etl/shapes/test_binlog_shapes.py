@@ -47,7 +47,7 @@ def messages_of(steps: Iterator[Step]) -> dict[int, bytes]:
         if step.kind != "transaction":
             continue
         waiting += step.payload
-        if not step.detail["more"]:
+        if not step.detail.more:
             for _, message in split_records(memoryview(waiting)):
                 commit_ts = commit_ts_of(message)
                 assert commit_ts > max(found, default=0)
@@ -262,12 +262,12 @@ def test_a_transaction_larger_than_a_step_comes_in_pieces() -> None:
         transaction_steps(((100 + i, i + 1, [data[:7], data[7:]]) for i, data in enumerate(dml)), step_bytes=1000)
     )
     assert all(len(step.payload) <= 1000 + 40 for step in steps)
-    assert any(step.detail["more"] for step in steps)
+    assert any(step.detail.more for step in steps)
     record = bytearray()
     found = []
     for step in steps:
         record += step.payload
-        if not step.detail["more"]:
+        if not step.detail.more:
             found += [bytes(message) for _, message in split_records(memoryview(bytes(record)))]
             assert commit_ts_of(found[-1]) == step.commit_ts
             record = bytearray()

@@ -17,7 +17,7 @@ from etl.operate import OperateError, skip_transaction
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import read_checkpoint
 from etl.sinks.file import FileSink
-from etl.steps import Step
+from etl.steps import CommitDetail, Step
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.sinks.test_file_sink import CLUSTER, message, story, written
@@ -87,7 +87,7 @@ def test_an_empty_folder_is_remembered_as_one(tmp_path: Path) -> None:
     assert sink.recover() is None
     assert written(tmp_path) == []
     sink.run(steps)
-    sink.run([Step("commit", 9, detail={"schema_version": 1})])
+    sink.run([Step(CommitDetail(1), 9)])
     sink.close()
     assert written(tmp_path) == [message(1, 30)]
 

@@ -25,7 +25,7 @@ from etl.formats.binlog_file import FileName, commit_ts_of, encode_record, list_
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import ApplyError, open_sink, read_checkpoint
 from etl.sinks.file import FileSink
-from etl.steps import ScopedDdl, Step
+from etl.steps import CommitDetail, ScopedDdl, Step
 from relay import RelayLog
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -179,7 +179,7 @@ def story(after: int, sizes: list[int], batch: int) -> Iterator[Step]:
     for first in range(after, len(sizes), batch):
         chosen = range(first, min(first + batch, len(sizes)))
         yield from transaction_steps(((i + 1, 1, [bytes([(i + 1) % 251]) * sizes[i]]) for i in chosen), step_bytes=400)
-        yield Step("commit", chosen[-1] + 1, detail={"schema_version": 1}, changes=len(chosen))
+        yield Step(CommitDetail(1), chosen[-1] + 1, changes=len(chosen))
 
 
 @settings(
@@ -386,7 +386,7 @@ def test_the_checkpoint_moves_without_files_while_nothing_happens_upstream(tmp_p
     options = File(dir=str(tmp_path))
     sink = FileSink(options, CLUSTER)
     assert sink.recover() is None
-    sink.run([Step("commit", 500, detail={"schema_version": 3})])
+    sink.run([Step(CommitDetail(3), 500)])
     checkpoint = sink.recover()
     sink.close()
     assert checkpoint is not None
@@ -401,9 +401,7 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
         table = {"id": 5, "schema_id": 1, "schema_name": "shop", "name": "t"}
         effect = {"schemas": {}, "tables": {"5": table}}
         return Step(
-            "ddl",
-            commit_ts,
-            detail=ScopedDdl.from_json(
+            ScopedDdl.from_json(
                 {
                     "commit_ts": commit_ts,
                     "type": kind,
@@ -416,6 +414,7 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
                     **more,
                 }
             ),
+            commit_ts,
         )
 
     sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
@@ -431,7 +430,7 @@ def test_statements_of_ddl_are_left_out_replaced_or_kept_for_a_tidb(tmp_path: Pa
                 replaced_by=["ALTER TABLE t ADD COLUMN b BIGINT;", "ALTER TABLE t COMMENT 'x'"],
             ),
             ddl(4, 5, "ALTER TABLE t ADD COLUMN c INT"),
-            Step("commit", 4, detail={"schema_version": None}),
+            Step(CommitDetail(), 4),
         ]
     )
     sink.close()

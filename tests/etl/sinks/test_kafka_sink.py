@@ -32,7 +32,7 @@ from etl.shapes.kafka_binlog import ddl_message
 from etl.sinks import ApplyError, read_checkpoint
 from etl.sinks._kafka_client import KafkaUnavailableError
 from etl.sinks.kafka import KafkaSink
-from etl.steps import Step
+from etl.steps import CommitDetail, Step
 from relay import RelayLog
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
@@ -120,7 +120,7 @@ def message(commit_ts: int, size: int = 5) -> bytes:
 def steps(*commit_ts: int, size: int = 5, through: int | None = None) -> list[Step]:
     """Transactions and the commit behind them."""
     sent = transaction_steps(((ts, 1, [b"x" * size]) for ts in commit_ts), step_bytes=1000)
-    return [*sent, Step("commit", through or commit_ts[-1], detail={"schema_version": 4}, changes=len(commit_ts))]
+    return [*sent, Step(CommitDetail(4), through or commit_ts[-1], changes=len(commit_ts))]
 
 
 def sink_for(options: Kafka) -> KafkaSink:
@@ -226,7 +226,7 @@ def test_the_checkpoint_moves_without_messages_while_nothing_happens_upstream(op
     sink = sink_for(options)
     sink.recover()
     sink.run(steps(10, through=15))
-    sink.run([Step("commit", 500, detail={"schema_version": 9})])
+    sink.run([Step(CommitDetail(9), 500)])
     sink.close()
     sink = sink_for(options)
     checkpoint = sink.recover()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from etl.downstream import MySQLSession
+from etl.formats.layout import Layout
 from etl.sinks.sink import ApplyError
 from etl.sinks.step_writer import StepWriter
-from etl.steps import Step
+from etl.steps import LoadDetail, Step
 
 PLAIN = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id))"
 PARTITIONED = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id)) PARTITION BY HASH (id) PARTITIONS 3"
 GENERATED = (
     "CREATE TABLE d.t (id int PRIMARY KEY, v int, w int AS (v + 1) STORED, x int AS (v + 2) VIRTUAL, UNIQUE (w))"
 )
-LAYOUT = {"columns": ["id", "v"], "bits": [], "hex": []}
+LAYOUT = Layout(("id", "v"))
 
 
 @pytest.mark.parametrize("create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"])
@@ -24,16 +25,8 @@ def test_a_load_that_meets_other_rows_than_expected_names_them(
 ) -> None:
     for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
         session.query(statement)
-    step = Step(
-        "load",
-        100,
-        "d",
-        "t",
-        {"first_ts": 90, "layout": LAYOUT, "replaces": replaces, "keys": ["id"]},
-        2,
-        0,
-        b"1\t10\n2\t20\n",
-    )
+    detail = LoadDetail(90, layout=LAYOUT, replaces=replaces, keys=("id",))
+    step = Step(detail, 100, "d", "t", 2, 0, b"1\t10\n2\t20\n")
     with pytest.raises(ApplyError, match=told):
         StepWriter(session).write(step)
     assert session.query("SELECT id, v FROM d.t") == [(1, 1)]
@@ -43,7 +36,7 @@ def test_a_load_that_meets_other_rows_than_expected_names_them(
 def test_rows_that_may_be_there_already_are_looked_for_in_any_table(session: MySQLSession, create: str) -> None:
     for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
         session.query(statement)
-    detail = {"first_ts": 90, "layout": LAYOUT, "replaces": 0, "absent": True}
+    detail = LoadDetail(90, absent=True, layout=LAYOUT)
     with pytest.raises(ApplyError, match="has no key, and 1 of its rows written"):
-        StepWriter(session).write(Step("load", 100, "d", "t", detail, 2, 0, b"1\t1\n2\t20\n"), safe=True)
-    StepWriter(session).write(Step("load", 100, "d", "t", detail, 1, 0, b"2\t20\n"), safe=True)
+        StepWriter(session).write(Step(detail, 100, "d", "t", 2, 0, b"1\t1\n2\t20\n"), safe=True)
+    StepWriter(session).write(Step(detail, 100, "d", "t", 1, 0, b"2\t20\n"), safe=True)
