@@ -34,6 +34,9 @@ _ENGINE = (
     " t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
 )
 _ADVICE = {
+    server_errors.ACCESS_DENIED: (
+        "correct [downstream] user, or where its password is: password-env, password-file or password-connection"
+    ),
     server_errors.TRANSACTION_TOO_LARGE: (
         "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or"
         " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself"

@@ -9,6 +9,7 @@ from typing import Final
 
 RECORD_CHANGED: Final = 1020
 RENAME_FAILED: Final = 1025
+ACCESS_DENIED: Final = 1045
 UNKNOWN_DATABASE: Final = 1049
 TABLE_EXISTS: Final = 1050
 UNKNOWN_TABLE: Final = 1051

@@ -99,8 +99,9 @@ class LocalStorage:
                     raise
         try:
             try:
-                _write_all(descriptor, data)
-                os.fsync(descriptor)
+                with _named(target):
+                    _write_all(descriptor, data)
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             yield temporary
@@ -127,7 +128,8 @@ class _LocalSink:
         self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def write(self, data: bytes | memoryview) -> int:
-        return _write_all(self._descriptor, data)
+        with _named(self._target):
+            return _write_all(self._descriptor, data)
 
     def __enter__(self) -> Sink:
         return self
@@ -147,6 +149,16 @@ class _LocalSink:
                 self._target.unlink(missing_ok=True)
         if whole and self._synced:
             _sync_directory(self._target.parent)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An error of writing to an open file names the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> int:

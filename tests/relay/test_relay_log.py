@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 from dataclasses import replace
 
@@ -268,3 +269,17 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert log.next(10) is None
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
+
+
+def test_a_disk_that_takes_no_more_is_told_with_the_file_that_was_written(tmp_path):
+    storage = LocalStorage(tmp_path, tmp_path.as_uri())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"jobs/big\.json"):
+            storage.create("jobs/big.json", bytes(2_000_000))
+        with pytest.raises(OSError, match=r"parts/one\.arrow"), storage.new_file("parts/one.arrow") as sink:
+            sink.write(bytes(2_000_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

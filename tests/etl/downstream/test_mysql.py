@@ -98,6 +98,7 @@ def test_a_server_that_is_not_there_or_refuses_the_password_is_told_apart(
         MySQLSession(Downstream("127.0.0.1", mariadb.port, password_env="SECRET_OF_TEST")).connect()
     assert not caught.value.transient
     assert "not the password" not in str(caught.value)
+    assert "password-env" in str(caught.value)
 
 
 def test_a_statement_larger_than_the_server_takes_is_refused_for_good_and_the_session_goes_on(
