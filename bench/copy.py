@@ -22,7 +22,8 @@ import psutil
 from bench.processes import SparkProcesses
 from embedded import Stack
 from embedded.launch import drop_everything
-from etl.copy.bootstrap import Bootstrap, Progress
+from etl.copy.bootstrap import Bootstrap
+from etl.copy.bootstrap_run import Progress
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.loads import SparkLoads

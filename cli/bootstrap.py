@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from cli._copy_progress import CopyProgress
-from cli._settings import acting_on, config_option, settings_of
-from cli._stack import stop_signals_raise
+from cli._job_kinds import pausing, say_bootstrap, this_process
+from cli._settings import acting_on, config_option, operator, settings_of
 
 if TYPE_CHECKING:
-    from etl.copy import CopyPlan, DumplingOptions
+    from etl.copy import DumplingOptions
 
 
 @click.command("bootstrap")
@@ -54,28 +54,21 @@ def command(
     """Make an empty database a replica: create its tables, copy their rows from a dump or from TiDB, and note the rows'
     timestamp as the checkpoint. Replication goes on from there.
 
-    Killed, or stopped by an error, the same command goes on with what is left.
+    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Ctrl-C pauses it. Killed,
+    or stopped by an error, the same command goes on with what is left.
     """
-    from etl.copy import plan_bootstrap, run_bootstrap
+    from etl.copy import BootstrapWish, plan_bootstrap, run_bootstrap
 
-    options = _options(dump)
     url = url if "://" in url else str(Path(url).absolute())
+    wish = BootstrapWish(url, _options(dump), globs, into, operator())
     if plan_only:
-        plan = plan_bootstrap(settings_of(ctx, config), url, options, globs, into)
-        _print(plan)
+        plan = plan_bootstrap(settings_of(ctx, config), wish)
+        click.echo("\n".join(plan.lines()))
         return 1 if plan.problems else 0
     settings = acting_on(ctx, config)
-    with stop_signals_raise(), CopyProgress() as display:
-        summary = run_bootstrap(settings, url, options, globs, into, on_progress=display.show)
-    for warning in summary.warnings:
-        click.echo(f"note     {warning}")
-    rate = summary.rows / max(summary.seconds, 1e-3)
-    click.echo(
-        f"{summary.tables} tables, {summary.rows_there:,} rows are downstream; {summary.rows:,} rows and"
-        f" {summary.bytes / 1e6:,.1f} MB in {summary.seconds:,.1f} s ({rate:,.0f} rows/s). The checkpoint is at"
-        f" {summary.ts}: replication goes on from there"
-    )
-    return 0
+    with pausing(settings, "bootstrap"), CopyProgress() as display:
+        summary = run_bootstrap(settings, wish, on_progress=display.show, runner=this_process("sluice bootstrap"))
+    return say_bootstrap(summary)
 
 
 def _options(dump: dict[str, str | bool | None]) -> DumplingOptions:
@@ -93,19 +86,3 @@ def _options(dump: dict[str, str | bool | None]) -> DumplingOptions:
         null=str(dump["csv_null_value"]),
     )
     return DumplingOptions(form, escapes=not dump["no_escape_backslash"])
-
-
-def _print(plan: CopyPlan) -> None:
-    from upstream import tso
-
-    click.echo(f"position {plan.ts} ({tso.to_datetime(plan.ts):%Y-%m-%d %H:%M:%S} UTC)")
-    for planned in plan.tables:
-        source = planned.table.full_name
-        count = sum(chunk.full_name == source for chunk in plan.chunks)
-        goal = "" if planned.target == source else f" to {planned.target}"
-        click.echo(f"copy     {source}{goal}: {planned.bytes / 1e6:,.1f} MB in {count} chunks")
-    click.echo(f"in all   {len(plan.tables)} tables, {plan.bytes / 1e6:,.1f} MB in {len(plan.chunks)} chunks")
-    for note in plan.notes:
-        click.echo(f"note     {note}")
-    for problem in plan.problems:
-        click.echo(f"stops    {problem}")

@@ -13,7 +13,7 @@ from embedded.replay import is_sent
 from embedded.state import StackError
 from embedded.viewer import Viewer
 from etl import load_settings
-from etl.copy import BootstrapSummary, DumplingOptions, run_bootstrap
+from etl.copy import BootstrapSummary, BootstrapWish, run_bootstrap
 
 _PATIENCE_S = 600.0
 
@@ -45,4 +45,6 @@ def copy_now(site: Site, viewer: Viewer) -> BootstrapSummary:
     """Bootstrap the downstream from TiDB as it is now, by the job that `sluice bootstrap --from tidb://` runs. Raises
     as `etl.copy.run_bootstrap`.
     """
-    return run_bootstrap(load_settings(site.config), "tidb://", DumplingOptions(), on_progress=viewer.show_copy)
+    return run_bootstrap(
+        load_settings(site.config), BootstrapWish("tidb://", by="sluice run"), on_progress=viewer.show_copy
+    )

@@ -12,27 +12,33 @@ from etl.copy.dumpling import CsvFormat, DumplingOptions
 from etl.copy.errors import CopyError, DumpError
 
 if TYPE_CHECKING:
-    from etl.copy.bootstrap import BootstrapSummary, Progress
+    from etl.copy.bootstrap_run import BootstrapSummary, Progress
     from etl.copy.plan import CopyPlan
-    from etl.copy.run import plan_bootstrap, run_bootstrap
+    from etl.copy.run import BootstrapWish, cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
 
 _ON_FIRST_USE = {
-    "BootstrapSummary": "etl.copy.bootstrap",
+    "BootstrapSummary": "etl.copy.bootstrap_run",
+    "BootstrapWish": "etl.copy.run",
     "CopyPlan": "etl.copy.plan",
-    "Progress": "etl.copy.bootstrap",
+    "Progress": "etl.copy.bootstrap_run",
+    "cancel_bootstrap": "etl.copy.run",
     "plan_bootstrap": "etl.copy.run",
+    "resume_bootstrap": "etl.copy.run",
     "run_bootstrap": "etl.copy.run",
 }
 
 __all__ = [
     "BootstrapSummary",
+    "BootstrapWish",
     "CopyError",
     "CopyPlan",
     "CsvFormat",
     "DumpError",
     "DumplingOptions",
     "Progress",
+    "cancel_bootstrap",
     "plan_bootstrap",
+    "resume_bootstrap",
     "run_bootstrap",
 ]
 

@@ -93,6 +93,12 @@ class CopiedTable:
         """Whether `end` was committed."""
         return bool(session.query(f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s", (self._job, _ENDED)))
 
+    def give_up(self, session: MySQLSession) -> None:
+        """Have nobody copy a chunk any more; what is copied stays listed. Waits for transactions that copy one."""
+        session.execute(
+            fill(f"DELETE FROM {self._table} WHERE job = %s AND chunk >= 0 AND copied_rows < 0", (self._job,))
+        )
+
     def forget(self, session: MySQLSession) -> None:
         """Remove the job's rows: it is over."""
         session.execute(fill(f"DELETE FROM {self._table} WHERE job = %s", (self._job,)))

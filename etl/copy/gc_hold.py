@@ -14,11 +14,13 @@ from upstream import PDClient
 log = logging.getLogger("sluice.copy")
 
 TTL_S = 1800
-"""After a crash the hold ends by itself."""
+"""The hold ends by itself so long after it was last renewed."""
 
 
 class GcHold:
-    """Keeps versions at `ts` (TSO) and later as long as it is open. `service`: who holds, in PD's list."""
+    """Keeps versions at `ts` (TSO) and later as long as it is open, and its time to live longer unless it is released.
+    `service`: who holds, in PD's list.
+    """
 
     def __init__(self, pd: PDClient, service: str, ts: int, ttl_s: int = TTL_S) -> None:
         self._pd, self._service, self._ts, self._ttl_s = pd, service, ts, ttl_s
@@ -34,8 +36,11 @@ class GcHold:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._end()
+
+    def release(self) -> None:
+        """Hold it no longer; else the hold ends when its time to live is over, and a copy may go on until then."""
+        self._end()
         with contextlib.suppress(SluiceError):  # its TTL ends it
             self._pd.update_service_gc_safe_point(self._service, 0, self._ts)
 
@@ -47,6 +52,11 @@ class GcHold:
                 " can't be read any more",
                 way_out='give this copy up and begin anew: docs/start-a-replica.md, "To give up"',
             )
+
+    def _end(self) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _take(self) -> None:
         lowest = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, self._ts)

@@ -35,7 +35,8 @@ _FAREWELL_S = 3.0
 @dataclass(frozen=True, slots=True)
 class ChunkDone:
     """A chunk that is downstream: its number, its table upstream, rows, bytes read; the seconds that its session waited
-    for its rows, and spent writing them.
+    for its rows, and spent writing them. `found_there`: it was downstream already, another process has copied it, or
+    this one, before it lost its connection.
     """
 
     number: int
@@ -44,6 +45,7 @@ class ChunkDone:
     bytes: int
     waited_s: float = 0.0
     written_s: float = 0.0
+    found_there: bool = False
 
 
 class Loader:
@@ -60,11 +62,19 @@ class Loader:
         self._sessions = sessions
         self._stop = threading.Event()
         self._open: set[MySQLSession] = set()
+        self._go_on: Callable[[], bool] = lambda: True
 
-    def run(self, numbers: list[int], hold: Callable[[MySQLSession, int], None]) -> Iterator[ChunkDone]:
+    def run(
+        self,
+        numbers: list[int],
+        hold: Callable[[MySQLSession, int], None],
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> Iterator[ChunkDone]:
         """Copy these chunks; they come as they are committed. `hold(session, n)` marks the n-th session as one of this
-        process. Raises CopyError, DownstreamError, what `make` raises; nothing of the chunk that failed stays.
+        process; no chunk is begun once `go_on()` is false. Raises CopyError, DownstreamError, what `make` and `go_on`
+        raise; nothing of the chunk that failed stays.
         """
+        self._go_on = go_on
         waiting: SimpleQueue[int] = SimpleQueue()
         for number in numbers:
             waiting.put(number)
@@ -109,7 +119,7 @@ class Loader:
         session = MySQLSession(self._downstream)
         self._open.add(session)
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() and self._go_on():
                 try:
                     chunk = waiting.get_nowait()
                 except Empty:
@@ -145,7 +155,7 @@ class Loader:
         session.begin()
         if not self._copied.claim(session, number):
             session.rollback()
-            return ChunkDone(number, chunk.full_name, 0, chunk.bytes)
+            return ChunkDone(number, chunk.full_name, 0, chunk.bytes, found_there=True)
         rows, written_s, began = 0, 0.0, time.perf_counter()
         target = f"{quote_name(planned.schema)}.{quote_name(planned.name)}"
         for batch in self._make(chunk, planned.table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from etl.copy.errors import CopyError
 from etl.copy.source import Chunk, Source
 from etl.formats.ddl_forms import unsure_columns
 from etl.rules import Filter, RouteError, Routes
+from upstream import tso
 from upstream.schema import Table
 
 _LARGE_CHUNK_BYTES = 128 << 20
@@ -63,6 +65,17 @@ class CopyPlan:
     def bytes(self) -> int:
         """About how much there is to read."""
         return sum(chunk.bytes for chunk in self.chunks)
+
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        found = [f"position {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC)"]
+        counts = Counter(self.of_table)
+        for place, planned in enumerate(self.tables):
+            source = planned.table.full_name
+            goal = "" if planned.target == source else f" to {planned.target}"
+            found.append(f"copy     {source}{goal}: {planned.bytes / 1e6:,.1f} MB in {counts[place]} chunks")
+        found.append(f"in all   {len(self.tables)} tables, {self.bytes / 1e6:,.1f} MB in {len(self.chunks)} chunks")
+        return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""

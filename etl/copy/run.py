@@ -1,138 +1,133 @@
-"""A bootstrap with all that belongs to it: the upstream's schema at the source's position, pumps that still have what
-was committed since, and a place among the drainers, so that they keep it.
-"""
+"""A bootstrap with all that belongs to it, as people ask for it: planned, begun or gone on with, given up."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Self
 
-from etl.copy.bootstrap import JOB, Bootstrap, BootstrapSummary, Progress
-from etl.copy.definitions import Definitions, read_definitions
+from etl.copy.asked import Asked
+from etl.copy.bootstrap import Bootstrap, begun_job
+from etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, Progress
+from etl.copy.cluster import CopiedCluster
 from etl.copy.dumpling import DumplingFolder, DumplingOptions
 from etl.copy.errors import CopyError
 from etl.copy.gc_hold import GcHold
-from etl.copy.ledger import Ledger
 from etl.copy.loads import MakeLoads, SparkLoads
 from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
-from etl.copy.watch import Watch, check_kept
+from etl.copy.watch import check_kept
 from etl.landing.planner import Planner
-from etl.ownership import DrainerEntry, Pipeline, other_writers, seen_text
-from etl.settings import Settings, Upstream, Window
+from etl.ownership import Pipeline
+from etl.settings import Settings, Upstream
 from relay import RelayLog
-from upstream import EtcdClient, PDClient, Registry, TiKVClient, tso
+from relay.jobs import CANCEL, CANCELLED, OVER, Job, Jobs, Run, Runner
 
-_REGISTERED_S = 30.0
+__all__ = [
+    "TIDB",
+    "BootstrapWish",
+    "BootstrapWork",
+    "cancel_bootstrap",
+    "plan_bootstrap",
+    "resume_bootstrap",
+    "run_bootstrap",
+]
+
 TIDB = "tidb://"
 """In the place of a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
 
+ShowProgress = Callable[[Progress], None]
 
-class _Upstream:
-    """The cluster that the settings name."""
 
-    def __init__(self, upstream: Upstream, stack: ExitStack) -> None:
-        self._settings = upstream
-        self.tls = tls = upstream.tls()
-        self.pd = PDClient(upstream.pd_urls, tls=tls)
-        stack.callback(self.pd.close)
-        self.tikv = TiKVClient(self.pd, tls=tls)
-        stack.callback(self.tikv.close)
-        etcd = EtcdClient(upstream.pd_urls, tls=tls)
-        stack.callback(etcd.close)
-        self.registry = Registry(etcd)
+@dataclass(frozen=True, slots=True)
+class BootstrapWish:
+    """What a person asks for. `url`: a Dumpling folder's, or TIDB. `globs`: names of tables (schema.table, * and ?), ()
+    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who asks.
+    """
+
+    url: str
+    options: DumplingOptions = field(default_factory=DumplingOptions)
+    globs: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    by: str = "somebody"
+
+
+class BootstrapWork:
+    """What a process that has to do with a bootstrap needs: the cluster, the source, TiDB's GC held back for it."""
+
+    def __init__(self, settings: Settings, source: Source, globs: tuple[str, ...], stack: ExitStack) -> None:
+        self._settings = settings
+        self._source = source
+        self._stack = stack
+        self._pipeline = Pipeline.of(settings)
+        self.cluster = stack.enter_context(CopiedCluster.of(settings.upstream))
+        self._hold = (
+            GcHold(self.cluster.pd, f"sluice-{self._pipeline.id}", source.position)
+            if isinstance(source, TidbSql)
+            else None
+        )
+        definitions = self.cluster.definitions(source.position)
+        self.bootstrap = Bootstrap(settings, source, definitions, self.cluster.pd.cluster_id, globs)
 
     @classmethod
     @contextmanager
-    def of(cls, upstream: Upstream) -> Iterator[Self]:
+    def asked_for(cls, settings: Settings, wish: BootstrapWish) -> Iterator[Self]:
+        """To begin what a person asks for. Raises CopyError, PDError, TiKVError, EtcdError."""
         with ExitStack() as stack:
-            yield cls(upstream, stack)
+            work = cls(settings, _source(settings, wish.url, wish.options), wish.globs, stack)
+            work.hold_gc()
+            yield work
 
-    def definitions(self, ts: int) -> Definitions:
-        """The schema at `ts`. Raises CopyError if there was none."""
-        if ts > self.pd.tso():
-            raise CopyError(
-                f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's clock has not"
-                " reached: is it of another cluster?"
-            )
-        return read_definitions(self.pd, self.tikv, ts, self._settings.new_collations)
+    @classmethod
+    @contextmanager
+    def of_job(cls, settings: Settings, job: Job) -> Iterator[Self]:
+        """To go on with a job. Raises CopyError, PDError, TiKVError, EtcdError."""
+        asked = Asked.from_json(job.spec.asked)
+        with ExitStack() as stack:
+            yield cls(settings, asked.open_source(), asked.tables, stack)
 
-    def problems(self, ts: int, pipeline: Pipeline, window: Window) -> list[str]:
-        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size."""
-        found = [
-            f"{seen_text(drainer)}, and may write to the same downstream: stop it first, or name it in [upstream]"
-            " unrelated-drainers"
-            for drainer in other_writers(pipeline, self._settings.unrelated_drainers, self.registry.drainers())
-        ]
-        try:
-            with closing(self.planner(window)) as planner:
-                check_kept(planner, ts)
-        except CopyError as error:
-            found.append(str(error))
-        return found
+    def hold_gc(self) -> None:
+        """Have TiDB keep what is to be read, as long as this is open. Raises CopyError if it has not, PDError."""
+        if self._hold is not None:
+            self._stack.enter_context(self._hold)
 
-    def planner(self, window: Window) -> Planner:
-        """Plans windows of at most that size, to be closed."""
-        return Planner(self.pd.cluster_id, window, self.pd.tso, self.registry.pumps, self.tls)
+    def problems(self) -> list[str]:
+        """Why the pipeline can't begin at the source's position to replicate."""
+        return self.cluster.problems(self._source.position, self._pipeline, self._settings.window)
 
+    def begin(self, wish: BootstrapWish) -> Job:
+        """The job, see `Bootstrap.begin`."""
+        if begun_job(Jobs(RelayLog.open(self._settings.relay.url).storage)) is None and (found := self.problems()):
+            plan = self.bootstrap.plan(wish.into)
+            raise CopyError("\n".join((*plan.problems, *found)))
+        return self.bootstrap.begin(wish.into, wish.by)
 
-def plan_bootstrap(
-    settings: Settings, url: str, options: DumplingOptions, globs: Sequence[str] = (), into: Sequence[str] = ()
-) -> CopyPlan:
-    """What a bootstrap from the Dumpling folder at `url`, or from TiDB itself (TIDB), would do, and in `problems` what
-    hinders it. Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
-    """
-    source, pipeline = _source(settings, url, options), Pipeline.of(settings)
-    with _Upstream.of(settings.upstream) as upstream:
-        definitions = upstream.definitions(source.position)
-        plan = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs).plan(into)
-        return replace(plan, problems=(*plan.problems, *upstream.problems(source.position, pipeline, settings.window)))
+    def register(self) -> None:
+        """See `CopiedCluster.registered`; it is looked at now and then from here on."""
+        self._stack.enter_context(self.cluster.registered(self._pipeline, self._source.position, self._settings.window))
 
+    def run_of(self, job: Job, run: Run, on_progress: ShowProgress | None = None) -> BootstrapRun:
+        """See `Bootstrap.run_of`."""
+        return self.bootstrap.run_of(job, run, on_progress)
 
-def run_bootstrap(
-    settings: Settings,
-    url: str,
-    options: DumplingOptions,
-    globs: Sequence[str] = (),
-    into: Sequence[str] = (),
-    *,
-    make: MakeLoads | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> BootstrapSummary:
-    """Make the settings' downstream a replica from the Dumpling folder at `url` or from TiDB (TIDB), or go on with
-    that. `make` is Spark by default. Raises as `plan_bootstrap`, and CopyError for what hinders it, DdlError,
-    WorkerError.
-    """
-    source, pipeline = _source(settings, url, options), Pipeline.of(settings)
-    with _Upstream.of(settings.upstream) as upstream, ExitStack() as stack:
-        hold = None
-        if isinstance(source, TidbSql):
-            hold = stack.enter_context(GcHold(upstream.pd, f"sluice-{pipeline.id}", source.position))
-        definitions = upstream.definitions(source.position)
-        bootstrap = Bootstrap(settings, source, definitions, upstream.pd.cluster_id, globs)
-        problems = (*bootstrap.plan(into).problems, *upstream.problems(source.position, pipeline, settings.window))
-        if problems:
-            raise CopyError("\n".join(problems))
-        entry = DrainerEntry(pipeline, upstream.registry, upstream.tls, upstream.pd.tso, source.position)
-        stack.callback(entry.close)
-        _wait_for(upstream.registry, pipeline.id, source.position)
-        # They are asked again now that they keep what is needed.
-        if late := upstream.problems(source.position, pipeline, settings.window):
-            raise CopyError("\n".join(late))
-        if make is None:
-            spark = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
-            stack.callback(spark.close)
-            if on_progress is not None:
-                on_progress(Progress(doing=f"waiting for Spark at {settings.spark.remote}"))
-            spark.connect()
-            make = spark
-        planner = stack.enter_context(closing(upstream.planner(settings.window)))
-        bootstrap.watch = Watch(lambda: _look(planner, source.position, hold))
-        return bootstrap.run(make, into, on_progress)
+    def loads(self, on_progress: ShowProgress | None = None) -> MakeLoads:
+        """Made on Spark, which is waited for."""
+        spark = SparkLoads(self._settings.spark.remote, self._settings.relay.url, self._source.spec())
+        self._stack.callback(spark.close)
+        if on_progress is not None:
+            on_progress(Progress(doing=f"waiting for Spark at {self._settings.spark.remote}"))
+        spark.connect()
+        return spark
+
+    def let_go(self, summary: BootstrapSummary) -> None:
+        """Once it is over TiDB's GC goes on; of one that was given up the pumps need keep nothing."""
+        if summary.state in OVER and self._hold is not None:
+            self._hold.release()
+        if summary.state == CANCELLED:
+            self.cluster.unregister(self._pipeline)
 
 
 def _look(planner: Planner, ts: int, hold: GcHold | None) -> None:
@@ -146,13 +141,62 @@ def _look(planner: Planner, ts: int, hold: GcHold | None) -> None:
             raise
 
 
-def _wait_for(registry: Registry, node_id: str, ts: int) -> None:
-    """Return once the registry has this pipeline at `ts`: pumps keep what comes after it. Raises CopyError."""
-    deadline = time.monotonic() + _REGISTERED_S
-    while (node_id, ts) not in {(drainer.node_id, drainer.max_commit_ts) for drainer in registry.drainers()}:
-        if time.monotonic() > deadline:
-            raise CopyError(f"the registry could not be told that {node_id} needs what was committed since {ts}")
-        time.sleep(0.05)
+def plan_bootstrap(settings: Settings, wish: BootstrapWish) -> CopyPlan:
+    """What a bootstrap would do, and in `problems` what hinders it. Writes nothing. Raises CopyError, DownstreamError,
+    PDError, TiKVError, EtcdError.
+    """
+    with BootstrapWork.asked_for(settings, wish) as work:
+        plan = work.bootstrap.plan(wish.into)
+        return dataclasses.replace(plan, problems=(*plan.problems, *work.problems()))
+
+
+def run_bootstrap(
+    settings: Settings,
+    wish: BootstrapWish,
+    *,
+    make: MakeLoads | None = None,
+    on_progress: ShowProgress | None = None,
+    runner: Runner | None = None,
+) -> BootstrapSummary:
+    """Make the settings' downstream a replica, or go on with that. `make` is Spark by default. Raises as
+    `plan_bootstrap`, and CopyError for what hinders it, JobOverlapError, JobRunsError, LeaseLostError, DdlError,
+    WorkerError.
+    """
+    with BootstrapWork.asked_for(settings, wish) as work:
+        job = work.begin(wish)
+        return _run(work, job, runner or Runner("a bootstrap"), (make, on_progress))
+
+
+def resume_bootstrap(
+    settings: Settings, job: Job, runner: Runner, on_progress: ShowProgress | None = None
+) -> BootstrapSummary:
+    """Go on with a bootstrap that was paused, interrupted, or has failed. Raises as `run_bootstrap`."""
+    with BootstrapWork.of_job(settings, job) as work:
+        work.hold_gc()
+        return _run(work, job, runner, (None, on_progress))
+
+
+def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapSummary:
+    """Give a bootstrap up that no process runs: what it made downstream goes, as far as nobody else wrote there. Raises
+    as `run_bootstrap`.
+    """
+    with BootstrapWork.of_job(settings, job) as work, job.run_as(runner) as run:
+        job.order(CANCEL, str(runner))
+        run.look()
+        summary = work.run_of(job, run).cancel()
+        work.let_go(summary)
+        return summary
+
+
+def _run(
+    work: BootstrapWork, job: Job, runner: Runner, ways: tuple[MakeLoads | None, ShowProgress | None]
+) -> BootstrapSummary:
+    make, on_progress = ways
+    with job.run_as(runner) as run:
+        work.register()
+        summary = work.run_of(job, run, on_progress).whole(make or work.loads(on_progress))
+    work.let_go(summary)
+    return summary
 
 
 def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
@@ -173,7 +217,7 @@ def _tidb(upstream: Upstream, relay_url: str) -> TidbSql:
         upstream.sql_host, upstream.sql_port, upstream.sql_user, upstream.sql_password_env, upstream.sql_ssl_ca,
         upstream.sql_ssl_cert, upstream.sql_ssl_key, upstream.sql_ssl_verify_identity,
     )  # fmt: skip
-    ledger = Ledger(RelayLog.open(relay_url).storage, JOB)
-    begun = ((ledger.spec() or {}).get("asked") or {}).get("source") or {}
     now = TidbSql.now(address)
+    job = begun_job(Jobs(RelayLog.open(relay_url).storage))
+    begun = {} if job is None else Asked.from_json(job.spec.asked).source
     return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now

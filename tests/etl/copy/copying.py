@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etl.copy.bootstrap import Bootstrap, BootstrapSummary
+from etl.copy.bootstrap import Bootstrap
+from etl.copy.bootstrap_run import BootstrapSummary
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.worker import make_loads

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.copy.bootstrap import Bootstrap, BootstrapSummary, Progress
+from etl.copy.bootstrap import Bootstrap
+from etl.copy.bootstrap_run import BootstrapSummary, Progress
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.errors import CopyError, DumpError
@@ -137,7 +138,7 @@ def test_a_bootstrap_of_something_else_is_told_whose_place_it_would_take(
 def test_two_processes_at_once_are_kept_apart(
     mariadb: MariaDBServer, tmp_path: Path, session: MySQLSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.copy.bootstrap._LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("etl.copy.bootstrap_run.LOCK_WAIT_S", 0.2)
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
     source = DumplingFolder.open(url)

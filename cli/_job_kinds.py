@@ -1,0 +1,90 @@
+"""What the commands about jobs do with each kind of job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._copy_progress import CopyProgress
+from cli._settings import operator
+from cli._stack import stop_signals_raise
+
+if TYPE_CHECKING:
+    from etl.copy import BootstrapSummary
+    from etl.settings import Settings
+    from relay.jobs import Job, Runner
+
+Act = Callable[["Settings", "Job"], int]
+
+
+def this_process(command: str) -> Runner:
+    """This process as the one that runs a job."""
+    from relay.jobs import Runner
+
+    return Runner(f"`{command}` of {operator()}")
+
+
+@contextmanager
+def pausing(settings: Settings, kind: str) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP pause the job that is run inside, and say how to go on."""
+    from relay import RelayLog
+    from relay.jobs import PAUSED, Jobs
+
+    try:
+        with stop_signals_raise():
+            yield
+    except KeyboardInterrupt:
+        for job in Jobs(RelayLog.open(settings.relay.url).storage).list():
+            entry = job.entry()
+            if entry.state == PAUSED and job.spec.kind == kind and entry.runner and entry.runner.pid == os.getpid():
+                click.echo(
+                    f"{job.id} is paused: `sluice jobs resume {job.id}` goes on with it, from any machine", err=True
+                )
+        raise
+
+
+def say_bootstrap(summary: BootstrapSummary) -> int:
+    """Print how a bootstrap ended; the exit code."""
+    from relay.jobs import CANCELLED, PAUSED
+
+    for warning in summary.warnings:
+        click.echo(f"note     {warning}")
+    if summary.state == CANCELLED:
+        for line in summary.left:
+            click.echo(f"stays    {line}")
+        click.echo("cancelled: what was copied is taken back" + (", but for what is named" if summary.left else ""))
+        return 1
+    if summary.state == PAUSED:
+        click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
+        return 1
+    rate = summary.rows / max(summary.seconds, 1e-3)
+    click.echo(
+        f"{summary.tables} tables, {summary.rows_there:,} rows are downstream; {summary.rows:,} rows and"
+        f" {summary.bytes / 1e6:,.1f} MB in {summary.seconds:,.1f} s ({rate:,.0f} rows/s). The checkpoint is at"
+        f" {summary.ts}: replication goes on from there"
+    )
+    return 0
+
+
+def _resume_bootstrap(settings: Settings, job: Job) -> int:
+    from etl.copy import resume_bootstrap
+
+    with pausing(settings, job.spec.kind), CopyProgress() as display:
+        return say_bootstrap(resume_bootstrap(settings, job, this_process("sluice jobs resume"), display.show))
+
+
+def _cancel_bootstrap(settings: Settings, job: Job) -> int:
+    from etl.copy import cancel_bootstrap
+
+    say_bootstrap(cancel_bootstrap(settings, job, this_process("sluice jobs cancel")))
+    return 0
+
+
+RESUME: dict[str, Act] = {"bootstrap": _resume_bootstrap}
+"""Goes on with a job of each kind in this process; the exit code."""
+CANCEL: dict[str, Act] = {"bootstrap": _cancel_bootstrap}
+"""Gives up a job of each kind that no process runs."""

@@ -1,0 +1,205 @@
+"""sluice jobs: what takes long, how far it is, and orders for who runs it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import acting_on, config_option, operator, settings_of
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
+    from relay.jobs import Job, JobProgress, Jobs, JobStatus
+
+_FOLLOW_S = 1.0
+
+
+@click.group("jobs", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line.")
+@config_option
+@click.pass_context
+def command(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
+    """What was asked for that takes long: copies, and what becomes of them. Without a command: a list.
+
+    What is written down about jobs lies under the relay log's URL, so all of this works from any machine.
+    """
+    if ctx.invoked_subcommand is None:
+        _list(_jobs(settings_of(ctx, config)), as_json=as_json)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line.")
+@config_option
+@click.pass_context
+def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
+    """Every job, the newest last."""
+    _list(_jobs(settings_of(ctx, config)), as_json=as_json)
+
+
+@command.command("show")
+@click.argument("name", metavar="ID")
+@click.option("--follow", is_flag=True, help="Again every second, until nobody runs it.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object.")
+@config_option
+@click.pass_context
+def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_json: bool) -> None:
+    """One job: what was asked for, how far each table is, how it ended."""
+    from relay.jobs import CANCELLING, PAUSING, RUNNING
+
+    job = _jobs(settings_of(ctx, config)).get(name)
+    while True:
+        status = job.status()
+        text = json.dumps(status.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(status))
+        click.echo(text)
+        if not follow or status.state not in (RUNNING, PAUSING, CANCELLING):
+            return
+        time.sleep(_FOLLOW_S)
+
+
+@command.command("pause")
+@click.argument("name", metavar="ID")
+@config_option
+@click.pass_context
+def pause(ctx: click.Context, name: str, config: str | None) -> None:
+    """Have a job stop at its next border: a copy after the chunks that are under way."""
+    from relay.jobs import PAUSE, PAUSING
+
+    entry = _jobs(acting_on(ctx, config)).get(name).order(PAUSE, operator())
+    if entry.state == PAUSING:
+        click.echo(f"{name} pauses, after what is under way: `sluice jobs show {name}` tells when it has")
+    else:
+        click.echo(f"{name} is {entry.state}: nobody runs it")
+
+
+@command.command("resume")
+@click.argument("name", metavar="ID")
+@config_option
+@click.pass_context
+def resume(ctx: click.Context, name: str, config: str | None) -> int:
+    """Go on with a job that is paused, interrupted or failed, in this process; or take an order to pause back."""
+    from cli._job_kinds import RESUME as RESUMES
+    from relay.jobs import INTERRUPTED, PAUSING, RESUME
+
+    settings = acting_on(ctx, config)
+    job = _jobs(settings).get(name)
+    if job.status().state == PAUSING:
+        job.order(RESUME, operator())
+        click.echo(f"{name} goes on where it runs")
+        return 0
+    if job.status().state != INTERRUPTED:
+        job.order(RESUME, operator())  # says so if it is over, or is to be cancelled
+    return RESUMES[_kind(job, RESUMES)](settings, job)
+
+
+@command.command("cancel")
+@click.argument("name", metavar="ID")
+@config_option
+@click.pass_context
+def cancel(ctx: click.Context, name: str, config: str | None) -> int:
+    """Give a job up. What it began and can be taken back safely is taken back; what stays is said."""
+    from cli._job_kinds import CANCEL as CANCELS
+    from relay.jobs import CANCEL, CANCELLING
+
+    settings = acting_on(ctx, config)
+    job = _jobs(settings).get(name)
+    job.order(CANCEL, operator())
+    status = job.status()
+    if status.state == CANCELLING:
+        click.echo(f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells what stays")
+        return 0
+    return CANCELS[_kind(job, CANCELS)](settings, job)
+
+
+@command.command("forget")
+@click.argument("names", metavar="ID...", nargs=-1)
+@click.option("--older-than", metavar="AGE", help="Every job that has been over for so long, such as 30d or 12h.")
+@config_option
+@click.pass_context
+def forget(ctx: click.Context, names: tuple[str, ...], older_than: str | None, config: str | None) -> None:
+    """Remove what is written down about jobs that are over."""
+    if bool(names) == bool(older_than):
+        raise click.UsageError("say which jobs: their ids, or --older-than", ctx)
+    jobs = _jobs(acting_on(ctx, config))
+    for name in names or _older(jobs, older_than or ""):
+        jobs.forget(name)
+        click.echo(f"forgot {name}")
+
+
+def _older(jobs: Jobs, age: str) -> list[str]:
+    from relay.jobs import OVER
+    from relay.retention import keep_ms
+
+    try:
+        before = time.time() * 1000 - keep_ms(age)
+    except ValueError as error:
+        raise click.UsageError(f"--older-than: {error}") from None
+    entries = {job.id: job.entry() for job in jobs.list()}
+    return [name for name, entry in entries.items() if entry.state in OVER and entry.made_ms < before]
+
+
+def _jobs(settings: Settings) -> Jobs:
+    from relay import RelayLog
+    from relay.jobs import Jobs
+
+    return Jobs(RelayLog.open(settings.relay.url).storage)
+
+
+def _kind(job: Job, known: dict[str, object] | object) -> str:
+    from relay.jobs import JobError
+
+    if isinstance(known, dict) and job.spec.kind not in known:
+        raise JobError(f"this version of Sluice knows no jobs of the kind {job.spec.kind}")
+    return job.spec.kind
+
+
+def _list(jobs: Jobs, *, as_json: bool) -> None:
+    from relay.jobs.spec import at
+
+    found = [job.status() for job in jobs.list()]
+    if as_json:
+        for status in found:
+            click.echo(json.dumps(status.to_json(), ensure_ascii=False))
+        return
+    if not found:
+        click.echo("there are no jobs")
+    for status in found:
+        said = f"  {status.entry.said[:100]}" if status.entry.said else ""
+        click.echo(
+            f"{status.spec.id:<16} {status.state:<12} {status.progress.in_all.percent:>3} %  since"
+            f" {at(status.entry.made_ms)}  asked for by {status.spec.by}{said}"
+        )
+
+
+def _lines(status: JobStatus) -> list[str]:
+    from relay.jobs.spec import at
+
+    entry = status.entry
+    lines = [
+        f"job       {status.spec}",
+        f"state     {status.state}, since {at(entry.made_ms)}, by {entry.by}",
+        *([f"said      {entry.said}"] if entry.said else []),
+        *([f"way out   {entry.way_out}"] if entry.way_out else []),
+        f"progress  {progress_text(status.progress)}",
+    ]
+    for name, table in sorted(status.progress.tables.items()):
+        lines.append(
+            f"{table.percent:>7} %  {name}: {table.done.rows:,} rows, {table.done.bytes / 1e6:,.1f} of"
+            f" {table.bytes_in_all / 1e6:,.1f} MB, {table.done.chunks} of {table.chunks_in_all} chunks"
+        )
+    return lines
+
+
+def progress_text(progress: JobProgress) -> str:
+    """How far a job is, in a line."""
+    whole, left = progress.in_all, progress.left_s
+    parts = [
+        f"{whole.percent} % of {whole.bytes_in_all / 1e6:,.1f} MB",
+        f"{whole.done.rows:,} rows",
+        f"{progress.rows_per_s:,.0f}/s",
+        *([] if left is None else [f"{left:,.0f} s left"]),
+        *progress.doing,
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,104 @@
+"""The upstream of a copy: its schema at the source's position, pumps that still have what was committed since, and a
+place among the drainers, so that they keep it.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Self
+
+from etl.copy.definitions import Definitions, read_definitions
+from etl.copy.errors import CopyError
+from etl.copy.watch import check_kept
+from etl.landing.planner import Planner
+from etl.ownership import DrainerEntry, Pipeline, other_writers, seen_text
+from etl.settings import Upstream, Window
+from upstream import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient, tso
+
+__all__ = ["CopiedCluster"]
+
+_REGISTERED_S = 30.0
+
+
+class CopiedCluster:
+    """The cluster that the settings name."""
+
+    def __init__(self, upstream: Upstream, stack: ExitStack) -> None:
+        self._settings = upstream
+        self.tls = tls = upstream.tls()
+        self.pd = PDClient(upstream.pd_urls, tls=tls)
+        stack.callback(self.pd.close)
+        self.tikv = TiKVClient(self.pd, tls=tls)
+        stack.callback(self.tikv.close)
+        etcd = EtcdClient(upstream.pd_urls, tls=tls)
+        stack.callback(etcd.close)
+        self.registry = Registry(etcd)
+
+    @classmethod
+    @contextmanager
+    def of(cls, upstream: Upstream) -> Iterator[Self]:
+        with ExitStack() as stack:
+            yield cls(upstream, stack)
+
+    def definitions(self, ts: int) -> Definitions:
+        """The schema at `ts`. Raises CopyError if there was none."""
+        if ts > self.pd.tso():
+            raise CopyError(
+                f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's clock has not"
+                " reached: is it of another cluster?"
+            )
+        return read_definitions(self.pd, self.tikv, ts, self._settings.new_collations)
+
+    def problems(self, ts: int, pipeline: Pipeline, window: Window) -> list[str]:
+        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size."""
+        found = [
+            f"{seen_text(drainer)}, and may write to the same downstream: stop it first, or name it in [upstream]"
+            " unrelated-drainers"
+            for drainer in other_writers(pipeline, self._settings.unrelated_drainers, self.registry.drainers())
+        ]
+        try:
+            with closing(self.planner(window)) as planner:
+                check_kept(planner, ts)
+        except CopyError as error:
+            found.append(str(error))
+        return found
+
+    def planner(self, window: Window) -> Planner:
+        """Plans windows of at most that size, to be closed."""
+        return Planner(self.pd.cluster_id, window, self.pd.tso, self.registry.pumps, self.tls)
+
+    @contextmanager
+    def registered(self, pipeline: Pipeline, ts: int, window: Window) -> Iterator[None]:
+        """Have the registry say that the pipeline needs what was committed since `ts`, so that pumps keep it, also when
+        this has ended. Raises CopyError if they have it no longer, or the registry could not be told.
+        """
+        entry = DrainerEntry(pipeline, self.registry, self.tls, self.pd.tso, ts)
+        try:
+            deadline = time.monotonic() + _REGISTERED_S
+            while (pipeline.id, ts) not in {(one.node_id, one.max_commit_ts) for one in self.registry.drainers()}:
+                if time.monotonic() > deadline:
+                    raise CopyError(
+                        f"the registry could not be told that {pipeline.id} needs what was committed since {ts}"
+                    )
+                time.sleep(0.05)
+            # They are asked again now that they keep what is needed.
+            if late := self.problems(ts, pipeline, window):
+                raise CopyError("\n".join(late))
+            yield
+        finally:
+            entry.close()
+
+    def unregister(self, pipeline: Pipeline) -> None:
+        """Have the registry say that the pipeline needs nothing more, if it knows it. Raises EtcdError, RegistryError,
+        PDError.
+        """
+        for drainer in self.registry.drainers():
+            if drainer.node_id == pipeline.id:
+                gone = NodeStatus(
+                    pipeline.id, socket.gethostname(), "offline", label=pipeline.label,
+                    max_commit_ts=drainer.max_commit_ts, update_ts=self.pd.tso(),
+                )  # fmt: skip
+                self.registry.update_drainer(gone)

@@ -1,0 +1,56 @@
+"""What hinders a bootstrap downstream and in the relay log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etl.copy.plan import CopyPlan
+from etl.downstream import CheckpointTable, MySQLSession
+from relay import RelayLog
+
+__all__ = ["downstream_problems", "relay_problems"]
+
+_SHOWN = 10
+
+
+def relay_problems(relay: RelayLog, ts: int) -> list[str]:
+    """Whether what was committed after `ts` can go downstream from the relay log."""
+    first, last = relay.first(), relay.last()
+    if first is None or last is None or first.lo <= ts <= last.hi:
+        return []
+    return [
+        f"the relay log {relay.url} holds the windows from {first.lo} to {last.hi}, and the source is of {ts}: what was"
+        " committed between is not in it. Begin with an empty relay log ([relay] url), and land nothing before the copy"
+        " is done"
+    ]
+
+
+def downstream_problems(
+    session: MySQLSession, checkpoint: CheckpointTable, plan: CopyPlan, into: Sequence[str]
+) -> list[str]:
+    """Whether the downstream is empty, as far as it must be; `into`: databases that may hold other tables."""
+    problems = []
+    found = checkpoint.load() if checkpoint.is_there() else None
+    if found is not None:
+        problems.append(
+            f"{session.address} has a checkpoint of this cluster already, at {found.commit_ts}: it is a replica. To"
+            " begin anew, empty it, checkpoint and all"
+        )
+    if held := _held(session, plan, into):
+        shown = ", ".join(held[:_SHOWN]) + (f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else "")
+        problems.append(
+            f"{session.address} isn't empty: {shown}. Remove these tables; databases that may hold others are named"
+            " with --into"
+        )
+    session.commit()
+    return problems
+
+
+def _held(session: MySQLSession, plan: CopyPlan, into: Sequence[str]) -> list[str]:
+    targets = {planned.schema.lower() for planned in plan.tables} - {name.lower() for name in into}
+    planned = {(p.schema.lower(), p.name.lower()) for p in plan.tables}
+    return sorted(
+        f"{schema}.{name}"
+        for schema, name in session.query("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
+        if str(schema).lower() in targets or (str(schema).lower(), str(name).lower()) in planned
+    )

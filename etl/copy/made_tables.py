@@ -1,0 +1,145 @@
+"""The databases, tables, indexes, foreign keys and views of a copy: made downstream in the order in which they are
+needed, and taken back when the copy is given up. What is there already is taken as made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from etl.copy._statements import add_rest, create, create_schema, scoped, without_rest
+from etl.copy.asked import Asked
+from etl.copy.definitions import Definitions
+from etl.copy.errors import CopyError
+from etl.copy.loader import count_rows
+from etl.copy.plan import CopyPlan, PlannedTable, without_values
+from etl.ddl import DdlExecutor
+from etl.downstream import MySQLSession
+from etl.formats.sql_text import quote_name
+from etl.rules import Filter, Routes
+from upstream.ddl_job import DdlJob
+from upstream.schema import Table
+
+__all__ = ["MadeTables"]
+
+log = logging.getLogger("sluice.copy")
+
+Doing = Callable[[str], None]
+"""Told what comes next, in a few words; may raise what ends the work there."""
+
+
+class MadeTables:
+    """What a copy makes downstream beside rows. Every method raises DdlError, DownstreamError."""
+
+    indexes_after_bytes = 32 << 20
+    """Of a table from this size on secondary indexes are made after its rows; see docs/decisions.md."""
+
+    def __init__(self, session: MySQLSession, rules: tuple[Filter, Routes], plan: CopyPlan, asked: Asked) -> None:
+        self._session = session
+        self._executor = DdlExecutor(session)
+        self._filters, self._routes = rules
+        self._plan = plan
+        self._asked = asked
+        self.warnings: list[str] = []
+        """What people should know."""
+
+    def create(self, definitions: Definitions, doing: Doing) -> None:
+        """Databases, and tables without what is better made after their rows. Raises CopyError for columns that the
+        downstream would have to compute and doesn't.
+        """
+        names = {planned.table.schema_name for planned in self._plan.tables}
+        for schema in definitions.schemas:
+            if self._filters.wants_schema(schema.name) and (schema.name in names or not self._asked.tables):
+                self._execute(create_schema(schema, self._plan.ts))
+        for planned in self._plan.tables:
+            doing("creating tables")
+            bare = (
+                planned.table if planned.merged else without_rest(planned.table, indexes=self._indexes_after(planned))
+            )
+            self._execute(create(bare, self._plan.ts))
+            self._check_computed(planned)
+
+    def add_rest(self, definitions: Definitions, doing: Doing) -> None:
+        """Indexes, then foreign keys, views and sequences."""
+        for what in (0, 1):  # every index before the first foreign key
+            for planned in self._plan.tables:
+                bare = without_rest(planned.table, indexes=self._indexes_after(planned))
+                steps = [] if planned.merged else add_rest(bare, planned.table, self._plan.ts)
+                for step in steps:
+                    if (step.type == steps[0].type and bare.indexes != planned.table.indexes) == (what == 0):
+                        doing(f"indexes of {planned.target}")
+                        self._execute(step)
+        for table in self._others(definitions):
+            self._execute(create(table, self._plan.ts))
+
+    def take_back(self, rows: Mapping[tuple[str, str], int], doing: Doing) -> list[str]:
+        """Drop the tables that are there with the rows that were copied, and no other one; what stays, in words.
+        `rows`: how many were copied, by schema and table downstream.
+        """
+        self._session.execute("SET SESSION foreign_key_checks = 0")
+        stays = []
+        for schema, name in dict.fromkeys((planned.schema, planned.name) for planned in self._plan.tables):
+            doing(f"removing {schema}.{name}")
+            there = self._rows_there(schema, name)
+            if there is None:
+                continue
+            if there != rows.get((schema, name), 0):
+                stays.append(
+                    f"{schema}.{name} has {there} rows, of which {rows.get((schema, name), 0)} were copied: somebody"
+                    " else wrote there"
+                )
+                continue
+            self._session.query(f"DROP TABLE {quote_name(schema)}.{quote_name(name)}")
+        return stays
+
+    def expected(self, there: Mapping[int, int]) -> dict[tuple[str, str], int]:
+        """How many rows each downstream table has if it has those of these chunks."""
+        found: dict[tuple[str, str], int] = {}
+        for number, rows in there.items():
+            planned = self._plan.tables[self._plan.of_table[number]]
+            found[planned.schema, planned.name] = found.get((planned.schema, planned.name), 0) + rows
+        return found
+
+    def _rows_there(self, schema: str, name: str) -> int | None:
+        found = self._session.query(
+            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)
+        )
+        return count_rows(self._session, schema, name) if found else None
+
+    def _others(self, definitions: Definitions) -> list[Table]:
+        """The views and sequences that the rules want."""
+        if self._asked.tables:
+            return []
+        found = [
+            table
+            for table in definitions.tables
+            if (table.is_view or table.is_sequence) and self._filters.wants_table(table.schema_name, table.name)
+        ]
+        return sorted(found, key=lambda table: (table.is_view, table.id))
+
+    def _check_computed(self, planned: PlannedTable) -> None:
+        """Generated columns that rows bring in replication, and that no source has, must be computed here."""
+        wanted = [column.name for column in planned.table.stored_columns if column.generated]
+        if not wanted:
+            return
+        rows = self._session.query(
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+            " COALESCE(GENERATION_EXPRESSION, '') <> ''",
+            (planned.schema, planned.name),
+        )
+        computed = {str(name).lower() for (name,) in rows}
+        if plain := [name for name in wanted if name.lower() not in computed]:
+            raise CopyError(without_values(planned.table, plain))
+
+    def _execute(self, ddl: DdlJob) -> None:
+        wanted = scoped(ddl, self._filters, self._routes)
+        if wanted is None:
+            return
+        self._executor.fingerprint(wanted)  # makes the databases that routes need
+        for warning in self._executor.execute(wanted):
+            log.warning("%s: %s", ddl.query, warning)
+            self.warnings.append(warning)
+        self._session.commit()
+
+    def _indexes_after(self, planned: PlannedTable) -> bool:
+        return planned.bytes >= self.indexes_after_bytes
