@@ -205,8 +205,10 @@ def test_no_tidb_is_an_error_that_may_pass() -> None:
 def test_the_gc_is_held_and_given_back(tmp_path: Path) -> None:
     with etcd(tmp_path) as url, cluster(url) as started, PDClient(started.url) as pd:
         ts = pd.tso()
-        with GcHold(pd, "sluice-test", ts, ttl_s=60):
+        with GcHold(pd, "sluice-test", ts, ttl_s=60) as hold:
             assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}
+        assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}  # a copy that paused may go on
+        hold.release()
         later = pd.tso()
         assert started.post("/gc", safe_point=later) == {"safe_point": later}
         with pytest.raises(CopyError, match="has dropped"), GcHold(pd, "sluice-test", ts):
