@@ -84,7 +84,19 @@ def _cancel_bootstrap(settings: Settings, job: Job) -> int:
     return 0
 
 
-RESUME: dict[str, Act] = {"bootstrap": _resume_bootstrap}
+def _resume_reapply(settings: Settings, job: Job) -> int:
+    from cli._reapply_job import run_here
+
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_reapply(settings: Settings, job: Job) -> int:
+    from cli._reapply_job import cancel_here
+
+    return cancel_here(settings, job)
+
+
+RESUME: dict[str, Act] = {"bootstrap": _resume_bootstrap, "reapply": _resume_reapply}
 """Goes on with a job of each kind in this process; the exit code."""
-CANCEL: dict[str, Act] = {"bootstrap": _cancel_bootstrap}
-"""Gives up a job of each kind that no process runs."""
+CANCEL: dict[str, Act] = {"bootstrap": _cancel_bootstrap, "reapply": _cancel_reapply}
+"""Gives up a job of each kind that no process runs; the exit code."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
+from cli._job_lines import job_lines
 from cli._settings import acting_on, config_option, operator, settings_of
+from cli._sizes import size
+from relay.jobs.spec import at
 
 if TYPE_CHECKING:
     from etl.settings import Settings
-    from relay.jobs import Job, JobProgress, Jobs, JobStatus
+    from relay.jobs import Job, Jobs, JobStatus
 
 _FOLLOW_S = 1.0
 
@@ -147,59 +151,41 @@ def _jobs(settings: Settings) -> Jobs:
     return Jobs(RelayLog.open(settings.relay.url).storage)
 
 
-def _kind(job: Job, known: dict[str, object] | object) -> str:
+def _kind(job: Job, known: Mapping[str, object]) -> str:
     from relay.jobs import JobError
 
-    if isinstance(known, dict) and job.spec.kind not in known:
+    if job.spec.kind not in known:
         raise JobError(f"this version of Sluice knows no jobs of the kind {job.spec.kind}")
     return job.spec.kind
 
 
 def _list(jobs: Jobs, *, as_json: bool) -> None:
-    from relay.jobs.spec import at
-
     found = [job.status() for job in jobs.list()]
-    if as_json:
-        for status in found:
-            click.echo(json.dumps(status.to_json(), ensure_ascii=False))
-        return
-    if not found:
+    if not found and not as_json:
         click.echo("there are no jobs")
     for status in found:
-        said = f"  {status.entry.said[:100]}" if status.entry.said else ""
-        click.echo(
-            f"{status.spec.id:<16} {status.state:<12} {status.progress.in_all.percent:>3} %  since"
-            f" {at(status.entry.made_ms)}  asked for by {status.spec.by}{said}"
-        )
+        document = status.to_json()
+        if as_json:
+            click.echo(json.dumps(document, ensure_ascii=False))
+            continue
+        first, *more = job_lines(document)
+        click.echo(first)
+        for line in [f"asked for by {status.spec.by}, {at(status.spec.made_ms)}", *more]:
+            click.echo(f"    {line}")
 
 
 def _lines(status: JobStatus) -> list[str]:
-    from relay.jobs.spec import at
-
-    entry = status.entry
+    document = status.to_json()
+    first, *more = job_lines(document)
     lines = [
-        f"job       {status.spec}",
-        f"state     {status.state}, since {at(entry.made_ms)}, by {entry.by}",
-        *([f"said      {entry.said}"] if entry.said else []),
-        *([f"way out   {entry.way_out}"] if entry.way_out else []),
-        f"progress  {progress_text(status.progress)}",
+        f"job       {first}",
+        f"asked     {status.spec.kind} of {status.spec.touches}, by {status.spec.by}, {at(status.spec.made_ms)}",
+        f"since     {at(status.entry.made_ms)}, by {status.entry.by}",
+        *(f"          {line}" for line in more),
     ]
     for name, table in sorted(status.progress.tables.items()):
         lines.append(
-            f"{table.percent:>7} %  {name}: {table.done.rows:,} rows, {table.done.bytes / 1e6:,.1f} of"
-            f" {table.bytes_in_all / 1e6:,.1f} MB, {table.done.chunks} of {table.chunks_in_all} chunks"
+            f"{table.percent:>7} %  {name}: {table.done.rows:,} rows, {size(table.done.bytes)} of"
+            f" {size(table.bytes_in_all)}, {table.done.chunks:,} of {table.chunks_in_all:,} chunks"
         )
     return lines
-
-
-def progress_text(progress: JobProgress) -> str:
-    """How far a job is, in a line."""
-    whole, left = progress.in_all, progress.left_s
-    parts = [
-        f"{whole.percent} % of {whole.bytes_in_all / 1e6:,.1f} MB",
-        f"{whole.done.rows:,} rows",
-        f"{progress.rows_per_s:,.0f}/s",
-        *([] if left is None else [f"{left:,.0f} s left"]),
-        *progress.doing,
-    ]
-    return ", ".join(parts)

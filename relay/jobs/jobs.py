@@ -232,13 +232,14 @@ class Job:
 
         return self.ledger.history.change(ordered)
 
-    def run_as(self, runner: Runner, *, patience_s: float = DEAD_AFTER_S) -> Run:
-        """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s` for a sign
-        of life of the process that ran it last. Raises JobRunsError if there is one, JobError if the job is over.
+    def run_as(self, runner: Runner, *, patience_s: float | None = None) -> Run:
+        """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s`, by default
+        DEAD_AFTER_S, for a sign of life of the process that ran it last. Raises JobRunsError if there is one, JobError
+        if the job is over.
         """
         entry = self.entry()
         if entry.state in TAKEN and not _together(entry, runner):
-            self._expect_silence(entry, patience_s)
+            self._expect_silence(entry, DEAD_AFTER_S if patience_s is None else patience_s)
 
         def taken(newest: Entry) -> Entry:
             if newest.state in OVER:

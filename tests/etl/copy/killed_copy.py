@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import relay.jobs.jobs
 from etl.copy.bootstrap import Bootstrap
 from etl.copy.worker import make_loads
 from etl.downstream.mysql import MySQLSession
@@ -133,6 +134,7 @@ def forked(command: dict[str, Any], said: Path) -> int:
 
 
 def main() -> None:
+    relay.jobs.jobs.DEAD_AFTER_S = 0.5
     started: dict[int, Path] = {}
     for number, line in enumerate(sys.stdin):
         command = json.loads(line)
