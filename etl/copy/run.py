@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -19,7 +19,7 @@ from etl.copy.loads import MakeLoads, SparkLoads
 from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
-from etl.copy.watch import check_kept
+from etl.copy.watch import Watch, check_kept
 from etl.landing.planner import Planner
 from etl.ownership import Pipeline
 from etl.settings import Settings, Upstream
@@ -108,6 +108,8 @@ class BootstrapWork:
     def register(self) -> None:
         """See `CopiedCluster.registered`; it is looked at now and then from here on."""
         self._stack.enter_context(self.cluster.registered(self._pipeline, self._source.position, self._settings.window))
+        planner = self._stack.enter_context(closing(self.cluster.planner(self._settings.window)))
+        self.bootstrap.watch = Watch(lambda: _look(planner, self._source.position, self._hold))
 
     def run_of(self, job: Job, run: Run, on_progress: ShowProgress | None = None) -> BootstrapRun:
         """See `Bootstrap.run_of`."""

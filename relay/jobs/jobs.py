@@ -233,9 +233,9 @@ class Job:
         return self.ledger.history.change(ordered)
 
     def run_as(self, runner: Runner, *, patience_s: float | None = None) -> Run:
-        """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s`, by default
-        DEAD_AFTER_S, for a sign of life of the process that ran it last. Raises JobRunsError if there is one, JobError
-        if the job is over.
+        """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s`, which is
+        DEAD_AFTER_S if None, for a sign of life of the process that ran it last. Raises JobRunsError if there is one,
+        JobError if the job is over.
         """
         entry = self.entry()
         if entry.state in TAKEN and not _together(entry, runner):
