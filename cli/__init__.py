@@ -24,6 +24,7 @@ _COMMANDS = {
     "decisions": "What was decided about transactions and DDL.",
     "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
     "bootstrap": "Make an empty database a replica, from a dump.",
+    "backfill": "Copy tables again beside replication, or compare them.",
     "reapply": "Past windows once more, to another downstream.",
     "jobs": "What takes long: how far it is, pause it, go on, give it up.",
     "handover": "Leave the downstream to a Drainer.",

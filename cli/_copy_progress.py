@@ -14,6 +14,7 @@ from rich.table import Column
 
 if TYPE_CHECKING:
     from etl.copy import Progress
+    from relay.jobs import JobProgress
 
 _LINE_EVERY_S = 2.0
 
@@ -21,8 +22,8 @@ _LINE_EVERY_S = 2.0
 class CopyProgress:
     """Shows bytes read, rows written, the rate and how long it will take."""
 
-    def __init__(self) -> None:
-        self._console = Console()
+    def __init__(self, *, to_stderr: bool = False) -> None:
+        self._console = Console(stderr=to_stderr)
         self._bars: Bars | None = None
         self._task = TaskID(0)
         self._printed = 0.0
@@ -43,14 +44,20 @@ class CopyProgress:
 
     def show(self, progress: Progress) -> None:
         """Show how far it is."""
+        self._show(progress.bytes, progress.bytes_in_all, copy_text(progress, time.monotonic()))
+
+    def show_job(self, progress: JobProgress) -> None:
+        """Show how far a job is."""
+        whole = progress.in_all
+        self._show(whole.done.bytes, whole.bytes_in_all, job_text(progress))
+
+    def _show(self, done: int, in_all: int, text: str) -> None:
         now = time.monotonic()
         if self._bars is not None:
-            self._bars.update(
-                self._task, completed=progress.bytes, total=progress.bytes_in_all, note=copy_text(progress, now)
-            )
+            self._bars.update(self._task, completed=min(done, in_all), total=in_all or None, note=text)
         elif now - self._printed >= _LINE_EVERY_S:
             self._printed = now
-            click.echo(copy_text(progress, now))
+            click.echo(text, err=self._console.stderr)
 
 
 def copy_text(progress: Progress, now: float) -> str:
@@ -65,3 +72,12 @@ def copy_text(progress: Progress, now: float) -> str:
         progress.doing,
     ]
     return ", ".join(parts)
+
+
+def job_text(progress: JobProgress) -> str:
+    """How far a job is, in a line."""
+    whole = progress.in_all
+    of = f"{whole.percent} % of about {whole.bytes_in_all / 1e6:,.1f} MB" if whole.bytes_in_all else ""
+    left = "" if progress.left_s is None or not whole.bytes_in_all else f"about {progress.left_s:,.0f} s left"
+    parts = [of, f"{whole.done.rows:,} rows", f"{progress.rows_per_s:,.0f}/s", left, *progress.doing]
+    return ", ".join(part for part in parts if part)

@@ -42,6 +42,9 @@ ETL = {
         "ddl", "downstream", "formats", "landing", "ownership", "recorded_schema", "settings", "shapes", "sinks",
     },
     "copy": {"ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "spark", "steps", "waiting"},
+    "backfill": {
+        "copy", "ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "shapes", "spark",
+    },
     "apply": {
         "downstream", "formats", "operate", "ownership", "prepare", "recorded_schema", "rules", "settings",
         "sinks", "spark", "steps", "waiting",

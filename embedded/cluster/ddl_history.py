@@ -98,6 +98,12 @@ class DDLHistory:
     def add(self, document: dict[str, Any], commit_ts: int) -> None:
         """A job that TiDB finished now, its binlog committed at `commit_ts`; FinishedTS must be set in it."""
         binlog = document["binlog"]
+        diff = {
+            "version": binlog["SchemaVersion"],
+            "schema_id": document["schema_id"],
+            "table_id": document["table_id"],
+        }
+        self._diffs[binlog["SchemaVersion"]] = json.dumps({**diff, "type": document["type"]}).encode()
         self._publish(
             _Job(document["id"], binlog["SchemaVersion"], binlog["FinishedTS"], json.dumps(document).encode()),
             commit_ts,

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 from embedded.cluster.ddl_history import DDLHistory
 from embedded.cluster.oracle import Oracle
+from embedded.cluster.sql import Versions
 from embedded.cluster.store import Store
 from upstream import pb
 from upstream.column_types import FLAG_NO_DEFAULT, FLAG_NOT_NULL, FLAG_PRIMARY_KEY
 from upstream.ddl_actions import Action
+from upstream.job import Job
 from upstream.schema import Table
 from upstream.tikv.meta import hash_field_key
 
@@ -55,11 +57,12 @@ class _Job:
 class DDLWriter:
     """Creates schemas and tables upstream; one statement at a time, as TiDB's DDL owner."""
 
-    def __init__(self, writer: Writer, oracle: Oracle, store: Store, history: DDLHistory) -> None:
+    def __init__(self, writer: Writer, oracle: Oracle, store: Store, history: DDLHistory, versions: Versions) -> None:
         self._writer = writer
         self._oracle = oracle
         self._store = store
         self._history = history
+        self._versions = versions
 
     async def create_schema(self, name: str) -> int:
         """CREATE DATABASE; returns its id."""
@@ -118,42 +121,41 @@ class DDLWriter:
         await self._writer.finish(start_ts, binlog.SerializeToString())
         # The history entry is written by the next transaction of the DDL owner.
         finished_ts = await self._oracle.take()
-        self._history.add(
-            {
-                "id": job_id,
-                "type": job.type,
-                "schema_id": job.schema_id,
-                "table_id": job.table_id,
-                "schema_name": job.schema_name,
-                "table_name": job.table_name,
-                "state": _SYNCED,
-                "warning": None,
-                "err": None,
-                "err_count": 0,
-                "row_count": 0,
-                "raw_args": None,
-                "schema_state": _PUBLIC,
-                "snapshot_ver": 0,
-                "real_start_ts": start_ts,
-                "start_ts": queued_ts,
-                "dependency_id": 0,
-                "query": job.query,
-                "binlog": {
-                    "SchemaVersion": version,
-                    "DBInfo": None,
-                    "TableInfo": None,
-                    "FinishedTS": finished_ts,
-                    "MultipleTableInfos": None,
-                    **result,
-                },
-                "version": 1,
-                "reorg_meta": None,
-                "multi_schema_info": None,
-                "priority": 0,
-                "seq_num": version,
+        document = {
+            "id": job_id,
+            "type": job.type,
+            "schema_id": job.schema_id,
+            "table_id": job.table_id,
+            "schema_name": job.schema_name,
+            "table_name": job.table_name,
+            "state": _SYNCED,
+            "warning": None,
+            "err": None,
+            "err_count": 0,
+            "row_count": 0,
+            "raw_args": None,
+            "schema_state": _PUBLIC,
+            "snapshot_ver": 0,
+            "real_start_ts": start_ts,
+            "start_ts": queued_ts,
+            "dependency_id": 0,
+            "query": job.query,
+            "binlog": {
+                "SchemaVersion": version,
+                "DBInfo": None,
+                "TableInfo": None,
+                "FinishedTS": finished_ts,
+                "MultipleTableInfos": None,
+                **result,
             },
-            commit_ts,
-        )
+            "version": 1,
+            "reorg_meta": None,
+            "multi_schema_info": None,
+            "priority": 0,
+            "seq_num": version,
+        }
+        self._history.add(document, commit_ts)
+        self._versions.follow(commit_ts, Job.from_json(document))
 
 
 def _cistr(name: str) -> dict[str, str]:

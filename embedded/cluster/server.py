@@ -82,11 +82,11 @@ class Cluster:
             put_variables(self.store, self._new_collations)
         self.regions = RegionMap(_STORE_ID, self.history.splits())
         self.commits = CommitLog()
-        self._upstream = UpstreamState(self.oracle, self.store, self.history, self.commits)
+        self._versions = Versions(self.recording, self._new_collations)
+        self._upstream = UpstreamState(self.oracle, self.store, self.history, self.commits, self._versions)
         self.state = "idle"
         self.error: str | None = None
         self.port = self.control_port = self.sql_port = 0
-        self._versions = Versions(self.recording, self._new_collations)
         self._player: Player | None = None
         self._workload: Workload | None = None
         self._task: asyncio.Task[None] | None = None
@@ -133,6 +133,7 @@ class Cluster:
             take_ts=lambda: asyncio.run_coroutine_threadsafe(self.oracle.take(), loop).result(_OPEN_TIMEOUT_S),
             limit=self._last_played,
             gc_safe_point=lambda: pd.gc_safe_point,
+            settle=lambda ts: asyncio.run_coroutine_threadsafe(self._settle(ts), loop).result(_OPEN_TIMEOUT_S),
         )
         self._sql = SQLServer(state, *_split(self._options.sql))
         self.sql_port = self._sql.port
@@ -284,6 +285,11 @@ class Cluster:
         if self.state in ("stopped", "failed"):
             return self.commits.newest_ts
         return self._until_ts
+
+    async def _settle(self, ts: int) -> None:
+        """A reader at `ts` meets the locks of transactions that may commit below it, and waits for them."""
+        while self._workload is not None and self._workload.may_commit_at(ts):  # noqa: ASYNC110 few ms
+            await asyncio.sleep(0.002)
 
     def _new_collations(self) -> bool:
         return recorded_new_collations(self.recording) if self.recording else True

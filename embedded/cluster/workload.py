@@ -110,13 +110,14 @@ class Workload:
         self.options = options
         self._writer = writer
         self._oracle, self._store = state.oracle, state.store
-        self._history, self._commits = state.history, state.commits
+        self._history, self._commits, self._versions = state.history, state.commits, state.versions
         self._databases: dict[tuple[str, int, int], _Database] = earlier._databases if earlier else {}
         self._first: int = earlier._next if earlier else 1
         self._next: int = self._first
         self._random = random.Random(options.seed)
         self._slots = asyncio.Semaphore(_WINDOW)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._locked: set[int] = set()  # start_ts of those that are prewritten
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._committed = self._changes = self._undelivered = 0
@@ -144,6 +145,12 @@ class Workload:
             "behind_ms": round(self._behind_s * 1000, 1),
             "newest_commit_ts": self._commits.newest_ts,
         }
+
+    def may_commit_at(self, ts: int) -> bool:
+        """Whether a transaction that is prewritten may get a commit timestamp at or below this one, which PD's clock
+        has passed.
+        """
+        return any(start_ts <= ts for start_ts in self._locked)
 
     async def stop(self) -> None:
         """No further transactions; those that began are finished."""
@@ -184,7 +191,7 @@ class Workload:
                 f"schema {options.database} was made with other tables; name another database, or use the same "
                 "tables and row_bytes"
             )
-        ddl = DDLWriter(self._writer, self._oracle, self._store, self._history)
+        ddl = DDLWriter(self._writer, self._oracle, self._store, self._history, self._versions)
         name = options.database
         schema_id = await ddl.create_schema(name)
         key = ColumnSpec("id", column_types.BIGINT, 20, "BIGINT PRIMARY KEY", primary=True)
@@ -203,6 +210,7 @@ class Workload:
         return database
 
     async def _transaction(self, number: int, database: _Database) -> None:
+        start_ts = 0
         try:
             start_ts = await self._oracle.take()
             mutations, after = self._changes_of(number, database)
@@ -217,20 +225,24 @@ class Workload:
                 ddl_job_id=0,
                 ddl_schema_state=0,
             )
+            payload = binlog.SerializeToString()
             self._store.prewrite(key, start_ts)
+            self._locked.add(start_ts)
             try:
-                await self._writer.prewrite(start_ts, binlog.SerializeToString())
+                await self._writer.prewrite(start_ts, payload)
             except BaseException:
                 self._store.rollback(key, start_ts)
                 raise
             commit_ts = await self._oracle.take()
             self._store.commit(key, start_ts, commit_ts)
             self._commits.add(commit_ts, number)
+            self._versions.follow(commit_ts, payload)
             self._committed += 1
             self._changes += self.options.rows
             assert database.updatable is not None
             database.updatable += after
         finally:
+            self._locked.discard(start_ts)
             self._slots.release()
         binlog.ClearField("prewrite_value")
         binlog.tp, binlog.commit_ts = pb.binlog.Commit, commit_ts

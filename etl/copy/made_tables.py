@@ -7,12 +7,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from etl.copy._statements import add_rest, create, create_schema, scoped, without_rest
 from etl.copy.asked import Asked
 from etl.copy.definitions import Definitions
 from etl.copy.errors import CopyError
 from etl.copy.loader import count_rows
 from etl.copy.plan import CopyPlan, PlannedTable, without_values
+from etl.copy.statements import add_rest, create, create_schema, scoped, without_rest
 from etl.ddl import DdlExecutor
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name

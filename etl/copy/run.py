@@ -213,12 +213,7 @@ def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
 
 def _tidb(upstream: Upstream, relay_url: str) -> TidbSql:
     """TiDB as it is now; where a copy from there was begun, as it was then."""
-    if not upstream.sql_host:
-        raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
-    address = TidbAddress(
-        upstream.sql_host, upstream.sql_port, upstream.sql_user, upstream.sql_password_env, upstream.sql_ssl_ca,
-        upstream.sql_ssl_cert, upstream.sql_ssl_key, upstream.sql_ssl_verify_identity,
-    )  # fmt: skip
+    address = TidbAddress.of(upstream)
     now = TidbSql.now(address)
     job = begun_job(Jobs(RelayLog.open(relay_url).storage))
     begun = {} if job is None else Asked.from_json(job.spec.asked).source

@@ -18,10 +18,10 @@ _PAGE_BYTES = 8 << 20
 
 
 def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa.RecordBatch]:
-    """The rows of `table` that a condition (SQL) takes, in no order: one column for each of `table.writable_columns`,
-    in types and texts of `upstream.rows.arrow_schema`. Neither side holds more than a page of them. Raises CopyError.
+    """The rows of `table` that a condition (SQL) takes, in no order: `table.columns`, in types and texts of
+    `upstream.rows.arrow_schema`. Neither side holds more than a page of them. Raises CopyError.
     """
-    columns = table.writable_columns
+    columns = table.columns
     # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all.
     names = [f"{quote_name(c.name)}+0e0" if c.kind == "float" else quote_name(c.name) for c in columns]
     statement = f"SELECT {', '.join(names) or '1'} FROM {quote_table(table)} WHERE {condition}"

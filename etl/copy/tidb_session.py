@@ -8,13 +8,16 @@ import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
 from pymysql.cursors import SSCursor
 
 from etl.copy.errors import CopyError
 from etl.formats.sql_text import fill
+
+if TYPE_CHECKING:
+    from etl.settings import Upstream
 
 _UNKNOWN_VARIABLE, _DENIED = 1193, 1045
 _OLDER_THAN_GC = (8055, 9006)
@@ -44,6 +47,16 @@ class TidbAddress:
     ssl_cert: str = ""
     ssl_key: str = ""
     ssl_verify_identity: bool = True
+
+    @classmethod
+    def of(cls, upstream: Upstream) -> Self:
+        """Where the settings say that TiDB is. Raises CopyError if they don't."""
+        if not upstream.sql_host:
+            raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
+        return cls(
+            upstream.sql_host, upstream.sql_port, upstream.sql_user, upstream.sql_password_env, upstream.sql_ssl_ca,
+            upstream.sql_ssl_cert, upstream.sql_ssl_key, upstream.sql_ssl_verify_identity,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without a secret."""
@@ -99,6 +112,19 @@ class TidbSession:
         if not self._set(", ".join(_SETTINGS)):
             for setting in _SETTINGS:
                 self._set(setting)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed from here."""
+        return bool(self._connection.open)
+
+    def is_alive(self) -> bool:
+        """Whether the server still answers; closed if not."""
+        try:
+            self._connection.ping(reconnect=False)
+        except (pymysql.MySQLError, OSError):
+            self.close()
+        return self.is_open
 
     def read_at(self, ts: int) -> None:
         """Read rows and schema as of `ts` (TSO) from now on."""

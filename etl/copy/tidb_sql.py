@@ -8,6 +8,7 @@ in memory on either side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -113,7 +114,7 @@ class TidbSql:
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         where = in_range(key_columns(table), chunk.place["key_low"], chunk.place["key_high"])
         with self._session() as session:
-            yield from read_rows(session, table, where)
+            yield from read_rows(session, replace(table, columns=table.writable_columns), where)
 
     def _session(self) -> TidbSession:
         session = TidbSession(self._address)

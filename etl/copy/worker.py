@@ -7,7 +7,7 @@ that the server will give for them, the text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +25,12 @@ LOAD_SCHEMA = pa.schema(
 
 def make_loads(spec: Mapping[str, Any], chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
     """The loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
-    target = columns_to_load(table)
-    for batch in open_source(spec).read(chunk, table):
+    return loads_of(columns_to_load(table), open_source(spec).read(chunk, table))
+
+
+def loads_of(target: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The loads of rows with a column for each of `target.columns`, in LOAD_SCHEMA, one a batch."""
+    for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         for load in format_load(target, columns, batch.num_rows):
             yield pa.RecordBatch.from_arrays(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 from etl.formats import sql_text
 from upstream.codec.row import ROWID_NAME
 from upstream.schema import WHOLE_COLUMN, Column, Table
 
-_CUT = ("int", "year", "decimal", "text", "binary", "date", "datetime", "timestamp")
+CUT = ("int", "year", "decimal", "text", "binary", "date", "datetime", "timestamp")
 """Kinds whose printed values are literals that compare as the key is ordered."""
 
 
@@ -25,6 +26,11 @@ class KeyColumn:
     name: str
     kind: str
     unsigned: bool = False
+
+    @classmethod
+    def of(cls, column: Column) -> Self:
+        """A column of a table."""
+        return cls(column.name, column.kind, column.unsigned)
 
     @property
     def quoted(self) -> str:
@@ -43,19 +49,15 @@ def key_columns(table: Table) -> list[KeyColumn]:
     if table.handle_kind == "heap":
         return [KeyColumn(ROWID_NAME, "int")]
     if table.handle_column is not None:
-        return [_key_column(table.handle_column)]
+        return [KeyColumn.of(table.handle_column)]
     index = table.primary_index
     found: list[KeyColumn] = []
     for _, offset, length in index.columns if index is not None else ():
         column = table.columns[offset]
-        if length != WHOLE_COLUMN or column.kind not in _CUT or column.generated:
+        if length != WHOLE_COLUMN or column.kind not in CUT or column.generated:
             break
-        found.append(_key_column(column))
+        found.append(KeyColumn.of(column))
     return found
-
-
-def _key_column(column: Column) -> KeyColumn:
-    return KeyColumn(column.name, column.kind, column.unsigned)
 
 
 def in_range(key: Sequence[KeyColumn], low: Sequence[str] | None, high: Sequence[str] | None) -> str:

@@ -20,6 +20,8 @@ class ClusterState:
     gc_safe_point: Callable[[], int] = lambda: 0
     users: Mapping[str, str] = field(default_factory=lambda: {"root": ""})
     region_rows: int = 1000
+    settle: Callable[[int], None] = lambda ts: None
+    """Returns once every transaction that may yet commit at or below a TSO has."""
 
     def visible(self, ts: int) -> int:
         """Up to where a reader at `ts` sees the recording."""

@@ -44,6 +44,8 @@ class Input:
     shown: list[Column]
     rows: Iterable[list[Any]]
     region_rows: int = 1
+    ordered_by: tuple[str, ...] = ()
+    """Columns (lower case) in whose order the rows come."""
 
 
 def read_select(parser: Parser) -> Select:
@@ -146,9 +148,14 @@ class Executor:
         if self._select.where is not None:
             wanted = compiled(self._select.where, self._scope)
             rows = (row for row in rows if true(wanted(row)))
-        if self._select.order:
+        if self._select.order and not self._comes_in_order():
             rows = iter(self._sorted(list(rows)))
         return rows
+
+    def _comes_in_order(self) -> bool:
+        wanted = [(node, descending) for node, descending in self._select.order]
+        names = [node[1].lower() for node, descending in wanted if node[0] == "column" and not descending]
+        return len(names) == len(wanted) and tuple(names) == self._given.ordered_by[: len(names)]
 
     def _sorted(self, rows: list[list[Any]]) -> list[list[Any]]:
         for node, descending in reversed(self._select.order):

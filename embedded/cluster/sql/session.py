@@ -11,6 +11,7 @@ from embedded.cluster.sql import system_tables, values
 from embedded.cluster.sql.cluster import ClusterState
 from embedded.cluster.sql.errors import SQLError, syntax_error
 from embedded.cluster.sql.evaluate import Scope, compiled
+from embedded.cluster.sql.key_limits import key_limits, key_order
 from embedded.cluster.sql.parse import Node, Parser
 from embedded.cluster.sql.results import Result, texts
 from embedded.cluster.sql.select import Executor, Input, Select, read_select
@@ -187,18 +188,26 @@ class Session:
         if table.handle_kind == "heap":
             columns.append(_ROWID)
         virtual = [c for c in table.columns if c.public and c.virtual and not c.hidden]
-        rows_ = self._rows(table, columns, virtual, ts)
+        self._state.settle(ts)
+        ordered_by = key_order(table)
+        # Without new collations rows are kept in another order than their columns say.
+        cut = ordered_by[:1] if self._state.versions.new_collations() else ()
+        limits = key_limits(select.where, self._scope(columns), cut)
+        rows_ = self._rows(table, columns, virtual, (ts, *limits))
         shown = [c for c in table.columns if c.public and not c.hidden]
-        return Input(table, [*columns, *virtual], shown, rows_, self._state.region_rows)
+        return Input(table, [*columns, *virtual], shown, rows_, self._state.region_rows, ordered_by)
 
-    def _rows(self, table: Table, columns: list[Column], virtual: list[Column], ts: int) -> Iterator[list[Any]]:
+    def _rows(
+        self, table: Table, columns: list[Column], virtual: list[Column], read: tuple[int, Any, Any]
+    ) -> Iterator[list[Any]]:
+        ts, low, high = read
         minutes = self.variables.zone_minutes
         times = [n for n, c in enumerate(columns) if c.kind == "timestamp"] if minutes else []
         formulas = []
         for number, column in enumerate(virtual):
             scope = self._scope([*columns, *virtual[:number]])
             formulas.append(compiled(Parser(column.generated).expression(), scope))
-        for row in self._state.versions.rows(table, self._state.visible(ts)):
+        for row in self._state.versions.rows(table, self._state.visible(ts), low, high):
             for n in times:
                 row[n] = row[n] and values.shifted(row[n], minutes)
             for formula in formulas:

@@ -1,4 +1,4 @@
-"""Rows and schemas of a recording at every commit timestamp, kept in plain Python.
+"""Rows and schemas of a recording, and of a workload's transactions, at every commit timestamp, kept in plain Python.
 
 Which rows there are is worked out from the recorded binlogs one change at a time, without any part of the pipeline:
 no windows, net effects or groups. Snapshots of the recordings say whether it is right.
@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,6 +36,7 @@ from upstream.tikv.meta import hash_field_key
 
 _KEPT_TABLES, _KEPT_ROWS = 8, 10_000
 """How many tables' rows are kept as they were read last, and up to which size: chunks are read one after the other."""
+_SLICE = 4096
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 
 Stored = Mapping[int, Datum]
@@ -64,8 +66,8 @@ class _Chain:
     rows: list[Stored | None] = field(default_factory=list)
 
     def put(self, ts: int, row: Stored | None) -> None:
+        self.rows.append(row)  # first: readers look at the times
         self.times.append(ts)
-        self.rows.append(row)
 
     def at(self, ts: int) -> Stored | None:
         found = bisect.bisect_right(self.times, ts)
@@ -92,6 +94,9 @@ class Versions:
         self._gone: dict[int, set[int]] = {}
         self._recent: dict[tuple[int, int], list[list[Any]]] = {}
         self._ordered: dict[int, list[tuple[Key, _Chain]]] = {}
+        self._coming: deque[tuple[int, bytes | Job]] = deque()
+        self._fresh: dict[int, list[tuple[Key, _Chain]]] = {}
+        self._history = SchemaHistory()
 
     def next_id(self, table: Table) -> int:
         """What SHOW CREATE TABLE gives as AUTO_INCREMENT or AUTO_RANDOM_BASE: the first id that no TiDB has taken for
@@ -107,11 +112,21 @@ class Versions:
         self._load()
         return self._catalogs[bisect.bisect_right(self._changed_at, ts) - 1]
 
-    def rows(self, table: Table, ts: int) -> Iterator[list[Any]]:
+    def follow(self, ts: int, event: bytes | Job) -> None:
+        """A transaction was committed at `ts`, or a DDL job finished, after what the recording holds. `event`: the
+        Prewrite, or the job. It is taken in when somebody reads: a workload isn't slowed down.
+        """
+        self._coming.append((ts, event))
+
+    def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
         """The rows of a table as of `ts` in the order of their keys: values of its stored columns, then the row id if
-        it has one. SQLError 1105 for what binlogs don't tell.
+        it has one. `low`, `high`: the first column of the clustered key is not below the one, nor above the other.
+        SQLError 1105 for what binlogs don't tell.
         """
         self._load()
+        if low is not None or high is not None:
+            yield from self._decoded(table, ts, low, high)
+            return
         recent = self._recent.get((id(table), ts))
         if recent is None:
             recent = list(itertools.islice(self._decoded(table, ts), _KEPT_ROWS + 1))
@@ -125,11 +140,11 @@ class Versions:
         for row in recent:
             yield row.copy()
 
-    def _decoded(self, table: Table, ts: int) -> Iterator[list[Any]]:
+    def _decoded(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
         columns = table.stored_columns
         unknown = {column for since, column in self._rewritten.get(table.id, ()) if since <= ts}
         places = partitions.ids(table) | {0} if table.is_partitioned else {0}
-        for key, chain in self._in_order(table.id):
+        for key, chain in self._in_order(table.id, low, high):
             row = chain.at(ts)
             if row is None or key[0] not in places:
                 continue
@@ -138,10 +153,26 @@ class Versions:
             found = [from_datum(c, row[c.id]) if c.id in row else missing_value(c) for c in columns]
             yield [*found, key[-1]] if table.handle_kind == "heap" else found
 
-    def _in_order(self, table_id: int) -> list[tuple[Key, _Chain]]:
-        if table_id not in self._ordered:
-            self._ordered[table_id] = sorted(self._rows.get(table_id, {}).items(), key=lambda item: item[0][1:])
-        return self._ordered[table_id]
+    def _in_order(self, table_id: int, low: Any, high: Any) -> Iterator[tuple[Key, _Chain]]:
+        with self._lock:
+            if table_id not in self._ordered:
+                self._ordered[table_id] = sorted(self._rows.get(table_id, {}).items(), key=_place)
+            if fresh := self._fresh.pop(table_id, None):
+                self._ordered[table_id] = sorted([*self._ordered[table_id], *fresh], key=_place)
+            found = self._ordered[table_id]
+            first = 0 if low is None else bisect.bisect_left(found, (low,), key=lambda item: item[0][1:2])
+            last = len(found) if high is None else bisect.bisect_right(found, (high,), key=lambda item: item[0][1:2])
+        for start in range(first, last, _SLICE):  # who reads a part of it takes a part of it
+            yield from found[start : min(start + _SLICE, last)]
+
+    def _chain(self, table_id: int, key: Key) -> _Chain:
+        """The versions of a row; new if there were none."""
+        chains = self._rows.setdefault(table_id, {})
+        if key not in chains:
+            chains[key] = _Chain()
+            if table_id in self._ordered:
+                self._fresh.setdefault(table_id, []).append((key, chains[key]))
+        return chains[key]
 
     def newest(self) -> int:
         """The last commit timestamp in the recording, 0 if there is none."""
@@ -149,10 +180,16 @@ class Versions:
 
     def _load(self) -> None:
         with self._lock:
-            if self._loaded or self._recording is None:
-                return
-            self._replay(self._recording)
+            if not self._loaded and self._recording is not None:
+                self._replay(self._recording)
             self._loaded = True
+            while self._coming:
+                ts, event = self._coming.popleft()
+                if isinstance(event, Job):
+                    self._know(event)
+                    self._alter(ts, event, self._history)
+                else:
+                    self._change(ts, event)
 
     def _replay(self, recording: Recording) -> None:
         transactions = recording.transactions()
@@ -166,20 +203,22 @@ class Versions:
         ]
         jobs = sorted((job for job in jobs if job.finished), key=lambda job: job.schema_version)
         for job in jobs:
-            for info in (job.table_info, *job.table_infos):
-                if info:
-                    self._tables.setdefault(int(info["id"]), Table.from_tidb(info, job.schema_id, job.schema_name))
+            self._know(job)
         events: list[tuple[int, int, Any]] = [(finished.get(job.id, job.finished_ts), 0, job) for job in jobs]
         for record in recording.records():
             txn_ = transactions.get(record.start_ts)
             if record.tp == PREWRITE and not record.fake and txn_ and txn_.commit_ts and not txn_.ddl_job_id:
                 events.append((txn_.commit_ts, 1, record.payload))
-        history = SchemaHistory()
         for ts, is_rows, event in sorted(events, key=lambda entry: entry[:2]):
             if is_rows:
                 self._change(ts, event)
             else:
-                self._alter(ts, event, history)
+                self._alter(ts, event, self._history)
+
+    def _know(self, job: Job) -> None:
+        for info in (job.table_info, *job.table_infos):
+            if info:
+                self._tables.setdefault(int(info["id"]), Table.from_tidb(info, job.schema_id, job.schema_name))
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -214,7 +253,7 @@ class Versions:
         """`left`: the partition in which the row was, if that is gone."""
         place, *handle = self._key(table, row)
         key = (place if left is None else left, *handle)
-        self._rows.setdefault(table.id, {}).setdefault(key, _Chain()).put(ts, row)
+        self._chain(table.id, key).put(ts, row)
 
     def _remove(self, table: Table, ts: int, row: Stored) -> int | None:
         """Where it was, if that is a partition that is gone: a late transaction may still change rows there."""
@@ -226,7 +265,7 @@ class Versions:
                 if (gone, *handle) in chains:
                     chains[(gone, *handle)].put(ts, None)
                     return gone
-        chains.setdefault((place, *handle), _Chain()).put(ts, None)
+        self._chain(table.id, (place, *handle)).put(ts, None)
         return None
 
     def _key(self, table: Table, row: Stored) -> Key:
@@ -289,6 +328,11 @@ class Versions:
     def _live(self, table_id: int, ts: int) -> list[tuple[Key, Stored]]:
         chains = self._rows.get(table_id, {})
         return [(key, row) for key, chain in chains.items() if (row := chain.at(ts)) is not None]
+
+
+def _place(item: tuple[Key, _Chain]) -> Key:
+    """Where a row is in its table: partitions don't count."""
+    return item[0][1:]
 
 
 def _by_id(pairs: list[tuple[int, Datum, int]]) -> Stored:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from embedded.cluster.sql import ClusterState, SQLServer
+from embedded.cluster.sql.key_limits import key_order
+from embedded.cluster.sql.values import sorter
 from embedded.cluster.sql.versions import Catalog
 from etl.copy.tidb_sql import TidbAddress
 from upstream.schema import Schema, Table
@@ -15,8 +17,8 @@ NOW = 470_000_000_000_000_000
 
 
 class GivenRows:
-    """In the place of `embedded.cluster.sql.Versions`: tables of one schema with these rows (by table id, in the order
-    of the key, the row id last where there is none), at every time.
+    """In the place of `embedded.cluster.sql.Versions`: tables of one schema with these rows (by table id, the row id
+    last where there is no key), at every time.
     """
 
     def __init__(self, tables: Sequence[Table], rows: Mapping[int, Sequence[list[Any]]]) -> None:
@@ -26,8 +28,13 @@ class GivenRows:
         schemas = {table.schema_id: Schema(table.schema_id, table.schema_name) for table in self._tables}
         return Catalog(schemas, {table.id: table for table in self._tables}, {table.id: {} for table in self._tables})
 
-    def rows(self, table: Table, ts: int) -> Iterator[list[Any]]:
-        return (list(row) for row in self._rows[table.id])
+    def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
+        columns = {column.name.lower(): (n, sorter(column)) for n, column in enumerate(table.stored_columns)}
+        key = [columns.get(name, (-1, int)) for name in key_order(table)]
+        rows = [(tuple(order(row[n]) for n, order in key), row) for row in self._rows[table.id]]
+        for place, row in sorted(rows, key=lambda pair: pair[0]):
+            if not key or ((low is None or place[0] >= low) and (high is None or place[0] <= high)):
+                yield list(row)
 
     def new_collations(self) -> bool:
         return True

@@ -1,0 +1,163 @@
+"""sluice backfill: tables, or rows of them, copied again beside replication."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import acting_on, config_option, operator, settings_of
+from cli._stack import stop_signals_raise
+
+if TYPE_CHECKING:
+    from etl.backfill import BackfillPlan, BackfillSummary, TablePlan
+    from etl.settings import Settings
+
+_SHOW_EVERY_S = 1.0
+_DIFFERS = 1
+
+
+@click.command("backfill")
+@click.option(
+    "--table", "globs", metavar="GLOB", multiple=True, required=True,
+    help="Tables with such an upstream name (schema.table, * and ?); may be repeated.",
+)  # fmt: skip
+@click.option("--where", metavar="SQL", default="", help="Only rows for which this is true upstream [all].")
+@click.option(
+    "--from-key", metavar="KEY", default="",
+    help="Only rows from this key on: a value, several with commas between, or a JSON array [the first].",
+)  # fmt: skip
+@click.option("--to-key", metavar="KEY", default="", help="Only rows before this key [up to the last].")
+@click.option(
+    "--mode", type=click.Choice(["replace", "missing", "compare"]), default="replace", show_default=True,
+    help="replace: rows become what they are upstream, and those that upstream hasn't go; missing: only rows are"
+    " written whose key isn't there; compare: nothing is written, exit code 1 if anything differs.",
+)  # fmt: skip
+@click.option("--rows-per-second", type=click.IntRange(min=1), help="At most so many rows a second [no limit].")
+@click.option("--plan", "--dry-run", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@click.option("--json", "as_json", is_flag=True, help="The plan or the result as JSON on standard output.")
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    globs: tuple[str, ...],
+    where: str,
+    from_key: str,
+    to_key: str,
+    mode: str,
+    config: str | None,
+    *,
+    rows_per_second: int | None,
+    plan_only: bool,
+    as_json: bool,
+) -> int:
+    """Copy tables again from TiDB while replication goes on: make whole what was damaged, bring what is missing, or
+    compare.
+
+    Each chunk is read as of one timestamp and written when the downstream is exactly there, so after every chunk it is
+    what it was before, or nearer to the upstream. The command is a job: killed, `sluice jobs resume` goes on with it;
+    `sluice jobs pause` and `cancel` stop it from anywhere.
+    """
+    from etl.backfill import BackfillRequest, plan_backfill
+
+    request = BackfillRequest(globs, where, from_key, to_key, mode, rows_per_second or 0)
+    request.check()
+    if plan_only:
+        plan = plan_backfill(settings_of(ctx, config), request)
+        click.echo(json.dumps(plan.to_json(), indent=2)) if as_json else _print_plan(plan)
+        return 1 if plan.problems else 0
+    from etl.backfill import create_backfill
+
+    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
+    job = create_backfill(settings, request, operator())
+    click.echo(f"job {job.id}", err=as_json)
+    return run_job(settings, job.id, as_json=as_json)
+
+
+def run_job(settings: Settings, job_id: str, *, as_json: bool) -> int:
+    """Run a backfill, or go on with it, and say what it did; the exit code."""
+    from etl.backfill import run_backfill
+    from relay.jobs import Runner
+
+    with stop_signals_raise(), _shown(settings, job_id, to_stderr=as_json):
+        summary = run_backfill(settings, job_id, Runner("sluice backfill"))
+    click.echo(json.dumps(summary.to_json(), indent=2)) if as_json else _print(summary)
+    return _DIFFERS if summary.mode == "compare" and summary.differing else 0
+
+
+@contextmanager
+def _shown(settings: Settings, job_id: str, *, to_stderr: bool) -> Iterator[None]:
+    """How far the job is, on the terminal."""
+    from cli._copy_progress import CopyProgress
+    from relay import RelayLog
+    from relay.jobs import Jobs
+
+    job = Jobs(RelayLog.open(settings.relay.url).storage).get(job_id)
+    over = threading.Event()
+
+    def show() -> None:
+        with CopyProgress(to_stderr=to_stderr) as display:
+            while not over.wait(_SHOW_EVERY_S):
+                display.show_job(job.status().progress)
+
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _print_plan(plan: BackfillPlan) -> None:
+    for table in plan.tables:
+        goal = "" if table.target == table.name else f" to {table.target}"
+        click.echo(f"{plan.mode:<8} {table.name}{goal}: {_size(table)}{_extent(table)}")
+    click.echo(f"in all   {len(plan.tables)} tables, about {plan.rows:,} rows, {plan.bytes / 1e6:,.1f} MB")
+    if plan.seconds:
+        click.echo(f"takes    about {plan.seconds:,.0f} s")
+    click.echo("reads    each chunk as of a moment ago: TiDB keeps what it needs anyway, and its GC isn't held back")
+    for note in plan.notes:
+        click.echo(f"note     {note}")
+    for problem in plan.problems:
+        click.echo(f"stops    {problem}")
+
+
+def _size(table: TablePlan) -> str:
+    return f"about {table.rows:,} rows, {table.bytes / 1e6:,.1f} MB" if table.rows else "of unknown size"
+
+
+def _extent(table: TablePlan) -> str:
+    if not table.key:
+        return ", as one chunk"
+    limits = [
+        f"from {', '.join(table.low)}" if table.low else "",
+        f"before {', '.join(table.high)}" if table.high else "",
+    ]
+    return f", in ranges of ({', '.join(table.key)}) {' '.join(limit for limit in limits if limit)}".rstrip()
+
+
+def _print(summary: BackfillSummary) -> None:
+    for name, table in summary.tables.items():
+        if summary.mode == "compare":
+            done = f"{table['inserted']:,} missing, {table['replaced']:,} different, {table['deleted']:,} not upstream"
+        else:
+            done = f"{table['inserted']:,} added, {table['replaced']:,} replaced, {table['deleted']:,} removed"
+            done += f", {table['kept']:,} left as they are" if table["kept"] else ""
+            done += f", {table['displaced']:,} in their way removed" if table["displaced"] else ""
+        click.echo(f"{name}: {table['rows']:,} rows in {table['chunks']:,} chunks, {table['same']:,} equal, {done}")
+        for example in table["examples"]:
+            click.echo(f"  {example}")
+    for warning in summary.warnings:
+        click.echo(f"note     {warning}")
+    rows = summary.total("rows")
+    click.echo(
+        f"{summary.state}: {rows:,} rows in {summary.seconds:,.1f} s ({rows / max(summary.seconds, 1e-3):,.0f} rows/s)"
+    )
+    if summary.state == "paused":
+        click.echo(f"`sluice jobs resume {summary.job}` goes on")

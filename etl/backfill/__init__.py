@@ -1,0 +1,47 @@
+"""Tables, or rows of them, copied again beside replication: `sluice backfill`.
+
+A job chooses a timestamp a little ahead of the cluster's clock, reads a chunk there, and hands it to the process that
+applies, which writes it when the checkpoint is exactly there (`relay.appointments`). What only the client needs is
+imported on first use: Spark's workers come through this door, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from etl.backfill.errors import BackfillError
+
+if TYPE_CHECKING:
+    from etl.backfill.plan import BackfillPlan, TablePlan
+    from etl.backfill.request import MODES, BackfillRequest
+    from etl.backfill.run import BackfillSummary, create_backfill, plan_backfill, run_backfill
+
+_ON_FIRST_USE = {
+    "MODES": "etl.backfill.request",
+    "BackfillPlan": "etl.backfill.plan",
+    "BackfillRequest": "etl.backfill.request",
+    "BackfillSummary": "etl.backfill.run",
+    "TablePlan": "etl.backfill.plan",
+    "create_backfill": "etl.backfill.run",
+    "plan_backfill": "etl.backfill.run",
+    "run_backfill": "etl.backfill.run",
+}
+
+__all__ = [
+    "MODES",
+    "BackfillError",
+    "BackfillPlan",
+    "BackfillRequest",
+    "BackfillSummary",
+    "TablePlan",
+    "create_backfill",
+    "plan_backfill",
+    "run_backfill",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,102 @@
+"""How far a backfill has come, in one small file of its job, so that whoever goes on knows it:
+
+    jobs/<id>/frontier.json
+
+A table is cut from its first key to its last; what lies below `low` is done, but for the chunks that are open. The file
+is written before an appointment is made for a chunk, and after its note was seen: an older state, of a process that was
+taken for dead and isn't, only has rows copied again that are there already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from etl.downstream.chunk_results import ChunkResult
+from relay.storage import Storage
+
+_EXAMPLES = 50
+_COUNTED = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kept")
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A range [low, high) of a table's key, as literals; None: no limit. `table`: its place in the plan."""
+
+    number: int
+    table: int
+    low: list[str] | None
+    high: list[str] | None
+
+
+@dataclass(slots=True)
+class TableState:
+    """`low`: where the next chunk begins. `is_cut`: no chunk comes any more; `is_over`: and all are done."""
+
+    low: list[str] | None = None
+    is_begun: bool = False
+    is_cut: bool = False
+    is_over: bool = False
+    chunks: int = 0
+    bytes: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, found: ChunkResult, size: int) -> None:
+        """A chunk, of which `size` bytes were read, is done."""
+        self.chunks += 1
+        self.bytes += size
+        for name in _COUNTED:
+            self.counts[name] += getattr(found, name)
+        self.examples += found.examples[: _EXAMPLES - len(self.examples)]
+
+
+@dataclass(slots=True)
+class Frontier:
+    """The state of every table of the plan, in its order, and the chunks that are open, by number."""
+
+    tables: list[TableState]
+    open: dict[int, Chunk] = field(default_factory=dict)
+    numbers: int = 0
+    """How many chunks there have been."""
+
+    def next_chunk(self, table: int, low: list[str] | None, high: list[str] | None) -> Chunk:
+        """A new chunk, which is open."""
+        self.numbers += 1
+        chunk = self.open[self.numbers] = Chunk(self.numbers, table, low, high)
+        return chunk
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"open": [asdict(chunk) for chunk in self.open.values()]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        chunks = [Chunk(**chunk) for chunk in document["open"]]
+        return cls(
+            [TableState(**state) for state in document["tables"]],
+            {chunk.number: chunk for chunk in chunks},
+            document["numbers"],
+        )
+
+
+class FrontierFile:
+    """Where it is kept."""
+
+    def __init__(self, storage: Storage, job: str) -> None:
+        self._storage = storage
+        self._path = f"jobs/{job}/frontier.json"
+
+    def load(self, tables: int) -> Frontier:
+        """As it was kept last; that of a beginning if it never was."""
+        try:
+            return Frontier.from_json(json.loads(self._storage.read(self._path)))
+        except FileNotFoundError:
+            return Frontier([TableState() for _ in range(tables)])
+
+    def keep(self, frontier: Frontier) -> None:
+        """Durably."""
+        self._storage.replace(self._path, json.dumps(frontier.to_json()).encode() + b"\n")

@@ -1,0 +1,196 @@
+"""A backfill with all that belongs to it: planned, written down as a job, run or gone on with, ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from etl.backfill.backfill import Backfill, OrderedError, Sides, stop_mending
+from etl.backfill.downstream_side import DownstreamSide
+from etl.backfill.errors import BackfillError
+from etl.backfill.plan import BackfillPlan, make_plan
+from etl.backfill.reads import ReadChunk, SparkReads
+from etl.backfill.request import BackfillRequest
+from etl.backfill.tables import UpstreamTables
+from etl.ownership import Pipeline
+from etl.settings import Settings
+from relay import RelayLog
+from relay.appointments import Appointments
+from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, JobError, Jobs, Runner, Touches
+
+KIND = "backfill"
+_COUNTED = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kept", "chunks", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillSummary:
+    """How a run ended. `state`: as in `relay.jobs.STATES`; `tables`: counts by name, see
+    `etl.downstream.chunk_results.ChunkResult`, and `examples` of what differed.
+    """
+
+    job: str
+    state: str
+    mode: str
+    tables: Mapping[str, Mapping[str, Any]]
+    seconds: float
+    warnings: tuple[str, ...] = field(default=())
+
+    def total(self, name: str) -> int:
+        """The sum of a count over all tables."""
+        return sum(int(table[name]) for table in self.tables.values())
+
+    @property
+    def differing(self) -> int:
+        """How many rows were not as upstream, on either side, before."""
+        return sum(self.total(name) for name in ("inserted", "replaced", "deleted", "kept"))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for scripts."""
+        return {
+            "job": self.job, "state": self.state, "mode": self.mode, "differing": self.differing,
+            "total": {name: self.total(name) for name in _COUNTED},
+            "tables": {name: dict(counts) for name, counts in self.tables.items()}, "seconds": self.seconds,
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+
+
+class _Place:
+    """A pipeline: where it comes from, where it goes, and its relay log."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        if settings.downstream.type != "mysql":
+            raise BackfillError(f"[downstream] type is {settings.downstream.type}: only a database can be backfilled")
+        self.settings = settings
+        self.relay = RelayLog.open(settings.relay.url)
+        self.jobs = Jobs(self.relay.storage)
+        self.upstream = stack.enter_context(UpstreamTables.of(settings))
+        self.downstream = DownstreamSide(settings, self.upstream.cluster_id)
+        stack.callback(self.downstream.close)
+
+    @classmethod
+    @contextmanager
+    def of(cls, settings: Settings) -> Iterator[Self]:
+        """Raises BackfillError for a downstream that is no database."""
+        with ExitStack() as stack:
+            yield cls(settings, stack)
+
+    def plan(self, request: BackfillRequest) -> BackfillPlan:
+        request.check()
+        checkpoint = self.downstream.checkpoint()
+        definitions = self.upstream.definitions(self.upstream.now())
+        rules = self.settings.filters, self.settings.routes
+        plan = make_plan(request, definitions, rules, self.upstream, self.downstream.columns())
+        problems = [*plan.problems, *self._stands_still()]
+        if checkpoint is None:
+            problems.append(
+                f"{self.downstream.address} has no checkpoint: it is no replica yet. `sluice bootstrap` makes it one"
+            )
+        problems += [
+            f"the job {job.spec} isn't over: wait for it, or `sluice jobs cancel {job.id}`"
+            for job in self.jobs.overlapping(self.touches(plan))
+        ]
+        return replace(plan, problems=tuple(problems))
+
+    def touches(self, plan: BackfillPlan) -> Touches:
+        return Touches(Pipeline.of(self.settings).downstream, tuple(table.target for table in plan.tables))
+
+    def _stands_still(self) -> list[str]:
+        """Why applying would not come to a chunk."""
+        control = self.relay.control()
+        found = []
+        if control.land_paused or control.apply_paused:
+            found.append("the pipeline is paused, and chunks are written while it runs: `sluice resume` first")
+        if control.apply_until_ts is not None:
+            found.append(f"applying is to stop at {control.apply_until_ts} (`sluice run-until`): `sluice resume` first")
+        found += [
+            f"{failure.what} has stopped: {failure.said}. {failure.way_out}" for failure in self.relay.failures.list()
+        ]
+        return found
+
+
+def plan_backfill(settings: Settings, request: BackfillRequest) -> BackfillPlan:
+    """What a backfill would do, and in `problems` what hinders it. Writes nothing. Raises BackfillError, CopyError,
+    DownstreamError, PDError, TiKVError, RelayError.
+    """
+    with _Place.of(settings) as place:
+        return place.plan(request)
+
+
+def create_backfill(settings: Settings, request: BackfillRequest, by: str) -> Job:
+    """Write down that a backfill is to be done; `by` whom it was asked for. Raises as `plan_backfill`, BackfillError
+    for what hinders it, JobOverlapError.
+    """
+    with _Place.of(settings) as place:
+        plan = place.plan(request)
+        if plan.problems:
+            raise BackfillError("\n".join(plan.problems))
+        job = place.jobs.create(KIND, request.to_json(), place.touches(plan), by)
+        job.keep_plan(plan.to_json())
+        return job
+
+
+def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadChunk | None = None) -> BackfillSummary:
+    """Run a job that `create_backfill` made, or go on with it, until it is over, or an operator pauses it. `read` is on
+    Spark by default. Raises as `create_backfill`, JobRunsError, LeaseLostError, DdlError, SparkError.
+    """
+    began = time.monotonic()
+    with _Place.of(settings) as place, ExitStack() as stack:
+        job = place.jobs.get(job_id)
+        request, plan = _asked(job)
+        if read is None:
+            spark = SparkReads(settings.spark.remote, settings.relay.url, place.upstream.address)
+            stack.callback(spark.close)
+            read = spark
+        run = stack.enter_context(job.run_as(runner))
+        sides = Sides(place.upstream, place.downstream, place.relay.storage, read)
+        work = Backfill(request, plan, sides, job.id, run)
+        state = _worked(work)
+        result = work.result
+        seconds = round(time.monotonic() - began, 3)
+        summary = BackfillSummary(job.id, state, request.mode, result["tables"], seconds, tuple(result["warnings"]))
+        if state == PAUSED:
+            run.end(PAUSED, said="paused by an order")
+            return summary
+        said = _leave(place, job, state)
+        run.end(state, said=said, result=summary.to_json())
+        return summary
+
+
+def _asked(job: Job) -> tuple[BackfillRequest, BackfillPlan]:
+    if job.spec.kind != KIND:
+        raise JobError(f"the job {job.id} is a {job.spec.kind}, no {KIND}")
+    plan = job.plan()
+    if plan is None:
+        raise JobError(
+            f"the job {job.id} was asked for by a process that ended before its plan was kept",
+            way_out=f"`sluice jobs cancel {job.id}`, then ask for it anew",
+        )
+    return BackfillRequest.from_json(job.spec.asked), BackfillPlan.from_json(plan)
+
+
+def _worked(work: Backfill) -> str:
+    try:
+        work.work()
+    except OrderedError as order:
+        return CANCELLED if order.order == CANCEL else PAUSED
+    return DONE
+
+
+def _leave(place: _Place, job: Job, state: str) -> str:
+    """Remove what only the running job needs; what a cancelled one leaves behind, for people."""
+    storage = place.relay.storage
+    mended = list(stop_mending(Appointments(storage), job.id))
+    for name in storage.names(f"jobs/{job.id}/rows"):
+        if state == DONE:
+            storage.remove(f"jobs/{job.id}/rows/{name}")
+    if state == DONE:
+        place.downstream.forget(job.id)
+    if not mended:
+        return ""
+    return (
+        "not all of the tables was copied: where rows are missing downstream, applying stops at the first change of"
+        " one. Ask for the rest again"
+    )

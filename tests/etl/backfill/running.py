@@ -1,0 +1,161 @@
+"""A pipeline that runs in threads of the test, over a stand-in cluster with live traffic, and backfills beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from embedded.control import ClusterControl
+from embedded.stack import Stack
+from etl.apply import run_apply
+from etl.backfill import BackfillRequest, BackfillSummary, create_backfill, run_backfill
+from etl.backfill.reader import ChunkRead, ReadOrder, read_chunk
+from etl.copy.tidb_session import TidbAddress, TidbSession
+from etl.landing import run_land
+from etl.settings import Relay, Settings, Spark, Upstream, Window
+from relay import RelayLog
+from relay.jobs import Runner
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+
+DATABASE = "sluice_load"
+CHECKPOINT = "SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint"
+
+
+@dataclass
+class Pipeline:
+    """Landing and applying, each in a thread until `stop`; `errors` are what ended one."""
+
+    settings: Settings
+    control: ClusterControl
+    sql_port: int
+    errors: list[BaseException] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        self._run(lambda: run_land(self.settings, stop=self.stopped, start_ts=0))
+        self.start_applying()
+
+    def start_applying(self) -> None:
+        self._run(lambda: run_apply(self.settings, stop=self.stopped, prepare=local_preparer(self.settings)))
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.errors.append(error)
+
+        self.threads.append(threading.Thread(target=guarded, daemon=True))
+        self.threads[-1].start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        for thread in self.threads:
+            thread.join(60)
+        assert not self.errors, self.errors
+
+    # Looking at both sides
+
+    def upstream(self, statement: str, ts: int | None = None) -> list[tuple[Any, ...]]:
+        with (
+            pymysql.connect(host="127.0.0.1", port=self.sql_port, user="root") as connection,
+            connection.cursor() as cursor,
+        ):
+            if ts is not None:
+                cursor.execute(f"SET @@tidb_snapshot = '{ts}'")
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def downstream(self, statement: str) -> list[tuple[Any, ...]]:
+        server = self.settings.downstream
+        with (
+            pymysql.connect(host=server.host, port=server.port, user=server.user, autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + 180
+        while True:
+            if self.errors:
+                raise self.errors[0]
+            with contextlib.suppress(pymysql.err.ProgrammingError, IndexError):
+                if found := condition():
+                    return found
+            assert time.monotonic() < deadline, what
+            time.sleep(0.05)
+
+    def caught_up(self) -> None:
+        """Wait until the downstream is past what is committed now."""
+        newest = self.control.status()["newest_commit_ts"]
+        self.wait(lambda: int(self.downstream(CHECKPOINT)[0][0]) >= newest, "applying caught up")
+
+    def tables(self) -> list[str]:
+        return [str(name) for (name,) in self.upstream(f"SHOW TABLES FROM {DATABASE}")]
+
+    def compared(self) -> None:
+        """Every table downstream is what it was upstream at the checkpoint, at a moment after all that is committed
+        now.
+        """
+        self.caught_up()
+        names = self.tables()
+        server = self.settings.downstream
+        with (
+            pymysql.connect(host=server.host, port=server.port, user=server.user) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            cursor.execute(CHECKPOINT)
+            ((ts,),) = cursor.fetchall()
+            for name in names:
+                statement = f"SELECT * FROM {DATABASE}.{name} ORDER BY id"
+                cursor.execute(statement)
+                assert list(cursor.fetchall()) == self.upstream(statement, int(ts)), name
+
+    # Backfilling
+
+    def read(self, order: ReadOrder) -> ChunkRead:
+        """As Spark's workers read."""
+        with TidbSession(TidbAddress.of(self.settings.upstream)) as session:
+            return read_chunk(session, RelayLog.open(self.settings.relay.url).storage, order)
+
+    def backfill(self, *tables: str, **more: Any) -> BackfillSummary:
+        job = create_backfill(self.settings, BackfillRequest(tables, **more), "test")
+        return run_backfill(self.settings, job.id, Runner("test"), read=self.read)
+
+
+@contextlib.contextmanager
+def pipeline(mariadb: MariaDBServer, spark_remote: str, folder: Path, **more: Any) -> Iterator[Pipeline]:
+    """A pipeline with nothing upstream as yet."""
+    stack = Stack(folder / "stack")
+    try:
+        stack.up(["etcd", "cluster", "pump-1", "pump-2"], live=True)
+        ports = stack.site().ports
+        settings = Settings(
+            Upstream(
+                f"http://127.0.0.1:{ports['cluster']}", initial_commit_ts=0, sql_host="127.0.0.1",
+                sql_port=ports["cluster-sql"],
+            ),
+            Relay((folder / "relay").as_uri()),
+            mariadb.downstream,
+            spark=Spark(spark_remote),
+            window=Window(idle_interval_ms=500),
+        )  # fmt: skip
+        made = Pipeline(replace(settings, **more), ClusterControl(ports["cluster-control"]), ports["cluster-sql"])
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+    finally:
+        stack.down()
