@@ -90,7 +90,12 @@ class AppointmentKeeper:
         return outcome
 
     def _write(self, appointment: Appointment, ready: Ready, sink: TakesChunks, confirm: Confirm) -> ChunkResult:
-        table = Table.from_json(ready.table)
+        try:
+            table = Table.from_json(ready.table)
+            for load in ready.loads:
+                Layout.from_json(load.layout)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            return sink.decline(appointment, f"what was read can't be understood: {error!r}", is_passing=False)
         why = self._changed(appointment, table, ready.defined_ts)
         if why:
             return sink.decline(appointment, why, is_passing=True)
@@ -111,10 +116,16 @@ class AppointmentKeeper:
         """Why the rows may be those of another table than there is at the appointment; "" if they aren't."""
         if table.id != appointment.table_id:
             return f"rows of table id {table.id} were read for table id {appointment.table_id}"
+        known_ts = defined_ts
         for window in self._relay.windows(defined_ts, appointment.at_ts) if defined_ts < appointment.at_ts else ():
+            if window.lo > known_ts:
+                break
+            known_ts = window.hi
             for ddl in RecordedSchema.of(window).ddls:
                 if defined_ts < ddl.commit_ts <= appointment.at_ts and table.id in ddl.effect.tables:
                     return f"DDL job {ddl.job_id} at commit_ts {ddl.commit_ts} changed the table"
+        if known_ts < appointment.at_ts:
+            return f"the relay log doesn't tell which DDL came after {known_ts}"
         return ""
 
     def _routed(self, table: Table) -> Table:

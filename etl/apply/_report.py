@@ -75,11 +75,12 @@ def report_of(batch: Batch, written: Written) -> BatchReport:
         "ddl": written.ddl_s * 1000,
         "commit": written.commit_s * 1000,
     }
+    ended = [window for window in batch.windows if window.hi <= batch.hi]  # each counts once, wherever it is cut
     return BatchReport(
         batch.after_ts,
         batch.hi,
-        len(batch.windows),
-        sum(w.transactions for w in batch.windows),
+        len(ended),
+        sum(w.transactions for w in ended),
         written.changes,
         written.rows,
         written.ddls,

@@ -168,17 +168,23 @@ class MySQLSink:
             return f"the checkpoint is at {at.commit_ts}"
         if not at.consistent or at.pending is not None:
             return f"what was committed after {at.commit_ts} may be on {self.address} in part"
+        try:
+            self._results.create(self._session)
+        except DownstreamError as error:
+            if error.transient:
+                raise
+            return f"what is done can't be noted: {error}"
+        finally:
+            self._row.let_go()
         return ""
 
     def find_result(self, appointment: Appointment) -> ChunkResult | None:
-        self._results.create(self._session)
         found = self._results.find(self._session, appointment.job, appointment.at_ts)
         self._row.let_go()
         return found
 
     def write_chunk(self, chunk: Chunk, confirm: Confirm) -> ChunkResult:
         asked, writer = chunk.appointment, ChunkWriter(self._session, chunk)
-        self._results.create(self._session)
         try:
             writer.prepare()
             self._row.begin()
@@ -194,7 +200,6 @@ class MySQLSink:
                 writer.close()
 
     def decline(self, appointment: Appointment, why: str, *, is_passing: bool) -> ChunkResult:
-        self._results.create(self._session)
         self._row.begin()
         return self._noted(appointment, lambda: ChunkResult(declined=why, is_passing=is_passing))
 

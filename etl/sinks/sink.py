@@ -108,7 +108,8 @@ class Remembers(Protocol):
 @runtime_checkable
 class TakesChunks(Protocol):
     """A sink into which rows of the upstream can be written at a checkpoint (`relay.appointments`), after `recover`,
-    between two runs. Raises CheckpointMovedError and DownstreamError, after which it is to `recover`.
+    between two runs; `hindrance` is asked first. Raises CheckpointMovedError and DownstreamError, after which it is to
+    `recover`.
     """
 
     def hindrance(self, appointment: Appointment) -> str:
