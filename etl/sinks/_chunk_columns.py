@@ -4,7 +4,7 @@ and the definition of a scratch table that takes the same values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from etl.downstream import MySQLSession
@@ -75,8 +75,8 @@ class ChunkColumns:
 
     written: tuple[ChunkColumn, ...]
     key: tuple[ChunkColumn, ...]
-    computed: tuple[str, ...]
-    """Columns that the server computes by itself."""
+    computed: frozenset[str]
+    """Columns that the server computes by itself, in lower case."""
 
     @classmethod
     def of(cls, session: MySQLSession, table: Table, brought: Sequence[str]) -> ChunkColumns:
@@ -119,7 +119,11 @@ class ChunkColumns:
         if set(names) - {column.name.lower() for column in written}:
             raise UnfitChunkError(f"the key {', '.join(names)} of {table.full_name} is not among what the chunk brings")
         key = tuple(by_name[name] for name in names)
-        return cls(written, key, tuple(sorted(column.name for column in found if column.is_computed)))
+        return cls(written, key, frozenset(computed))
+
+    def left_out(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the columns that the server computes."""
+        return tuple(name for name in names if name.lower() in self.computed)
 
     def check_order(self, session: MySQLSession, table: Table, names: Sequence[str]) -> None:
         """Raises UnfitChunkError unless conditions on these columns mean the same rows here as upstream."""

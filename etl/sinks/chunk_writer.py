@@ -111,7 +111,7 @@ class ChunkWriter:
             raise UnfitChunkError(f"{table.full_name} has no key that tells which rows are missing: replace them")
 
     def _load(self, load: ChunkLoad, columns: ChunkColumns) -> None:
-        layout = replace(load.layout, left_out=tuple(name for name in load.layout.columns if name in columns.computed))
+        layout = replace(load.layout, left_out=columns.left_out(load.layout.columns))
         outcome = self._session.load(self._scratch, layout, load.payload, strict=not load.warnings)
         expected = LoadOutcome(load.rows, 0, 0, load.warnings)
         if outcome.records < 0:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from etl.downstream import Checkpoint, CheckpointMovedError, CheckpointTable, ChunkResult, DownstreamError, MySQLSession
+from etl.formats.layout import Layout
 from etl.rules import Filter
 from etl.sinks import Chunk, ChunkLoad
 from etl.sinks.mysql import MySQLSink
@@ -59,13 +60,15 @@ class Place:
         return found
 
     def bring(self, of: Table, rows: Rows, job: str = "j", sink: MySQLSink | None = None, **more: Any) -> ChunkResult:
-        layout = {"columns": [c.name for c in of.writable_columns], "bits": [], "hex": []} | more.pop("layout", {})
+        layout = Layout(tuple(c.name for c in of.writable_columns), **more.pop("layout", {}))
         warnings = more.pop("warnings", 0)
         text = "".join("\t".join("\\N" if v is None else v for v in row) + "\n" for row in rows).encode()
         loads = [ChunkLoad(layout, text, len(rows), warnings)] if rows else []
         asked = Appointment(C, job, 0, of.id, of.schema_name, of.name, **{"is_whole": True, **more})
-        chunk = Chunk(asked, of, loads, tuple(layout["columns"]), frozenset(layout["hex"]))
-        return (sink or self.sink).write_chunk(chunk, lambda step, begun=False: None)
+        chunk = Chunk(asked, of, loads, layout.columns, frozenset(layout.hex))
+        sink = sink or self.sink
+        assert sink.hindrance(asked) == ""
+        return sink.write_chunk(chunk, lambda step, begun=False: None)
 
 
 @pytest.fixture
@@ -118,7 +121,7 @@ def test_every_type_arrives_and_any_other_value_is_seen_and_replaced(place: Plac
 def test_numbers_of_bits_bytes_and_enum_without_element_arrive(place: Place) -> None:
     of = table(1, "t", "id int not null", "b bit(9)", "x varbinary(9)", "e enum('a','b')", primary="id")
     place.run("CREATE TABLE d.t (id int PRIMARY KEY, b bit(9), x varbinary(9), e enum('a','b'))")
-    layout = {"bits": ["b"], "hex": ["x"]}
+    layout = {"bits": ("b",), "hex": ("x",)}
     rows = [["1", "257", "ff00c328", ""]]
     for job, same in (("a", 0), ("b", 1)):
         result = place.bring(of, rows, job, layout=layout, warnings=1)
@@ -217,7 +220,7 @@ def test_columns_that_only_the_downstream_has_keep_their_values_where_rows_are_a
 def test_text_that_is_no_utf8_makes_its_column_hold_bytes(place: Place) -> None:
     of = table(1, "t", "id int not null", "v varchar(20)", primary="id")
     place.run("CREATE TABLE d.t (id int PRIMARY KEY, v varchar(20))", "INSERT INTO d.t VALUES (1, 'é')")
-    result = place.bring(of, [["1", "c3a9"], ["2", "ff"]], layout={"hex": ["v"]})
+    result = place.bring(of, [["1", "c3a9"], ["2", "ff"]], layout={"hex": ("v",)})
     assert (result.same, result.inserted) == (1, 1)
     assert place.rows("SELECT id, HEX(v) FROM d.t") == [(1, "C3A9"), (2, "FF")]
 
