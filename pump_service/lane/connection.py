@@ -1,9 +1,6 @@
 """One HTTP/2 connection: WriteBinlog answered here, all at once per read; PullBinlogs, too; else spliced away.
 
-The connection is undecided until its first request. Until then the server's SETTINGS are empty (all defaults), so that
-another HTTP/2 server can take over behind it without the client seeing a contradiction: what the client sent is
-replayed to that server, without the acknowledgement of our SETTINGS, and that server's acknowledgement of the client's
-SETTINGS is dropped, because we have sent it already.
+The connection is undecided until its first request (`undecided.py`).
 """
 
 from __future__ import annotations
@@ -15,21 +12,19 @@ import time
 from pump_service.cluster import Origin
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
+from pump_service.lane.allowance import Allowance
+from pump_service.lane.bridged import Bridged
 from pump_service.lane.context import LaneContext
+from pump_service.lane.header_blocks import HeaderBlocks, unpad
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
+from pump_service.lane.requests import is_pull, is_write
 from pump_service.lane.sender import Sender
+from pump_service.lane.undecided import Undecided
 from pump_service.lane.uploads import Uploads, too_long
 from pump_service.store import Record
 
 _log = logging.getLogger(__name__)
 
-_WRITE_PATH = (b":path", b"/binlog.Pump/WriteBinlog")
-_PULL_PATH = (b":path", b"/binlog.Pump/PullBinlogs")
-_GZIP = (b"grpc-encoding", b"gzip")  # a Drainer with compressor = "gzip": grpcio can do that
-_GRPC = (b"content-type", b"application/grpc")
-_CONTINUATIONS = 64
-_SHORTEST_WAIT_S = 0.1
-_BURST = 100  # frames that may be handled beyond what is allowed
 _SHORT = 256  # bytes of a DATA frame; larger ones carry something
 _LAST_BYTES_S = 10.0
 _LAST_CALLS_S = 5.0  # between the first GOAWAY and the last
@@ -49,9 +44,7 @@ class Lane(asyncio.Protocol):
         self._write_headers: Headers | None = None  # of the last WriteBinlog call
         self._rest = b""
         self._preface = False
-        self._sniffed: list[bytes] | None = []  # frames to replay if another server takes over
-        self._client_settings = 0  # SETTINGS we acknowledged while undecided
-        self._our_ack_pending = True
+        self._undecided: Undecided | None = Undecided()
         self._uploads = Uploads(self._limits.message, context.uploads, self._out, self.flush)
         self._open = self._uploads.open
         self._last = self._seen = 0
@@ -60,15 +53,13 @@ class Lane(asyncio.Protocol):
         self._streams: list[int] = []
         self._probes: list[int] = []
         self._waiting = 0  # calls in the store
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._calls = 0  # tasks that haven't ended, also those whose stream was reset
+        self._bridged = Bridged(context)
         self._writable: asyncio.Future[None] | None = None  # while the transport takes nothing
-        self._allowance = float(self._limits.idle_frames)
+        self._allowance = Allowance(self._limits.idle_frames)  # of frames that carry no call
         self._behind = False  # complete frames wait in _rest for an allowance
         self._used = time.monotonic()  # when a call came
-        self._counted = self._used
         self._leaving = self._stuck = 0.0
-        self._block: tuple[int, int, list[bytes]] | None = None  # stream, flags, header block so far
+        self._blocks = HeaderBlocks(self._limits.header_block)
         self._held: set[str] = set()
         self._closing = False
         self._last_bytes: asyncio.TimerHandle | None = None
@@ -95,8 +86,7 @@ class Lane(asyncio.Protocol):
         if self.origin is not None:
             self.origin.close()
         self._context.lanes.discard(self)
-        for task in self._tasks.values():
-            task.cancel()
+        self._bridged.cancel_all()
         self._sender.forget_all()
         self._uploads.close()
         if self._writable is not None:
@@ -129,7 +119,7 @@ class Lane(asyncio.Protocol):
         except HpackError as error:
             self._fail(f.COMPRESSION_ERROR, str(error))
         self._sender.serve_resized()
-        if self._behind or self._allowance < 0:
+        if self._behind or self._allowance.left < 0:
             self._slow_down()
         if self._last != self._seen:
             self._seen = self._last
@@ -153,19 +143,13 @@ class Lane(asyncio.Protocol):
         """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within
         it and what it sent is handled: else what waits here would grow with every read.
         """
-        self._refill()
-        if (self._behind or self._allowance < 0) and "frames" not in self._held:
+        self._allowance.refill()
+        if (self._behind or self._allowance.left < 0) and "frames" not in self._held:
             self._hold("frames", on=True)
-            wait = _SHORTEST_WAIT_S - min(self._allowance, 0.0) / self._limits.idle_frames
-            asyncio.get_running_loop().call_later(wait, self._go_on)
-
-    def _refill(self) -> None:
-        rate, now = self._limits.idle_frames, time.monotonic()
-        self._allowance = min(self._allowance + (now - self._counted) * rate, float(rate))
-        self._counted = now
+            asyncio.get_running_loop().call_later(self._allowance.wait_s, self._go_on)
 
     def _go_on(self) -> None:
-        self._refill()
+        self._allowance.refill()
         self._hold("frames", on=False)
         if self._rest:
             self.data_received(b"")
@@ -196,7 +180,7 @@ class Lane(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """True while calls are open or unanswered."""
-        return bool(self._waiting or self._open or self._tasks)
+        return bool(self._waiting or self._open or self._bridged)
 
     def go_away(self) -> None:
         """Tell the client to open no more calls here; those that cross the message are still served."""
@@ -216,9 +200,9 @@ class Lane(asyncio.Protocol):
             self._transport.abort()
             return
         idle = now - self._used
-        if self._waiting or self._calls:
+        if self._waiting or self._bridged.count:
             return
-        if self._sniffed is not None:
+        if self._undecided is not None:
             if idle > self._limits.undecided_s:
                 self._fail(f.NO_ERROR, f"no call in {self._limits.undecided_s:.0f} s")
         elif not self._leaving:
@@ -264,7 +248,7 @@ class Lane(asyncio.Protocol):
 
     def ended(self, stream: int) -> None:
         """The bridge has answered the stream."""
-        self._tasks.pop(stream, None)
+        self._bridged.ended(stream)
         if not self._closing:
             self.flush()
 
@@ -284,6 +268,7 @@ class Lane(asyncio.Protocol):
         unpack = f.HEAD.unpack_from
         opened = self._open
         take = self._take
+        blocks = self._blocks
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
             head, flags, stream = unpack(buf, pos)
@@ -295,7 +280,7 @@ class Lane(asyncio.Protocol):
             stop = start + length
             if stop > end:
                 break
-            if self._block is not None and kind != f.CONTINUATION:
+            if blocks.stream and kind != f.CONTINUATION:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"frame type {kind} inside a header block")
             if kind == f.DATA:
                 # Most calls: the whole message in one frame.
@@ -308,40 +293,32 @@ class Lane(asyncio.Protocol):
                         self._message(stream, buf[start:stop])
                 else:
                     self._data(flags, stream, buf[start:stop])
-            elif self._allowance < -_BURST:
+            elif self._allowance.used_up:
                 self._behind = True
                 break
             elif kind == f.HEADERS:
                 if flags & f.END_HEADERS and not flags & (f.PADDED | f.PRIORITY_FLAG):
                     self._headers(stream, flags, buf[start:stop])
                 else:
-                    self._split_headers(stream, flags, buf[start:stop])
+                    block = blocks.begin(stream, flags, buf[start:stop])
+                    if block is not None:
+                        self._headers(stream, flags, block)
             else:
                 self._control(kind, flags, stream, buf[start:stop])
-            if self._sniffed is not None:
-                self._sniff(kind, flags, buf[pos:stop])
+            if self._undecided is not None:
+                self._undecided.note(kind, flags, buf[pos:stop])
                 if self._closing:  # spliced away: the rest belongs to the other server
                     self._hand_over(buf[stop:])
                     return b""
             pos = stop
         return buf[pos:]
 
-    def _sniff(self, kind: int, flags: int, raw: bytes) -> None:
-        assert self._sniffed is not None
-        if kind == f.PING or (kind == f.SETTINGS and flags & f.ACK):
-            return
-        self._sniffed.append(raw)
-        if len(self._sniffed) > 256:
-            raise f.ConnectionFault(f.ENHANCE_YOUR_CALM, "no request in 256 frames")
-        if kind == f.SETTINGS:
-            self._client_settings += 1
-
     def _decide(self, *, is_ours: bool) -> None:
         """The first request says what the connection is for."""
         if not is_ours:
             self._closing = True
             return
-        self._sniffed = None
+        self._undecided = None
         self._uploads.window = self._limits.stream_window
         self._out += [
             f.settings(
@@ -355,38 +332,15 @@ class Lane(asyncio.Protocol):
         ]
 
     def _hand_over(self, rest: bytes) -> None:
-        assert self._sniffed is not None
+        undecided, self._undecided = self._undecided, None
+        assert undecided is not None
         self.flush()
         self._context.lanes.discard(self)
         if self._held:
             self._transport.resume_reading()
-        first = f.PREFACE + b"".join(self._sniffed) + rest
-        self._sniffed = None
-        self._context.splice(self._transport, first, self._client_settings, our_ack_pending=self._our_ack_pending)
-
-    def _split_headers(self, stream: int, flags: int, payload: bytes) -> None:
-        payload = _unpad(payload, flags)
-        if flags & f.PRIORITY_FLAG:
-            if len(payload) < 5:
-                raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
-            payload = payload[5:]
-        if flags & f.END_HEADERS:
-            self._headers(stream, flags, payload)
-        else:
-            self._block = (stream, flags, [payload])
-
-    def _continue(self, stream: int, flags: int, payload: bytes) -> None:
-        if self._block is None or self._block[0] != stream:
-            raise f.ConnectionFault(f.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
-        _, first_flags, parts = self._block
-        parts.append(payload)
-        if len(parts) > _CONTINUATIONS or sum(map(len, parts)) > self._limits.header_block:
-            raise f.ConnectionFault(
-                f.ENHANCE_YOUR_CALM, f"a header block above {self._limits.header_block} bytes or in too many frames"
-            )
-        if flags & f.END_HEADERS:
-            self._block = None
-            self._headers(stream, first_flags, b"".join(parts))
+        self._context.splice(
+            self._transport, undecided.replay(rest), undecided.settings, our_ack_pending=undecided.our_ack_pending
+        )
 
     def _headers(self, stream: int, flags: int, block: bytes) -> None:
         headers = self._hpack.decode(block)  # always, or the table goes out of step
@@ -400,22 +354,24 @@ class Lane(asyncio.Protocol):
             raise f.ConnectionFault(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
         self._last = stream
         opened = self._open
-        unfinished = self._waiting + self._calls + self._sender.blocked  # in the store, with the bridge, not taken yet
+        unfinished = (
+            self._waiting + self._bridged.count + self._sender.blocked
+        )  # in the store, with the bridge, not taken yet
         if len(opened) + len(self._streams) + len(self._probes) + unfinished >= self._limits.streams:
             self._out.append(f.reset(stream, f.REFUSED_STREAM))
-            self._allowance -= 1
+            self._allowance.left -= 1
             return
-        if headers is self._write_headers and self._sniffed is None and not flags & f.END_STREAM:
+        if headers is self._write_headers and self._undecided is None and not flags & f.END_STREAM:
             opened[stream] = None  # as `begin`; nearly every call is this one
             return
-        is_write = _WRITE_PATH in headers and (_GRPC in headers or _is_grpc(headers))
-        if is_write:
+        writes = is_write(headers)
+        if writes:
             self._write_headers = headers  # the decoder gives the same object for the same bytes
-        if self._sniffed is not None:
-            self._decide(is_ours=is_write or (_PULL_PATH in headers and _GZIP not in headers))
+        if self._undecided is not None:
+            self._decide(is_ours=writes or is_pull(headers))
             if self._closing:
                 return
-        self._uploads.begin(stream, None if is_write else headers)
+        self._uploads.begin(stream, None if writes else headers)
         if flags & f.END_STREAM:
             self._data(f.END_STREAM, stream, b"")
 
@@ -423,13 +379,13 @@ class Lane(asyncio.Protocol):
         length = len(payload)
         self._received += length
         if flags & f.PADDED:
-            payload = _unpad(payload, flags)
+            payload = unpad(payload, flags)
         if stream not in self._open:
             if stream == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
             return  # answered or reset already
         if length < _SHORT and not flags & f.END_STREAM:
-            self._allowance -= 1
+            self._allowance.left -= 1
         upload = self._uploads.add(stream, payload, length, end=bool(flags & f.END_STREAM))
         if upload is None:
             return
@@ -466,26 +422,15 @@ class Lane(asyncio.Protocol):
             self._streams.append(stream)
 
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
-        if not _is_grpc(headers):
-            self._out.append(f.header_frames(stream, ((b":status", b"415"),), end_stream=True))
-        elif self._calls >= self._limits.calls or self._context.calls >= self._limits.all_calls:
-            text = f"too many calls at a time: {self._calls} on this connection, {self._context.calls} in all"
-            self._out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
-            self._allowance -= 1
-        else:
-            self._calls += 1
-            self._context.calls += 1
-            task = self._tasks[stream] = self._context.bridge(self, stream, headers, body)
-            task.add_done_callback(self._call_over)
-
-    def _call_over(self, _task: asyncio.Task[None]) -> None:
-        self._calls -= 1
-        self._context.calls -= 1
+        refusal = self._bridged.begin(self, stream, headers, body)
+        if refusal is not None:
+            self._out.append(refusal)
+            self._allowance.left -= 1
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         size = len(payload)
         if kind != f.WINDOW_UPDATE:
-            self._allowance -= 1
+            self._allowance.left -= 1
         if kind == f.PING:
             if size != 8 or stream:
                 raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "a PING must have 8 bytes on stream 0")
@@ -505,12 +450,12 @@ class Lane(asyncio.Protocol):
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"RST_STREAM of {size} bytes on stream {stream}")
             if stream in self._open:
                 self._uploads.drop(stream)
-            task = self._tasks.pop(stream, None)
-            if task is not None:
-                task.cancel()
+            self._bridged.cancel(stream)
             self._sender.forget(stream)
         elif kind == f.CONTINUATION:
-            self._continue(stream, flags, payload)
+            whole = self._blocks.go_on(stream, flags, payload)
+            if whole is not None:
+                self._headers(stream, *whole)
         elif kind == f.PUSH_PROMISE:
             raise f.ConnectionFault(f.PROTOCOL_ERROR, "a client can't push")
         # PRIORITY, the client's GOAWAY and unknown types ask for nothing.
@@ -519,7 +464,6 @@ class Lane(asyncio.Protocol):
         if stream:
             raise f.ConnectionFault(f.PROTOCOL_ERROR, "SETTINGS on a stream")
         if flags & f.ACK:
-            self._our_ack_pending = False
             return
         if len(payload) % 6:
             raise f.ConnectionFault(f.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
@@ -550,19 +494,3 @@ class Lane(asyncio.Protocol):
             self._held.discard(why)
             if not self._held and not self._closing:
                 self._transport.resume_reading()
-
-
-def _unpad(payload: bytes, flags: int) -> bytes:
-    if not flags & f.PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise f.ConnectionFault(f.PROTOCOL_ERROR, "padding longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _is_grpc(headers: Headers) -> bool:
-    return any(
-        name == b"content-type"
-        and (value == b"application/grpc" or value.startswith((b"application/grpc+", b"application/grpc;")))
-        for name, value in headers
-    )
