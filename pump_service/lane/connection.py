@@ -21,12 +21,12 @@ from pump_service.lane.requests import is_pull, is_write
 from pump_service.lane.sender import Sender
 from pump_service.lane.undecided import Undecided
 from pump_service.lane.uploads import Uploads, too_long
+from pump_service.lane.wire import Wire
 from pump_service.store import Record
 
 _log = logging.getLogger(__name__)
 
 _SHORT = 256  # bytes of a DATA frame; larger ones carry something
-_LAST_BYTES_S = 10.0
 _LAST_CALLS_S = 5.0  # between the first GOAWAY and the last
 _REPLENISH = 1 << 20
 
@@ -54,23 +54,19 @@ class Lane(asyncio.Protocol):
         self._probes: list[int] = []
         self._waiting = 0  # calls in the store
         self._bridged = Bridged(context)
-        self._writable: asyncio.Future[None] | None = None  # while the transport takes nothing
         self._allowance = Allowance(self._limits.idle_frames)  # of frames that carry no call
         self._behind = False  # complete frames wait in _rest for an allowance
         self._used = time.monotonic()  # when a call came
-        self._leaving = self._stuck = 0.0
+        self._leaving = 0.0
         self._blocks = HeaderBlocks(self._limits.header_block)
-        self._held: set[str] = set()
-        self._closing = False
-        self._last_bytes: asyncio.TimerHandle | None = None
         self.origin: Origin | None = None  # unknown over a Unix socket
-        self._transport: asyncio.Transport
+        self._wire: Wire
 
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._wire = Wire(transport, self._out)
         self._context.lanes.add(self)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
@@ -80,35 +76,25 @@ class Lane(asyncio.Protocol):
             self.hold(on=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
-        if self._last_bytes is not None:
-            self._last_bytes.cancel()
+        self._wire.lost()
         if self.origin is not None:
             self.origin.close()
         self._context.lanes.discard(self)
         self._bridged.cancel_all()
         self._sender.forget_all()
         self._uploads.close()
-        if self._writable is not None:
-            self._writable.cancel()
 
     def pause_writing(self) -> None:
-        self._hold("writing", on=True)
-        self._stuck = time.monotonic()
-        self._writable = asyncio.get_running_loop().create_future()
+        self._wire.pause_writing()
 
     def resume_writing(self) -> None:
-        self._hold("writing", on=False)
-        if self._writable is not None:
-            if not self._writable.done():
-                self._writable.set_result(None)
-            self._writable = None
+        self._wire.resume_writing()
 
     def eof_received(self) -> bool:
         return False
 
     def data_received(self, data: bytes) -> None:
-        if self._closing:
+        if self._wire.closing:
             return
         buf = self._rest + data if self._rest else data
         self._behind = False
@@ -144,13 +130,13 @@ class Lane(asyncio.Protocol):
         it and what it sent is handled: else what waits here would grow with every read.
         """
         self._allowance.refill()
-        if (self._behind or self._allowance.left < 0) and "frames" not in self._held:
-            self._hold("frames", on=True)
+        if (self._behind or self._allowance.left < 0) and not self._wire.is_held("frames"):
+            self._wire.hold("frames", on=True)
             asyncio.get_running_loop().call_later(self._allowance.wait_s, self._go_on)
 
     def _go_on(self) -> None:
         self._allowance.refill()
-        self._hold("frames", on=False)
+        self._wire.hold("frames", on=False)
         if self._rest:
             self.data_received(b"")
 
@@ -159,7 +145,7 @@ class Lane(asyncio.Protocol):
     def answer(self, streams: list[int], error: BaseException | None) -> None:
         """The store's verdict on calls of this connection; `flush` sends the answers."""
         self._waiting -= len(streams)
-        if self._closing:
+        if self._wire.closing:
             return
         if error is None:
             self._sender.replies(streams)
@@ -168,14 +154,11 @@ class Lane(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what is ready."""
-        out = self._out
-        if out and not self._transport.is_closing():
-            self._transport.write(b"".join(out))
-        out.clear()
+        self._wire.flush()
 
     def hold(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""
-        self._hold("store", on=on)
+        self._wire.hold("store", on=on)
 
     @property
     def busy(self) -> bool:
@@ -184,7 +167,7 @@ class Lane(asyncio.Protocol):
 
     def go_away(self) -> None:
         """Tell the client to open no more calls here; those that cross the message are still served."""
-        if not self._closing:
+        if not self._wire.closing:
             self._out.append(f.goaway(f.MAX_WINDOW, f.NO_ERROR, "the pump is shutting down"))
             self.flush()
 
@@ -192,12 +175,12 @@ class Lane(asyncio.Protocol):
         """Close the connection if nobody uses it: without a first call soon, without calls after an hour
         and a GOAWAY.
         """
-        if self._closing:
+        if self._wire.closing:
             return
         self.flush()
-        if self._writable is not None and now - self._stuck > self._limits.stalled_s:
+        if self._wire.stuck_s(now) > self._limits.stalled_s:
             _log.warning("closing the connection of %s: it took nothing for %.0f s", self.peer, self._limits.stalled_s)
-            self._transport.abort()
+            self._wire.transport.abort()
             return
         idle = now - self._used
         if self._waiting or self._bridged.count:
@@ -215,18 +198,16 @@ class Lane(asyncio.Protocol):
 
     def close(self) -> None:
         """Close for good, after a last GOAWAY that says how far calls were taken."""
-        if not self._closing:
-            self._closing = True
+        if not self._wire.closing:
             self._out.append(f.goaway(self._last, f.NO_ERROR))
-            self._end()
+            self._wire.close()
 
     # the bridge's side
 
     @property
     def peer(self) -> str:
         """The client's address, for logs."""
-        name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix socket"
+        return self._wire.peer
 
     @property
     def host(self) -> str:
@@ -243,13 +224,12 @@ class Lane(asyncio.Protocol):
         socket took it. CancelledError if the stream or the connection goes away.
         """
         await self._sender.drained(stream)
-        while self._writable is not None:
-            await asyncio.shield(self._writable)
+        await self._wire.written()
 
     def ended(self, stream: int) -> None:
         """The bridge has answered the stream."""
         self._bridged.ended(stream)
-        if not self._closing:
+        if not self._wire.closing:
             self.flush()
 
     # frames
@@ -307,7 +287,7 @@ class Lane(asyncio.Protocol):
                 self._control(kind, flags, stream, buf[start:stop])
             if self._undecided is not None:
                 self._undecided.note(kind, flags, buf[pos:stop])
-                if self._closing:  # spliced away: the rest belongs to the other server
+                if self._wire.closing:  # spliced away: the rest belongs to the other server
                     self._hand_over(buf[stop:])
                     return b""
             pos = stop
@@ -316,7 +296,7 @@ class Lane(asyncio.Protocol):
     def _decide(self, *, is_ours: bool) -> None:
         """The first request says what the connection is for."""
         if not is_ours:
-            self._closing = True
+            self._wire.closing = True
             return
         self._undecided = None
         self._uploads.window = self._limits.stream_window
@@ -334,12 +314,12 @@ class Lane(asyncio.Protocol):
     def _hand_over(self, rest: bytes) -> None:
         undecided, self._undecided = self._undecided, None
         assert undecided is not None
-        self.flush()
         self._context.lanes.discard(self)
-        if self._held:
-            self._transport.resume_reading()
         self._context.splice(
-            self._transport, undecided.replay(rest), undecided.settings, our_ack_pending=undecided.our_ack_pending
+            self._wire.give_away(),
+            undecided.replay(rest),
+            undecided.settings,
+            our_ack_pending=undecided.our_ack_pending,
         )
 
     def _headers(self, stream: int, flags: int, block: bytes) -> None:
@@ -369,7 +349,7 @@ class Lane(asyncio.Protocol):
             self._write_headers = headers  # the decoder gives the same object for the same bytes
         if self._undecided is not None:
             self._decide(is_ours=writes or is_pull(headers))
-            if self._closing:
+            if self._wire.closing:
                 return
         self._uploads.begin(stream, None if writes else headers)
         if flags & f.END_STREAM:
@@ -474,23 +454,6 @@ class Lane(asyncio.Protocol):
         self._out.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _fail(self, code: int, text: str) -> None:
-        _log.warning("closing the connection of %s: %s", self._transport.get_extra_info("peername"), text)
-        self._closing = True
+        _log.warning("closing the connection of %s: %s", self.peer, text)
         self._out.append(f.goaway(self._last, code, text))
-        self._end()
-
-    def _end(self) -> None:
-        """Close; a client that doesn't take the last bytes loses them."""
-        self.flush()
-        self._transport.close()
-        self._last_bytes = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._transport.abort)
-
-    def _hold(self, why: str, *, on: bool) -> None:
-        if on:
-            self._held.add(why)
-            if self._transport.is_reading():
-                self._transport.pause_reading()
-        else:
-            self._held.discard(why)
-            if not self._held and not self._closing:
-                self._transport.resume_reading()
+        self._wire.close()
