@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -179,7 +179,7 @@ class _Planner:
         size = self._held[table.full_name].bytes
         return PlannedTable(table, target.schema, target.table, target.is_merged, size)
 
-    def _chunks(self, tables: Sequence[PlannedTable]) -> tuple[list[Chunk], list[int]]:
+    def _chunks(self, tables: list[PlannedTable]) -> tuple[list[Chunk], list[int]]:
         chunks: list[Chunk] = []
         of_table: list[int] = []
         # Wide tables first: what separates their fields, narrow ones may not tell.
@@ -190,11 +190,14 @@ class _Planner:
                 self._problems.append(str(error))
                 continue
             self._notes += [
-                f"{chunk.full_name}: {chunk.place.get('file')} is one chunk of {chunk.bytes / 1e6:,.0f} MB, so"
+                f"{chunk.full_name}: {chunk.place.get('file', 'a range of its key')} is one chunk of"
+                f" {chunk.bytes / 1e6:,.0f} MB, so"
                 " one transaction downstream: smaller files (dumpling -F 256MiB), or plain ones, are safer"
                 for chunk in found
                 if chunk.bytes > _LARGE_CHUNK_BYTES
             ]
+            if not tables[place].bytes:
+                tables[place] = replace(tables[place], bytes=sum(chunk.bytes for chunk in found))
             chunks += found
             of_table += [place] * len(found)
             if found and (unsure := unsure_columns(tables[place].table)):

@@ -1,8 +1,8 @@
 """A live TiDB as a source of rows, read with SQL as of one timestamp.
 
-A chunk is a range of the table's key: from one region's first row to the next's, and between those, where the key is a
-number, of even width. Nothing is counted. Every chunk is read over a connection of its own, and its rows are not kept
-in memory on either side.
+A chunk is a range of the table's key: from one region's first row to the next's, and between those of about even width.
+Nothing is counted; sizes are those of TiDB's statistics, or of so many regions. Every chunk is read over a connection
+of its own, and its rows are not kept in memory on either side.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from etl.copy._key_cuts import Key, between, equal
 from etl.copy.errors import CopyError
 from etl.copy.source import Chunk, TableEstimate
 from etl.copy.tidb_rows import read_rows
@@ -27,14 +28,22 @@ __all__ = ["TidbAddress", "TidbSql"]
 
 _PARTS_A_REGION = 3
 """A region has 96 MiB, a chunk should have some 32."""
+_FEW_REGIONS = 32
+"""Where there are more of them, they are chunks enough."""
+_REGION_BYTES, _SMALL_BYTES = 64 << 20, 1 << 20
+"""What is taken for the size of a region, and of a table with few rows, as long as TiDB has no statistics."""
 
 
 class TidbSql:
     """The TiDB at an address as of a timestamp; see `etl.copy.source.Source`."""
 
+    few_rows = 20_000
+    """A table of one region with no more rows is one chunk."""
+
     def __init__(self, address: TidbAddress, position: int) -> None:
         self._address = address
         self.position = position
+        self._sizes: dict[str, int] = {}
 
     @classmethod
     def now(cls, address: TidbAddress) -> Self:
@@ -61,6 +70,7 @@ class TidbSql:
                 " WHERE TABLE_TYPE = 'BASE TABLE'"
             )
         found = [(_text(schema), _text(name), int(size or 0)) for schema, name, size in rows]
+        self._sizes = {f"{schema}.{name}": size for schema, name, size in found}
         return [
             TableEstimate(schema, name, size)
             for schema, name, size in sorted(found)
@@ -84,25 +94,41 @@ class TidbSql:
     def chunks(self, table: Table) -> list[Chunk]:
         key = key_columns(table)
         with self._session() as session:
-            bounds = self._bounds(session, table, key) if key else []
+            sampled = self._sampled(session, table, key) if key else []
+            is_small = len(sampled) < 2 and not (key and self._has_more(session, table, key))
+            bounds = [] if is_small or not key else self._bounds(session, table, key, sampled)
         edges: list[list[str] | None] = [None, *bounds, None]
+        size = self._sizes.get(table.full_name) or (_SMALL_BYTES if is_small else len(sampled) * _REGION_BYTES)
         return [
-            Chunk(table.schema_name, table.name, number, {"key_low": low, "key_high": high}, 0)
+            Chunk(table.schema_name, table.name, number, {"key_low": low, "key_high": high}, size // (len(bounds) + 1))
             for number, (low, high) in enumerate(pairwise(edges))
         ]
 
-    def _bounds(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> list[list[str]]:
-        """Where to cut, ascending, as literals: the first rows of regions, and points between."""
-        names = ", ".join(column.quoted for column in key)
-        sampled = session.query(f"SELECT {names} FROM {quote_table(table)} TABLESAMPLE REGIONS() ORDER BY {names}")
+    def _sampled(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> list[Key]:
+        """The keys of the first rows of regions, ascending."""
+        names = _names(key)
+        return list(session.query(f"SELECT {names} FROM {quote_table(table)} TABLESAMPLE REGIONS() ORDER BY {names}"))
+
+    def _has_more(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> bool:
+        """Whether the table has more than a few rows; few are looked at."""
+        names = _names(key)
+        return bool(
+            session.query(f"SELECT {names} FROM {quote_table(table)} ORDER BY {names} LIMIT 1 OFFSET {self.few_rows}")
+        )
+
+    def _bounds(
+        self, session: TidbSession, table: Table, key: Sequence[KeyColumn], sampled: Sequence[Key]
+    ) -> list[list[str]]:
+        """Where to cut, ascending, as literals: the first rows of regions, and places between."""
         if len(key) == 1 and key[0].kind == "int":
-            ((low, high),) = session.query(f"SELECT MIN({names}), MAX({names}) FROM {quote_table(table)}")
+            name = _names(key)
+            ((low, high),) = session.query(f"SELECT MIN({name}), MAX({name}) FROM {quote_table(table)}")
             if low is None or high is None:
                 return []
             starts = [int(value or 0) for (value,) in sampled]
             return [[str(bound)] for bound in finer(starts, int(low), int(high), _PARTS_A_REGION)]
         found: list[list[str]] = []
-        for row in sampled[1:]:
+        for row in self._with_inner(session, table, key, sampled)[1:]:
             try:
                 bound = [column.literal(value or b"") for column, value in zip(key, row, strict=True)]
             except UnicodeDecodeError:  # no literal says it: the chunk before goes on
@@ -110,6 +136,29 @@ class TidbSql:
             if not found or found[-1] != bound:
                 found.append(bound)
         return found
+
+    def _with_inner(
+        self, session: TidbSession, table: Table, key: Sequence[KeyColumn], sampled: Sequence[Key]
+    ) -> Sequence[Key]:
+        """`sampled`, and keys of rows between where there are few regions, ascending. Keys of rows that are there, in
+        the order that TiDB gives them: a made-up one may stand elsewhere in a collation's order.
+        """
+        index = table.primary_index
+        if not sampled or len(sampled) > _FEW_REGIONS or index is None or len(index.columns) != len(key):
+            return sampled
+        names, start = _names(key), f"SELECT {_names(key)} FROM {quote_table(table)}"
+        last = session.query(f"{start} ORDER BY {_names(key, ' DESC')} LIMIT 1")
+        places = [p for a, b in pairwise([*sampled, *last]) for p in between(key, a, b, _PARTS_A_REGION)]
+        inner = [
+            tuple(row)
+            for place in places
+            for row in session.query(f"{start} WHERE {in_range(key, place, None)} ORDER BY {names} LIMIT 1")
+        ]
+        try:
+            conditions = [equal(key, row) for row in dict.fromkeys([*map(tuple, sampled), *inner])]
+        except UnicodeDecodeError:
+            return sampled
+        return list(session.query(f"{start} WHERE {' OR '.join(conditions)} ORDER BY {names}"))
 
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         where = in_range(key_columns(table), chunk.place["key_low"], chunk.place["key_high"])
@@ -128,3 +177,7 @@ class TidbSql:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode()
+
+
+def _names(key: Sequence[KeyColumn], order: str = "") -> str:
+    return ", ".join(f"{column.quoted}{order}" for column in key)

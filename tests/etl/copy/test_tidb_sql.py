@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import threading
 from collections import Counter
@@ -115,6 +116,11 @@ def test_a_replica_begins_from_a_live_tidb(tidb: Port, mariadb: MariaDBServer, t
     summary = copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     assert (summary.ts, summary.rows) == (label.ts, sum(label.tables.values()))
     assert differences(RECORDING, label.name, mariadb) == []
+
+
+@pytest.fixture(autouse=True)
+def no_table_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TidbSql, "few_rows", 1)
 
 
 KINDS: dict[str, tuple[Column, st.SearchStrategy[Any]]] = {
@@ -233,3 +239,46 @@ def test_a_hold_is_renewed_until_it_is_given_back() -> None:
     with GcHold(pd, "sluice-test", 7, ttl_s=1):
         assert enough.wait(60)
     assert calls[-1] == (0, 7) and calls[0] == (1, 7)
+
+
+def keyed(*kinds: str) -> Table:
+    """A clustered table with a key of these kinds and one column more."""
+    return made_table(list(kinds), "common")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "keys"),
+    [
+        (("text",), [(f"user{n:06}",) for n in range(900)]),
+        (("text",), [(f"{hashlib.md5(b'%d' % n).hexdigest()}",) for n in range(900)]),
+        (("binary",), [(hashlib.md5(b"%d" % n).digest(),) for n in range(900)]),
+        (("text", "int"), [("the same", n * n) for n in range(900)]),
+        (("int", "text"), [(n // 100, f"é{n}") for n in range(900)]),
+        (("datetime",), [(f"2024-01-{1 + n // 30:02} 00:{n % 30:02}:00.000000",) for n in range(900)]),
+        (("decimal",), [(f"{n}.125",) for n in range(900)]),
+    ],
+    ids=["numbered", "hashes", "bytes", "the first is the same", "composite", "times", "decimals"],
+)
+def test_a_region_is_cut_inside_for_keys_of_text_and_of_several_columns(
+    kinds: tuple[str, ...], keys: list[tuple[Any, ...]]
+) -> None:
+    table = keyed(*kinds)
+    keys = sorted(keys)
+    rows = [[*(k.encode() if kind == "text" else k for k, kind in zip(key, kinds)), n] for n, key in enumerate(keys)]
+    with serving(table, rows, 10_000) as address:
+        source = TidbSql(address, NOW - 1)
+        chunks = source.chunks(table)
+        sizes = [sum(batch.num_rows for batch in source.read(chunk, table)) for chunk in chunks]
+    assert sum(sizes) == 900 and len(sizes) in (2, 3)
+    assert max(sizes) < 700
+
+
+def test_a_table_of_few_rows_is_one_chunk_and_sizes_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TidbSql, "few_rows", 50)
+    table = made_table(["int"], "int")
+    for count, regions, chunks in ((0, 100, 1), (50, 100, 1), (51, 100, 3), (51, 30, 6)):
+        with serving(table, [[n, n] for n in range(count)], regions) as address:
+            found = TidbSql(address, NOW - 1).chunks(table)
+        assert len(found) == chunks, (count, regions)
+        assert all(chunk.bytes > 0 for chunk in found)
+        assert sum(chunk.bytes for chunk in found) <= 2 * (64 << 20)
