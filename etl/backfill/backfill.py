@@ -63,16 +63,12 @@ class Sides:
 
 @dataclass(slots=True)
 class _InHand:
-    """A chunk with its appointment; `read` once its rows are ready, and how long that took after PD's clock had passed
-    the timestamp.
-    """
+    """A chunk with its appointment; `read` once its rows are ready, `trouble` if nothing came of it."""
 
     chunk: Chunk
     made: Appointment
     table: Table
     read: ChunkRead | None = None
-    read_ms: float = 0.0
-    ready_at: float = 0.0
     trouble: str = ""
     too_large: bool = False
 
@@ -294,10 +290,7 @@ class Backfill:
         """
         try:
             self._appointing.wait_for(hand.made.at_ts)
-            began = time.monotonic()
             self._read_at(hand)
-            hand.ready_at = time.monotonic()
-            hand.read_ms = (hand.ready_at - began) * 1000
         except Exception as error:
             self._appointing.give_up(hand.made, f"it could not be read: {error}")
             told = ours(error)
@@ -357,9 +350,8 @@ class Backfill:
         assert hand.read is not None
         found = self._appointing.result(hand.made, self._waiting)
         self._in_hand.remove(hand)
-        took_ms = hand.read_ms + (time.monotonic() - hand.ready_at) * 1000
         if found is not None and not found.declined:
-            self._size.took(hand.read.rows, took_ms)
+            self._size.took(hand.read.rows, hand.read.read_ms + found.write_ms)
             self._note(hand.chunk, hand.read, found)
         self._appointing.remove(hand.made)
         self._forget_files(hand.read)

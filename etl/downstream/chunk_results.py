@@ -38,6 +38,8 @@ class ChunkResult:
     """Why nothing was done; "" if it was."""
     is_passing: bool = False
     """Whether it may be taken if the rows are read again."""
+    write_ms: float = 0.0
+    """How long it took: the job makes the next chunks larger or smaller by it."""
 
     @property
     def differing(self) -> int:

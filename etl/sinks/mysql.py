@@ -185,11 +185,17 @@ class MySQLSink:
 
     def write_chunk(self, chunk: Chunk, confirm: Confirm) -> ChunkResult:
         asked, writer = chunk.appointment, ChunkWriter(self._session, chunk)
+        began = time.perf_counter()
+
+        def write() -> ChunkResult:
+            result = writer.write()
+            return replace(result, write_ms=round((time.perf_counter() - began) * 1000, 1))
+
         try:
             writer.prepare()
             self._row.begin()
             confirm(Step(CommitDetail(), asked.at_ts))
-            return self._noted(asked, writer.write)
+            return self._noted(asked, write)
         except (UnfitChunkError, DownstreamError) as error:
             if isinstance(error, DownstreamError) and error.transient:
                 raise
