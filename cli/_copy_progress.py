@@ -12,6 +12,8 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 
+from cli._sizes import duration, size
+
 if TYPE_CHECKING:
     from etl.copy import Progress
     from relay.jobs import JobProgress
@@ -44,7 +46,7 @@ class CopyProgress:
 
     def show(self, progress: Progress) -> None:
         """Show how far it is."""
-        self._show(progress.bytes, progress.bytes_in_all, copy_text(progress, time.monotonic()))
+        self._show(*_extent(progress), copy_text(progress, time.monotonic()))
 
     def show_job(self, progress: JobProgress) -> None:
         """Show how far a job is."""
@@ -55,7 +57,7 @@ class CopyProgress:
         now = time.monotonic()
         if self._bars is not None:
             self._bars.update(self._task, completed=min(done, in_all), total=in_all or None, note=text)
-        elif now - self._printed >= _LINE_EVERY_S:
+        elif text and now - self._printed >= _LINE_EVERY_S:
             self._printed = now
             click.echo(text, err=self._console.stderr)
 
@@ -63,21 +65,31 @@ class CopyProgress:
 def copy_text(progress: Progress, now: float) -> str:
     """How far a copy is, in a line; `now`: a `time.monotonic()`."""
     seconds = max(now - progress.began_s, 1e-3)
-    left = seconds * (progress.bytes_in_all - progress.bytes) / progress.bytes if progress.bytes else None
+    done, in_all = _extent(progress)
     parts = [
-        f"{100 * progress.bytes // max(progress.bytes_in_all, 1)} % of {progress.bytes_in_all / 1e6:,.1f} MB",
-        f"{progress.rows:,} rows",
-        f"{progress.rows / seconds:,.0f}/s",
-        *([] if left is None else [f"{left:,.0f} s left"]),
+        f"{100 * done // in_all} %" if in_all else "",
+        f"{size(progress.bytes)} of {size(progress.bytes_in_all)}" if progress.bytes_in_all else "",
+        f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
+        f"{duration(seconds * (in_all - done) / done)} left" if done and progress.rows else "",
         progress.doing,
     ]
-    return ", ".join(parts)
+    return ", ".join(part for part in parts if part)
+
+
+def _extent(progress: Progress) -> tuple[int, int]:
+    """How much is done, and of how much: bytes, or chunks if nothing tells of bytes."""
+    if progress.bytes_in_all:
+        return min(progress.bytes, progress.bytes_in_all), progress.bytes_in_all
+    return progress.chunks, progress.chunks_in_all
 
 
 def job_text(progress: JobProgress) -> str:
     """How far a job is, in a line."""
     whole = progress.in_all
-    of = f"{whole.percent} % of about {whole.bytes_in_all / 1e6:,.1f} MB" if whole.bytes_in_all else ""
-    left = "" if progress.left_s is None or not whole.bytes_in_all else f"about {progress.left_s:,.0f} s left"
-    parts = [of, f"{whole.done.rows:,} rows", f"{progress.rows_per_s:,.0f}/s", left, *progress.doing]
+    parts = [
+        f"{whole.percent} % of about {size(whole.bytes_in_all)}" if whole.bytes_in_all else "",
+        f"{whole.done.rows:,} rows, {progress.rows_per_s:,.0f}/s" if whole.done.rows else "",
+        "" if progress.left_s is None or not whole.bytes_in_all else f"about {duration(progress.left_s)} left",
+        *progress.doing,
+    ]
     return ", ".join(part for part in parts if part)

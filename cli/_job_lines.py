@@ -11,7 +11,8 @@ def job_lines(job: dict[str, Any]) -> list[str]:
     """How it stands and how far it is; what it needs from people, if anything."""
     progress = job["progress"]
     doing = f" ({', '.join(progress['doing'])})" if progress["doing"] and job["state"] == "running" else ""
-    lines = [f"{job['id']}: {job['state']}, {done(progress)}{doing}"]
+    far = f", {done(progress)}" if progress["tables"] else ""
+    lines = [f"{job['id']}: {job['state']}{far}{doing}"]
     if job["state"] == "running" and progress["rows_per_s"]:
         left = progress["left_s"]
         lines.append(
@@ -26,11 +27,10 @@ def job_lines(job: dict[str, Any]) -> list[str]:
 
 
 def done(progress: dict[str, Any]) -> str:
-    """How much is done of what there is."""
-    if not progress["tables"]:
-        return "nothing is done yet"
-    in_all = f" of {size(progress['bytes_in_all'])}" if progress["bytes_in_all"] else ""
-    return (
-        f"{progress['percent']} %{in_all}, {progress['rows']:,} rows, {progress['chunks']:,} of"
-        f" {progress['chunks_in_all']:,} chunks"
-    )
+    """How much is done of what there is, of a job's progress or of a table's. What nothing tells is left out."""
+    size_in_all, chunks_in_all = progress["bytes_in_all"], progress["chunks_in_all"]
+    percent = f"{progress['percent']} %" if size_in_all or chunks_in_all else ""
+    read = f"{size(progress['bytes'])} of {size(size_in_all)}" if size_in_all else ""
+    of = f" of {chunks_in_all:,}" if chunks_in_all else ""
+    chunks = f"{progress['chunks']:,}{of} chunk{'' if (chunks_in_all or progress['chunks']) == 1 else 's'}"
+    return ", ".join(part for part in (percent, f"{progress['rows']:,} rows", read, chunks) if part)

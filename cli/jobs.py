@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._job_lines import job_lines
+from cli._job_lines import done, job_lines
 from cli._settings import acting_on, config_option, operator, settings_of
-from cli._sizes import size
 from relay.jobs.spec import at
 
 if TYPE_CHECKING:
@@ -183,9 +182,6 @@ def _lines(status: JobStatus) -> list[str]:
         f"since     {at(status.entry.made_ms)}, by {status.entry.by}",
         *(f"          {line}" for line in more),
     ]
-    for name, table in sorted(status.progress.tables.items()):
-        lines.append(
-            f"{table.percent:>7} %  {name}: {table.done.rows:,} rows, {size(table.done.bytes)} of"
-            f" {size(table.bytes_in_all)}, {table.done.chunks:,} of {table.chunks_in_all:,} chunks"
-        )
+    for name, table in sorted(document["progress"]["tables"].items()):
+        lines.append(f"table     {name}: {done(table)}")
     return lines

@@ -36,14 +36,12 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
     difference."""
     directory = (directory or recording_folder(DEFAULT_RECORDING)).absolute()
     recording = Recording(directory)
-    totals = {
-        label.name: sum(1 for each in recording.transactions(label.ts).values() if each.commit_ts)
-        for label in recording.labels
-    }
+    end = recording.labels[-1].ts if recording.labels else 0
+    total = sum(1 for each in recording.transactions(end).values() if each.commit_ts)
     with stop_signals_raise(), ReplayProgress() as display:
         viewer = Viewer(
             display.say,
-            lambda label, copied, progress: display.show(label.name, totals[label.name], progress, copied),
+            lambda label, copied, progress: display.show(label.name, total, progress, copied),
             display.show_copy,
         )
         summary = run(stack_of(ctx), directory, viewer, speed=speed, bootstrap=bootstrap)

@@ -27,7 +27,7 @@ class Unreachable(StackError):
     way_out = "`sluice up` starts what doesn't run"
 
 
-def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s: float = 10) -> Any:
+def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s: float = 30) -> Any:
     request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode())  # noqa: S310 - our own http address
     request.add_header("Content-Type", "application/json")
     if token:

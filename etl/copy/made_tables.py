@@ -13,7 +13,7 @@ from etl.copy.errors import CopyError
 from etl.copy.loader import count_rows
 from etl.copy.plan import CopyPlan, PlannedTable, without_values
 from etl.copy.statements import add_rest, create, create_schema, scoped, without_rest
-from etl.ddl import DdlExecutor
+from etl.ddl import THERE_ALREADY, DdlExecutor
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.rules import Filter, Routes
@@ -137,8 +137,9 @@ class MadeTables:
             return
         self._executor.fingerprint(wanted)  # makes the databases that routes need
         for warning in self._executor.execute(wanted):
-            log.warning("%s: %s", ddl.query, warning)
-            self.warnings.append(warning)
+            if not warning.endswith(THERE_ALREADY):  # a process before this one has made it
+                log.info("%s: %s", ddl.query, warning)
+                self.warnings.append(warning)
         self._session.commit()
 
     def _indexes_after(self, planned: PlannedTable) -> bool:

@@ -73,8 +73,9 @@ class CopyPlan:
         for place, planned in enumerate(self.tables):
             source = planned.table.full_name
             goal = "" if planned.target == source else f" to {planned.target}"
-            found.append(f"copy     {source}{goal}: {planned.bytes / 1e6:,.1f} MB in {counts[place]} chunks")
-        found.append(f"in all   {len(self.tables)} tables, {self.bytes / 1e6:,.1f} MB in {len(self.chunks)} chunks")
+            found.append(f"copy     {source}{goal}: {_extent(planned.bytes, counts[place])}")
+        tables = "1 table" if len(self.tables) == 1 else f"{len(self.tables)} tables"
+        found.append(f"in all   {tables}: {_extent(sum(t.bytes for t in self.tables), len(self.chunks))}")
         return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
 
     def to_json(self) -> dict[str, Any]:
@@ -203,6 +204,16 @@ class _Planner:
             if found and (unsure := unsure_columns(tables[place].table)):
                 self._problems.append(without_values(tables[place].table, unsure))
         return chunks, of_table
+
+
+def _extent(size: int, chunks: int) -> str:
+    """How much there is to copy. TiDB without statistics tells no sizes, and a table may have no rows."""
+    unit, power = next(
+        ((unit, power) for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)) if size >= 10**power), ("B", 0)
+    )
+    shown = f"{size / 10**power:,.1f}" if power else f"{size}"
+    in_chunks = f"{chunks} chunk{'' if chunks == 1 else 's'}"
+    return f"{shown} {unit} in {in_chunks}" if size else in_chunks
 
 
 def without_values(table: Table, columns: Sequence[str]) -> str:

@@ -3,9 +3,10 @@
 from etl.ddl._generate import create_table
 from etl.ddl._ran import how_many_ran, not_replayable
 from etl.ddl._relax import relax
-from etl.ddl.executor import DdlError, DdlExecutor
+from etl.ddl.executor import THERE_ALREADY, DdlError, DdlExecutor
 
 __all__ = [
+    "THERE_ALREADY",
     "DdlError",
     "DdlExecutor",
     "create_table",

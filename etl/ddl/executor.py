@@ -41,6 +41,9 @@ _WAYS_OUT = (
     " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
 )
 
+THERE_ALREADY = "is there already: taken as done"
+"""How a warning ends when a table that was to be created is there, and is the one."""
+
 
 class DdlError(SluiceError):
     """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the server's error, ways
@@ -312,7 +315,7 @@ class DdlExecutor:
         wanted = {column.name.lower(): column for column in table.columns if column.public and not column.hidden}
         if not names <= wanted.keys() or any(not wanted[name].virtual for name in wanted.keys() - names):
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
-        return [f"{table.full_name} is there already: taken as done"]
+        return [f"{table.full_name} {THERE_ALREADY}"]
 
     def _drop_table(self, ddl: ScopedDdl) -> list[str]:
         # The job has names in lower case; how they are written is known from the table.
