@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from cli._copy_progress import CopyProgress
 from cli._job_kinds import pausing, say_bootstrap, this_process
 from cli._settings import acting_on, config_option, operator, settings_of
-
-if TYPE_CHECKING:
-    from etl.copy import DumplingOptions
 
 
 @click.command("bootstrap")
@@ -36,8 +30,13 @@ if TYPE_CHECKING:
     "--csv-line-terminator", help=r"What Dumpling was given, with \r, \n and \t for these [as the header tells]."
 )
 @click.option("--csv-null-value", default="\\N", show_default=True, help="How NULL is spelled.")
-@click.option("--no-header", is_flag=True, help="CSV files have no header.")
-@click.option("--no-escape-backslash", is_flag=True, help="Dumpling was given --escape-backslash=false.")
+@click.option(
+    "--no-header", "csv_header", is_flag=True, flag_value=False, default=True, help="CSV files have no header."
+)
+@click.option(
+    "--no-escape-backslash", "escape_backslash", is_flag=True, flag_value=False, default=True,
+    help="Dumpling was given --escape-backslash=false.",
+)  # fmt: skip
 @config_option
 @click.pass_context
 def command(
@@ -57,10 +56,9 @@ def command(
     It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Ctrl-C pauses it. Killed,
     or stopped by an error, the same command goes on with what is left.
     """
-    from etl.copy import BootstrapWish, plan_bootstrap, run_bootstrap
+    from etl.copy import plan_bootstrap, run_bootstrap, wish_of
 
-    url = url if "://" in url else str(Path(url).absolute())
-    wish = BootstrapWish(url, _options(dump), globs, into, operator())
+    wish = wish_of({"source": url, "tables": globs, "into": into, **dump}, operator())
     if plan_only:
         plan = plan_bootstrap(settings_of(ctx, config), wish)
         click.echo("\n".join(plan.lines()))
@@ -69,20 +67,3 @@ def command(
     with pausing(settings, "bootstrap"), CopyProgress() as display:
         summary = run_bootstrap(settings, wish, on_progress=display.show, runner=this_process("sluice bootstrap"))
     return say_bootstrap(summary)
-
-
-def _options(dump: dict[str, str | bool | None]) -> DumplingOptions:
-    from etl.copy import CsvFormat, DumplingOptions
-
-    terminator = dump["csv_line_terminator"]
-    if isinstance(terminator, str):
-        terminator = terminator.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t")
-    separator = dump["csv_separator"]
-    form = CsvFormat(
-        separator=separator.replace("\\t", "\t") if isinstance(separator, str) else None,
-        delimiter=dump["csv_delimiter"],  # type: ignore[arg-type]
-        terminator=terminator,  # type: ignore[arg-type]
-        header=not dump["no_header"],
-        null=str(dump["csv_null_value"]),
-    )
-    return DumplingOptions(form, escapes=not dump["no_escape_backslash"])

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -19,10 +19,11 @@ from etl.settings import Settings, load_settings
 from etl.waiting import Waiting
 from relay import Failure, RelayError, RelayLog
 
-__all__ = ["TaskStopped", "run_task", "say_way_out"]
+__all__ = ["TaskStopped", "run_job_task", "run_task", "say_way_out"]
 
 log = logging.getLogger("sluice")
 
+T = TypeVar("T")
 Work = Callable[[Settings, Callable[[object], None]], dict[str, Any]]
 """What a task does with the settings; the second is to be called, with anything, whenever it has got on."""
 
@@ -51,6 +52,25 @@ def run_task(what: str, work: Work) -> dict[str, Any]:
                 continue
             note.failed(reason)
             raise _stopped(what, reason) from (error if isinstance(reason, DefectError) else None)
+
+
+def run_job_task(what: str, work: Callable[[Settings], T]) -> T:
+    """Do the work of a task of a job (`relay.jobs`), which says itself what has become of it. Raises TaskStopped if
+    somebody has to act.
+    """
+    waiting = Waiting(log, f"the task {what}")
+    while True:
+        try:
+            return work(load_settings())
+        except Exception as error:
+            reason = ours(error)
+            if reason.transient:
+                time.sleep(waiting.after(reason))
+                continue
+            raise TaskStopped(
+                f"{what} has stopped: {reason}",
+                way_out=f"{reason.way_out}; then trigger the DAG with the same values: it goes on",
+            ) from (error if isinstance(reason, DefectError) else None)
 
 
 def say_way_out(error: object) -> None:

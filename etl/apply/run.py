@@ -27,10 +27,10 @@ from etl.apply._relay_upkeep import RelayUpkeep
 from etl.apply._report import ApplySummary, BatchReport, report_of
 from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
-from etl.ownership import NotSoleWriterError, Pipeline, SoleWriter
+from etl.ownership import NotSoleWriterError, Pipeline, SoleWriter, await_copy
 from etl.prepare import PrepareOptions
 from etl.settings import Settings
-from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, sink_shape
+from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, read_checkpoint, sink_shape
 from etl.spark.errors import SparkError
 from etl.steps import Step
 from etl.waiting import Waiting
@@ -124,7 +124,7 @@ class _Loop:
         self._limits = limits
         self._on_batch = on_batch
         self._relay = RelayLog.open(settings.relay.url)
-        pipeline = Pipeline.of(settings)
+        self._pipeline = pipeline = Pipeline.of(settings)
         self._sole = SoleWriter(pipeline, settings.upstream, self._relay)
         self._upkeep = RelayUpkeep(self._relay, settings.relay.keep_ms, pipeline.downstream)
         self._sink = open_sink(settings, first.cluster_id)
@@ -169,6 +169,8 @@ class _Loop:
     def _apply(self) -> None:
         """From the checkpoint on, until the run is over."""
         self._ahead = self._batch = None
+        target, cluster_id = self._settings.target, self._first.cluster_id
+        await_copy(self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None)
         self._sole.check()
         checkpoint = self._recover()
         self._ahead = Ahead(self._relay, self._prepare, self._settings.apply, checkpoint, self._limits.until_ts)

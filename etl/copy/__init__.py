@@ -13,6 +13,7 @@ from etl.copy.errors import CopyError, DumpError
 
 if TYPE_CHECKING:
     from etl.copy.bootstrap_run import BootstrapSummary, Progress
+    from etl.copy.form import wish_of
     from etl.copy.plan import CopyPlan
     from etl.copy.run import BootstrapWish, cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
 
@@ -25,6 +26,7 @@ _ON_FIRST_USE = {
     "plan_bootstrap": "etl.copy.run",
     "resume_bootstrap": "etl.copy.run",
     "run_bootstrap": "etl.copy.run",
+    "wish_of": "etl.copy.form",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "plan_bootstrap",
     "resume_bootstrap",
     "run_bootstrap",
+    "wish_of",
 ]
 
 

@@ -134,6 +134,7 @@ class BootstrapRun:
     def copy(self, make: MakeLoads, share: int, shares: int) -> Progress:
         """Copy one share of the chunks, then what is left of the others, up to where the run is ordered to stop."""
         try:
+            self._doing("copying rows")
             self._session.connect()
             self._copy(make, share, shares)
         except _Ordered:
@@ -146,6 +147,8 @@ class BootstrapRun:
         """What is left of the chunks, then all that comes after rows; or what was ordered."""
         try:
             self._seize()
+            self._copied.create(self._session)
+            self._doing("looking at what is left")
             self._copy(make, 0, 1)
             return self._finish()
         except _Ordered:

@@ -12,9 +12,11 @@ from etl.copy.asked import Asked
 from etl.copy.bootstrap import Bootstrap, begun_job
 from etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, Progress
 from etl.copy.cluster import CopiedCluster
+from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder, DumplingOptions
 from etl.copy.errors import CopyError
 from etl.copy.gc_hold import GcHold
+from etl.copy.hindrances import relay_problems
 from etl.copy.loads import MakeLoads, SparkLoads
 from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
@@ -58,7 +60,9 @@ class BootstrapWish:
 class BootstrapWork:
     """What a process that has to do with a bootstrap needs: the cluster, the source, TiDB's GC held back for it."""
 
-    def __init__(self, settings: Settings, source: Source, globs: tuple[str, ...], stack: ExitStack) -> None:
+    def __init__(
+        self, settings: Settings, source: Source, globs: tuple[str, ...], stack: ExitStack, *, with_schema: bool = True
+    ) -> None:
         self._settings = settings
         self._source = source
         self._stack = stack
@@ -69,7 +73,8 @@ class BootstrapWork:
             if isinstance(source, TidbSql)
             else None
         )
-        definitions = self.cluster.definitions(source.position)
+        position = source.position
+        definitions = self.cluster.definitions(position) if with_schema else Definitions(position, 0, (), ())
         self.bootstrap = Bootstrap(settings, source, definitions, self.cluster.pd.cluster_id, globs)
 
     @classmethod
@@ -83,11 +88,13 @@ class BootstrapWork:
 
     @classmethod
     @contextmanager
-    def of_job(cls, settings: Settings, job: Job) -> Iterator[Self]:
-        """To go on with a job. Raises CopyError, PDError, TiKVError, EtcdError."""
+    def of_job(cls, settings: Settings, job: Job, *, with_schema: bool = True) -> Iterator[Self]:
+        """To go on with a job; `with_schema` unless only rows are copied. Raises CopyError, PDError, TiKVError,
+        EtcdError.
+        """
         asked = Asked.from_json(job.spec.asked)
         with ExitStack() as stack:
-            yield cls(settings, asked.open_source(), asked.tables, stack)
+            yield cls(settings, asked.open_source(), asked.tables, stack, with_schema=with_schema)
 
     def hold_gc(self) -> None:
         """Have TiDB keep what is to be read, as long as this is open. Raises CopyError if it has not, PDError."""
@@ -109,7 +116,22 @@ class BootstrapWork:
         """See `CopiedCluster.registered`; it is looked at now and then from here on."""
         self._stack.enter_context(self.cluster.registered(self._pipeline, self._source.position, self._settings.window))
         planner = self._stack.enter_context(closing(self.cluster.planner(self._settings.window)))
-        self.bootstrap.watch = Watch(lambda: _look(planner, self._source.position, self._hold))
+        self.bootstrap.watch = Watch(lambda: self._look(planner))
+        self.bootstrap.watch.now()
+
+    def _look(self, planner: Planner) -> None:
+        """What the copy needs is still there, as far as that can be known, and nothing was landed that begins later.
+        Raises CopyError.
+        """
+        if self._hold is not None:
+            self._hold.check()
+        if found := relay_problems(RelayLog.open(self._settings.relay.url), self._source.position):
+            raise CopyError(found[0])
+        try:
+            check_kept(planner, self._source.position)
+        except CopyError as error:
+            if not error.transient:  # a pump that doesn't answer is waited for when replication begins
+                raise
 
     def run_of(self, job: Job, run: Run, on_progress: ShowProgress | None = None) -> BootstrapRun:
         """See `Bootstrap.run_of`."""
@@ -130,17 +152,6 @@ class BootstrapWork:
             self._hold.release()
         if summary.state == CANCELLED:
             self.cluster.unregister(self._pipeline)
-
-
-def _look(planner: Planner, ts: int, hold: GcHold | None) -> None:
-    """What the copy needs is still there, as far as that can be known. Raises CopyError."""
-    if hold is not None:
-        hold.check()
-    try:
-        check_kept(planner, ts)
-    except CopyError as error:
-        if not error.transient:  # a pump that doesn't answer is waited for when replication begins
-            raise
 
 
 def plan_bootstrap(settings: Settings, wish: BootstrapWish) -> CopyPlan:

@@ -22,8 +22,9 @@ from etl.landing._run_limits import RunLimits, Stop
 from etl.landing.planner import CommitsPurgedError
 from etl.landing.schema import LandingSchema, Stopped, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
-from etl.ownership import DrainerEntry, Pipeline
+from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, downstream_name
 from etl.settings import Settings
+from etl.sinks import read_checkpoint
 from etl.spark.errors import SparkError
 from etl.waiting import Waiting
 from relay import Claim, RelayLog, WindowConflictError
@@ -136,6 +137,8 @@ class _Loop:
         if self._start is None:
             self._find_start()
             return
+        if not self._start.has_windows:
+            self._await_copy()
         if self._schema is None:
             self._schema = self._load_schema(self._start)
         self._jobs.connect(self._start.ts)
@@ -184,8 +187,21 @@ class _Loop:
 
     # Beginning, and beginning again
 
+    def _await_copy(self) -> None:
+        """Nothing is landed before a copy that is asked for has its checkpoint: landing begins there."""
+        if self._start_ts is not None:
+            return
+        target, cluster_id = self._settings.target, self._cluster.id
+        try:
+            await_copy(self._relay, downstream_name(target), lambda: read_checkpoint(target, cluster_id) is not None)
+        except CopyAwaitedError:
+            self._start = None
+            raise
+
     def _find_start(self) -> None:
         start = continued(self._relay, self._cluster)
+        if start is None:
+            self._await_copy()
         if start is None and self._start_ts is not None:
             start = Start(self._start_ts, has_windows=False)
         self._start = start = start or first(self._settings.target, self._settings.upstream, self._cluster)

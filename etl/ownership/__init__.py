@@ -1,14 +1,17 @@
 """Who writes to this downstream, as the registry knows it: this pipeline, and the Drainers beside it."""
 
+from etl.ownership.first_copy import CopyAwaitedError, await_copy
 from etl.ownership.pipeline import Pipeline, downstream_name, writes_elsewhere
 from etl.ownership.registration import DrainerEntry
 from etl.ownership.sole_writer import NotSoleWriterError, SoleWriter, other_writers, seen_text
 
 __all__ = [
+    "CopyAwaitedError",
     "DrainerEntry",
     "NotSoleWriterError",
     "Pipeline",
     "SoleWriter",
+    "await_copy",
     "downstream_name",
     "other_writers",
     "seen_text",

@@ -136,6 +136,17 @@ class JobProgress:
             return 0.0 if whole.bytes_in_all else None
         return left / self.bytes_per_s if self.bytes_per_s else None
 
+    def __str__(self) -> str:
+        whole, left_s = self.in_all, self.left_s
+        parts = [
+            f"{whole.percent} % of {whole.bytes_in_all / 1e6:,.1f} MB",
+            f"{whole.done.rows:,} rows",
+            f"{self.rows_per_s:,.0f}/s",
+            *([] if left_s is None else [f"{left_s:,.0f} s left"]),
+            *self.doing,
+        ]
+        return ", ".join(parts)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for scripts."""
         whole, left_s = self.in_all, self.left_s

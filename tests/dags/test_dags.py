@@ -149,3 +149,26 @@ def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr + f" after {time.monotonic() - began:.1f} s"
+
+
+def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(dag_bag):
+    dag = dag_bag.dags["bootstrap"]
+    assert type(dag.timetable).__name__ == "NullTimetable" and dag.max_active_runs == 1
+    assert [sorted(dag.get_task(name).downstream_task_ids) for name in ("plan", "prepare", "copy", "finish")] == [
+        ["finish", "prepare"], ["copy"], ["finish"], [],
+    ]  # fmt: skip
+    assert dag.get_task("copy").is_mapped and dag.get_task("copy").retries >= 100
+
+
+def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
+    from etl.copy import CsvFormat, DumplingOptions, wish_of
+
+    values = dict(dag_bag.dags["bootstrap"].params) | {
+        "source": " s3://dumps/first ", "tables": ["shop.*"], "csv_separator": "\\t", "csv_delimiter": "",
+        "csv_line_terminator": "\\r\\n", "csv_header": False, "escape_backslash": False,
+    }  # fmt: skip
+    wish = wish_of(values, "ann")
+    assert (wish.url, wish.globs, wish.into, wish.by) == ("s3://dumps/first", ("shop.*",), (), "ann")
+    assert wish.options == DumplingOptions(CsvFormat("\t", "", "\r\n", header=False), escapes=False)
+    untouched = wish_of(dict(dag_bag.dags["bootstrap"].params), "ann")
+    assert (untouched.url, untouched.options) == ("tidb://", DumplingOptions())

@@ -1,0 +1,42 @@
+"""What a person says of a bootstrap, on the command line and in Airflow's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etl.copy.dumpling import CsvFormat, DumplingOptions
+from etl.copy.run import BootstrapWish
+
+__all__ = ["wish_of"]
+
+_ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
+
+
+def wish_of(said: Mapping[str, Any], by: str) -> BootstrapWish:
+    r"""The wish in a form's fields: `source`, `tables`, `into`, and of a dump's files `csv_separator`, `csv_delimiter`,
+    `csv_line_terminator` (None where the header tells; with \r, \n and \t for these), `csv_null_value`, `csv_header`,
+    `escape_backslash`.
+    """
+    source = said["source"].strip()
+    form = CsvFormat(
+        separator=_unescaped(said["csv_separator"]),
+        delimiter=said["csv_delimiter"],
+        terminator=_unescaped(said["csv_line_terminator"]),
+        header=said["csv_header"],
+        null=said["csv_null_value"],
+    )
+    return BootstrapWish(
+        source if "://" in source else str(Path(source).absolute()),
+        DumplingOptions(form, escapes=said["escape_backslash"]),
+        tuple(said["tables"] or ()),
+        tuple(said["into"] or ()),
+        by,
+    )
+
+
+def _unescaped(text: str | None) -> str | None:
+    for spelled, meant in _ESCAPES.items():
+        text = text.replace(spelled, meant) if text is not None else None
+    return text
