@@ -39,7 +39,8 @@ _ADVICE = {
     ),
     server_errors.TRANSACTION_TOO_LARGE: (
         "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or"
-        " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself"
+        " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself; a copy takes a file"
+        " of a dump that isn't cut in one transaction: dump into smaller files"
     ),
     server_errors.MEMORY_EXCEEDED: (
         "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every"
