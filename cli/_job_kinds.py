@@ -96,7 +96,21 @@ def _cancel_reapply(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
-RESUME: dict[str, Act] = {"bootstrap": _resume_bootstrap, "reapply": _resume_reapply}
+def _run_backfill(settings: Settings, job: Job) -> int:
+    from cli.backfill import run_job
+
+    return run_job(settings, job.id, as_json=False)
+
+
+RESUME: dict[str, Act] = {
+    "backfill": _run_backfill,
+    "bootstrap": _resume_bootstrap,
+    "reapply": _resume_reapply,
+}
 """Goes on with a job of each kind in this process; the exit code."""
-CANCEL: dict[str, Act] = {"bootstrap": _cancel_bootstrap, "reapply": _cancel_reapply}
-"""Gives up a job of each kind that no process runs; the exit code."""
+CANCEL: dict[str, Act] = {
+    "backfill": _run_backfill,
+    "bootstrap": _cancel_bootstrap,
+    "reapply": _cancel_reapply,
+}
+"""Gives up a job of each kind that no process runs, as was ordered already; the exit code."""

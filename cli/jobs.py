@@ -110,7 +110,7 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     job = _jobs(settings).get(name)
     job.order(CANCEL, operator())
     status = job.status()
-    if status.state == CANCELLING:
+    if status.state == CANCELLING and status.entry.runner is not None:
         click.echo(f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells what stays")
         return 0
     return CANCELS[_kind(job, CANCELS)](settings, job)

@@ -193,9 +193,8 @@ def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapS
     """Give a bootstrap up that no process runs: what it made downstream goes, as far as nobody else wrote there. Raises
     as `run_bootstrap`.
     """
+    job.order(CANCEL, str(runner))
     with BootstrapWork.of_job(settings, job) as work, job.run_as(runner) as run:
-        job.order(CANCEL, str(runner))
-        run.look()
         summary = work.run_of(job, run).cancel()
         work.let_go(summary)
         return summary

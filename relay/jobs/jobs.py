@@ -211,12 +211,12 @@ class Job:
         """
         entry = self.entry()
         members = self.ledger.members(entry.run) if entry.state in TAKEN else []
-        dead = entry.state in TAKEN and not _seem_alive(entry, members)
+        dead = entry.state in TAKEN and entry.runner is not None and not _seem_alive(entry, members)
         return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, self.ledger.progress(entry.run))
 
     def order(self, what: str, by: str) -> Entry:
         """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now. Who runs it obeys at its
-        next border. Nothing changes if nobody runs it; whoever goes on where a process died hears of a CANCEL. Raises
+        next border. If nobody runs it a CANCEL waits for whoever runs it next, and nothing else changes. Raises
         JobError if that makes no sense any more.
         """
         goal = {PAUSE: PAUSING, CANCEL: CANCELLING, RESUME: RUNNING}[what]
@@ -226,9 +226,9 @@ class Job:
                 raise JobError(f"the job {self.id} is {newest.state} already")
             if newest.state == CANCELLING and what != CANCEL:
                 raise JobError(f"the job {self.id} is being cancelled, as {newest.by} asked")
-            if newest.state not in TAKEN or newest.state == goal:
+            if newest.state == goal or (newest.state not in TAKEN and what != CANCEL):
                 return newest
-            return newest.then(goal, by)
+            return newest.then(goal, by, runner=newest.runner if newest.state in TAKEN else None)
 
         return self.ledger.history.change(ordered)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from etl.copy.bootstrap_run import BootstrapSummary, Progress
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.errors import CopyError, DumpError
+from etl.copy.loads import MakeLoads
 from etl.copy.source import Chunk
 from etl.copy.worker import make_loads
 from etl.downstream import MySQLSession
 from etl.rules import Route, Routes
-from etl.settings import Relay, Settings, Upstream
+from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog, Window
+from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Done, Job, Jobs, Runner
 from tests.etl.copy.dump_writer import POSITION, Way, content, write
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
@@ -185,3 +188,88 @@ def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(mariadb:
     assert ask(mariadb, "SELECT id FROM d.item") == [(1,)]
     assert bootstrap(settings, url, ITEM).rows_there == 2
     assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(1,), (2,)]
+
+
+def three_chunks(mariadb: MariaDBServer, folder: Path) -> tuple[Settings, Bootstrap, MakeLoads]:
+    files = {f"d.item.{n}.sql": items([(b"%d" % n, b"1")]) for n in range(3)}
+    source = DumplingFolder.open(write(folder / "dump", files))
+    settings = replace(settings_of(mariadb, folder), apply=Apply(worker_count=1))
+    made = Bootstrap(
+        settings, source, Definitions(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7, ["d.*"]
+    )
+    return settings, made, lambda chunk, one: make_loads(source.spec(), chunk, one)
+
+
+def ordered(made: Bootstrap, make: MakeLoads, order: str, runner: Runner | None = None) -> tuple[Job, BootstrapSummary]:
+    """A run to which something is ordered after its first chunk."""
+    job = made.begin()
+    with job.run_as(runner or Runner("a test")) as run:
+
+        def give(progress: Progress) -> None:
+            if progress.rows == 1:
+                job.order(order, "ann")
+                run.look()
+
+        return job, made.run_of(job, run, give).whole(make)
+
+
+def test_a_copy_that_is_paused_stops_between_chunks_and_goes_on_with_what_is_left(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    _, made, make = three_chunks(mariadb, tmp_path)
+    job, summary = ordered(made, make, PAUSE)
+    assert (summary.state, job.status().state) == (PAUSED, PAUSED)
+    assert 1 <= summary.rows_there < 3
+    again = made.run(make)
+    assert (again.rows, again.rows_there) == (3 - summary.rows_there, 3)
+    assert job.status().state == DONE and job.status().progress.tables["d.item"].done.chunks == 3
+    assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(0,), (1,), (2,)]
+
+
+def test_a_copy_that_is_given_up_takes_back_what_it_made_and_another_may_begin(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    _, made, make = three_chunks(mariadb, tmp_path)
+    job, summary = ordered(made, make, CANCEL)
+    assert (summary.state, job.status().state, summary.left) == (CANCELLED, CANCELLED, ())
+    assert ask(mariadb, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'd'") == []
+    assert ask(mariadb, "SELECT * FROM tidb_binlog.sluice_copied") == []
+    assert made.run(make).rows_there == 3
+    assert [one.id for one in Jobs(RelayLog.open(f"file://{tmp_path}/relay").storage).list()] == [
+        "bootstrap", "bootstrap-2",
+    ]  # fmt: skip
+
+
+def test_rows_of_somebody_else_are_not_taken_back_and_are_named(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    _, made, make = three_chunks(mariadb, tmp_path)
+    job, _ = ordered(made, make, PAUSE)
+    ask(mariadb, "INSERT INTO d.item VALUES (77, 7)")
+    job.order(CANCEL, "ann")
+    with job.run_as(Runner("the next")) as run:
+        summary = made.run_of(job, run).whole(make)
+    assert "d.item has" in summary.left[0] and "somebody else wrote there" in summary.left[0]
+    assert (77, 7) in ask(mariadb, "SELECT id, v FROM d.item")
+    assert job.status().entry.said == summary.left[0] and "before a bootstrap begins anew" in job.status().entry.way_out
+
+
+def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    _, made, make = three_chunks(mariadb, tmp_path)
+    job = made.begin()
+    with job.run_as(Runner("prepare", "group")) as run:
+        assert made.run_of(job, run).prepare()
+
+    def share(number: int) -> None:
+        _, other, loads = three_chunks(mariadb, tmp_path)
+        with job.join(Runner(f"copy {number}", "group")) as part:
+            other.run_of(job, part).copy(loads, number, 3)
+
+    threads = [threading.Thread(target=share, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert job.status().progress.tables["d.item"].done == Done(3, job.status().progress.in_all.bytes_in_all, 3)
+    with job.join(Runner("finish", "group")) as run:
+        summary = made.run_of(job, run).finish(make)
+    assert (summary.rows, summary.rows_there, job.status().state) == (0, 3, DONE)
+    assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(0,), (1,), (2,)]

@@ -202,6 +202,19 @@ def test_orders_are_heard_and_taken_back(jobs: Jobs) -> None:
     assert job.status().entry.said == "3 tables are there"
 
 
+def test_an_order_to_cancel_a_job_that_nobody_runs_is_heard_by_who_runs_it_next(jobs: Jobs) -> None:
+    job = a_job(jobs)
+    with job.run_as(Runner("a test", "group")) as run:
+        run.end(PAUSED)
+    assert job.order(PAUSE, "ann").state == PAUSED
+    assert job.order(CANCEL, "ann").state == job.status().state == CANCELLING
+    with pytest.raises(JobError, match="is being cancelled"):
+        job.order(RESUME, "ann")
+    with job.run_as(Runner("another"), patience_s=3600) as run:
+        assert run.order == CANCEL
+        run.end(CANCELLED)
+
+
 def test_an_order_to_cancel_outlives_the_process_that_heard_it(jobs: Jobs, tmp_path: Path) -> None:
     job = a_job(jobs)
     leave_behind(tmp_path / "relay", job.id)

@@ -1,0 +1,78 @@
+"""DAG ``backfill``: tables, or rows of them, copied again from TiDB while the DAG `replicate` goes on.
+
+Trigger it with the tables. `plan` says what will be done and what hinders it; `work` reads chunk after chunk, each as
+of one timestamp, and `replicate` writes each when the downstream is exactly there. It is a job: killed, or triggered
+again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and gives it up.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param, dag, task
+
+
+def say_way_out(context: Any) -> None:
+    """The last line of a failed task's log."""
+    from etl import task
+
+    task.say_way_out(context.get("exception"))
+
+
+ERRORS = {
+    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
+    "retry_delay": timedelta(seconds=1),
+    "on_failure_callback": say_way_out,
+}
+TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
+MODES = {
+    "replace": "replace: rows become what they are upstream, and those that upstream hasn't go",
+    "missing": "missing: only rows are written whose key isn't there",
+    "compare": "compare: nothing is written, what differs is told",
+}
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    tags=["sluice"],
+    params={
+        "tables": Param(["schema.table"], type="array", minItems=1, title="Tables",
+            items={"type": "string", "pattern": "^[^.]+\\..+$"},
+            description="Upstream names such as shop.orders or shop.*, one a line."),
+        "mode": Param("compare", type="string", enum=list(MODES), values_display=MODES, title="What is done with rows",
+            description="To be safe, compare first."),
+        "plan_only": Param(default=False, type="boolean", title="Only plan",
+            description="Say what would be done, and what hinders it. Nothing is written."),
+        "rows_per_second": Param(None, type=["null", "integer"], minimum=1, title="Rows a second at most",
+            description="Empty: as fast as replication bears."),
+        "where": Param(None, **TEXT, title="Where", description="A condition in TiDB's SQL, such as id % 10 = 0."),
+        "from_key": Param(None, **TEXT, title="From this key on",
+            description="Of one table: a value, several with commas between, or a JSON array. Empty: the first."),
+        "to_key": Param(None, **TEXT, title="Before this key",
+            description="Spelled as the one above. Empty: through the last."),
+    },
+    default_args=ERRORS,
+    doc_md=__doc__,
+)  # fmt: skip
+def backfill() -> None:
+    @task(multiple_outputs=True)
+    def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
+        from etl.backfill import tasks
+        from etl.task import run_job_task
+
+        return run_job_task("plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
+
+    @task
+    def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
+        from etl.backfill import tasks
+        from etl.task import run_job_task
+
+        return run_job_task("backfill", lambda settings: tasks.work(settings, job, run_id or ""))
+
+    work(plan()["job"])
+
+
+backfill()

@@ -1,0 +1,106 @@
+"""A backfill as Airflow's tasks: one plans, one does it, beside the DAG `replicate`, which writes the chunks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from errors import SluiceError
+from etl.backfill.errors import BackfillError
+from etl.backfill.request import BackfillRequest
+from etl.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
+from etl.settings import Settings
+from relay import RelayLog
+from relay.jobs import DONE, Job, Jobs, Runner
+
+__all__ = ["DiffersError", "NotDoneError", "begin", "work"]
+
+log = logging.getLogger("sluice.backfill")
+
+_SAY_EVERY_S = 5.0
+
+
+class NotDoneError(SluiceError):
+    """The job was paused or given up, as somebody ordered."""
+
+
+class DiffersError(SluiceError):
+    """Rows are compared, and aren't the same on both sides."""
+
+    way_out = "trigger the DAG with the mode replace for these tables, or look at how they came to differ first"
+
+
+def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """Plan what the form says; unless `plan_only` make a job of it, or find the one that was asked for so and isn't
+    over: {"plan": JSON values, "job": its id or None}. Raises as `create_backfill`.
+    """
+    request = BackfillRequest(
+        tuple(said["tables"]), said["where"] or "", said["from_key"] or "", said["to_key"] or "", said["mode"],
+        said["rows_per_second"] or 0,
+    )  # fmt: skip
+    request.check()
+    if not said["plan_only"] and (begun := _begun(settings, request)) is not None:
+        log.info("going on with the job %s, which was asked for the same", begun.id)
+        return {"plan": begun.plan(), "job": begun.id}
+    plan = plan_backfill(settings, request)
+    for table in plan.tables:
+        log.info("%s %s to %s: about %d rows, %d bytes", plan.mode, table.name, table.target, table.rows, table.bytes)
+    for note in plan.notes:
+        log.info("note: %s", note)
+    if plan.problems:
+        raise BackfillError("\n".join(plan.problems))
+    if said["plan_only"]:
+        return {"plan": plan.to_json(), "job": None}
+    job = create_backfill(settings, request, f"airflow {run_id}")
+    return {"plan": plan.to_json(), "job": job.id}
+
+
+def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
+    """Do the job, or go on with it: its result; nothing of no job. Raises NotDoneError if it was paused or given up
+    meanwhile, DiffersError if rows were compared and differ, and as `run_backfill`.
+    """
+    if name is None:
+        return {}
+    job = _jobs(settings).get(name)
+    with _saying(job):
+        summary = run_backfill(settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}"))
+    for warning in summary.warnings:
+        log.warning("%s", warning)
+    if summary.state != DONE:
+        raise NotDoneError(
+            f"the job {name} is {summary.state}, as was ordered",
+            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {name}`, goes on with a paused one",
+        )
+    if summary.mode == "compare" and summary.differing:
+        raise DiffersError(f"{summary.differing} rows differ: {dict(summary.tables)}")
+    return summary.to_json()
+
+
+def _begun(settings: Settings, request: BackfillRequest) -> Job | None:
+    found = (job for job in _jobs(settings).unfinished() if job.spec.kind == KIND)
+    return next((job for job in found if job.spec.asked == request.to_json() and job.plan() is not None), None)
+
+
+def _jobs(settings: Settings) -> Jobs:
+    return Jobs(RelayLog.open(settings.relay.url).storage)
+
+
+@contextmanager
+def _saying(job: Job) -> Iterator[None]:
+    """Say in the log, every few seconds, how far it is."""
+    over = threading.Event()
+
+    def say() -> None:
+        while not over.wait(_SAY_EVERY_S):
+            log.info("%s: %s", job.id, job.status().progress)
+
+    thread = threading.Thread(target=say, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
