@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from pump_service.store import binlog_head
+from pump_service.store.record_reader import Records
 from pump_service.store.records import MAX_TS, Entity
-from pump_service.store.window_reader import Records, Transactions, WindowReader, groups
+from pump_service.store.window_reader import Transactions, WindowReader, groups
 
 _ENTRIES = 2048
 _BYTES = 1 << 19

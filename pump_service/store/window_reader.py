@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pump_service.store.absent import Absences
-from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.gaps import Gap
 from pump_service.store.index import Index
+from pump_service.store.record_reader import Ints, RecordReader, Records
 from pump_service.store.records import Bounds
 from pump_service.store.scan import scan_segment
-from pump_service.store.segment import HEADER, RECORD_MAGIC, Pointer, Segment, crc32c
+from pump_service.store.segment import Pointer
 from pump_service.store.value_log import ValueLog
 from upstream.binlog_kinds import COMMIT
 from upstream.window_schema import WINDOW_SCHEMA
@@ -37,40 +37,6 @@ BATCH_BYTES = 2 << 20
 BATCH_ROWS = 32_768
 _KEPT_CHUNKS = 32
 _REMEMBERED = 10_000
-_RUN_BYTES = 1 << 20
-_GAP = 64 << 10
-_LOOK = HEADER.size + HEAD_BYTES
-_HEADERS = np.dtype([("magic", "<u4"), ("length", "<i8"), ("crc", "<u4")])
-
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Where records lie and what their first bytes say; parallel arrays."""
-
-    fids: Ints
-    offsets: Ints
-    lengths: Ints
-    """payload bytes"""
-    crcs: Ints
-    tps: Ints
-    starts: Ints
-    commits: Ints
-
-    def take(self, which: Ints | npt.NDArray[np.bool_] | slice) -> Records:
-        return Records(
-            self.fids[which],
-            self.offsets[which],
-            self.lengths[which],
-            self.crcs[which],
-            self.tps[which],
-            self.starts[which],
-            self.commits[which],
-        )
-
-    def __len__(self) -> int:
-        return len(self.fids)
 
 
 class Unreadable(NamedTuple):
@@ -117,6 +83,7 @@ class WindowReader:
 
     def __init__(self, value_log: ValueLog, index: Index, gaps: Callable[[], Sequence[Gap]]) -> None:
         self._log, self._index, self._gaps = value_log, index, gaps
+        self._records = RecordReader(value_log)
         self._lock = threading.Lock()
         self._recent: OrderedDict[int, Transactions] = OrderedDict()
         self._absences = Absences(value_log, index)
@@ -148,6 +115,10 @@ class WindowReader:
                 yield chunk
             after = chunk.through
 
+    def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
+        """As RecordReader's, of what `transactions` gives."""
+        return self._records.payloads(records, which)
+
     def forget(self) -> None:
         """Drops the kept chunks (what they point to has been purged)."""
         with self._lock:
@@ -156,14 +127,14 @@ class WindowReader:
     def _chunk(self, after: int, through: int, entries: int) -> Transactions:
         # Each key can be told from its record, so the index needs to give the pointers only, which is twice as fast.
         fids, offsets = self._index.pointers(after, through, entries)
-        records, places = self._look(fids, offsets)
+        records, places = self._records.look(fids, offsets)
         keys = np.where(records.tps == 0, records.starts, records.commits)
         in_order = np.zeros(len(fids), np.int64)
         in_order[places] = keys
         bad: list[Unreadable] = []
         if len(keys) < len(fids) or not _ascending(in_order, after, through):
             indexed, fids, offsets = self._index.range(after, through, entries)
-            records, places = self._look(fids, offsets)
+            records, places = self._records.look(fids, offsets)
             at = indexed[places]
             differs = np.where(records.tps == 0, records.starts, records.commits) != at
             for i in np.setdiff1d(np.arange(len(fids)), places).tolist():
@@ -208,9 +179,9 @@ class WindowReader:
             if pointer is not None:
                 pointers[start] = pointer
         places = np.array(list(pointers.values()), np.int64).reshape(-1, 2)
-        older, _ = self._look(places[:, 0], places[:, 1])
+        older, _ = self._records.look(places[:, 0], places[:, 1])
         older = older.take(older.tps == 0)
-        pool = _concat(candidates, older)
+        pool = candidates.joined(older)
         pool = pool.take(np.argsort(pool.starts, kind="stable"))
         at = np.searchsorted(pool.starts, commits.starts)
         found = at < len(pool)
@@ -288,86 +259,6 @@ class WindowReader:
         if not self._log.given_up(fid, offset):
             raise self.error_of(fid, offset)
 
-    def _look(self, fids: Ints, offsets: Ints) -> tuple[Records, Ints]:
-        """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
-        Bad ones are reported and left out."""
-        order = np.lexsort((offsets, fids))
-        fids, offsets = fids[order], offsets[order]
-        looks = np.zeros((len(fids), _LOOK), np.uint8)
-        good = np.ones(len(fids), np.bool_)
-        for begin, end in _runs(fids, offsets, offsets + _LOOK):
-            segment = self._log.segment(int(fids[begin]))
-            if segment is None:
-                good[begin:end] = False
-                continue
-            base = int(offsets[begin])
-            data = segment.pread(base, int(offsets[end - 1]) - base + _LOOK)
-            raw = np.frombuffer(data + bytes(_LOOK), np.uint8)
-            at = offsets[begin:end] - base
-            inside = at + HEADER.size <= len(data)
-            good[begin:end] &= inside
-            looks[begin:end] = rows_at(raw, np.where(inside, at, 0), _LOOK)
-        headers = np.ascontiguousarray(looks[:, : HEADER.size]).view(_HEADERS).ravel()
-        lengths = headers["length"].astype(np.int64)
-        good &= headers["magic"] == RECORD_MAGIC
-        tps, starts, commits, right = parse_heads(looks[:, HEADER.size :], lengths)
-        records = Records(fids, offsets, lengths, headers["crc"].astype(np.int64), tps, starts, commits)
-        self._read_in_full(records, good, right)
-        if not good.all():
-            return records.take(good), order[good]
-        return records, order
-
-    def _read_in_full(self, records: Records, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> None:
-        """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
-        for i in np.flatnonzero(~good).tolist():
-            self._log.report_corrupt(
-                int(records.fids[i]), int(records.offsets[i]), "the index points here, where no record is"
-            )
-        # Prewrites are checked when their payload is read; all else is small and decides what belongs together.
-        full = np.flatnonzero(good & (~right | (records.tps != 0)))
-        payloads = self.payloads(records, full)
-        if None in payloads:
-            good[full[[p is None for p in payloads]]] = False
-        for j in np.flatnonzero(~right[full]).tolist():
-            i, payload = int(full[j]), payloads[j]
-            if payload is None:
-                continue
-            try:
-                records.tps[i], records.starts[i], records.commits[i] = parse_head(payload)
-            except (ValueError, OverflowError) as error:
-                self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
-                good[i] = False
-
-    # -- their payloads
-
-    def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
-        """The payload of each record of `which` (default: all); None, after a report, where it is bad."""
-        part = records if which is None else records.take(which)
-        order = np.lexsort((part.offsets, part.fids))
-        in_order = bool((order[1:] > order[:-1]).all())
-        placed = part if in_order else part.take(order)
-        ends = placed.offsets + HEADER.size + placed.lengths
-        found: list[bytes | None] = []
-        for begin, end in _runs(placed.fids, placed.offsets, ends):
-            segment = self._log.segment(int(placed.fids[begin]))
-            base = int(placed.offsets[begin])
-            data = b"" if segment is None else _pread(segment, base, int(ends[begin:end].max()) - base)
-            lows = (placed.offsets[begin:end] - base + HEADER.size).tolist()
-            highs = (ends[begin:end] - base).tolist()
-            slices = [data[low:high] for low, high in zip(lows, highs, strict=True)]
-            crcs = np.fromiter(map(crc32c, slices), np.int64, len(slices))
-            found += slices
-            for j in np.flatnonzero(crcs != placed.crcs[begin:end]).tolist():
-                what = "the segment has been purged" if segment is None else "checksum mismatch"
-                self._log.report_corrupt(int(placed.fids[begin + j]), int(placed.offsets[begin + j]), what)
-                found[begin + j] = None
-        if in_order:
-            return found
-        result: list[bytes | None] = [None] * len(found)
-        for i, payload in zip(order.tolist(), found, strict=True):
-            result[i] = payload
-        return result
-
     def read(self, after: int, through: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch.
 
@@ -389,7 +280,7 @@ class WindowReader:
     def _batch(self, chunk: Transactions, begin: int, end: int, *, strict: bool) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
-        payloads = self.payloads(chunk.prewrites, np.arange(begin, end))
+        payloads = self._records.payloads(chunk.prewrites, np.arange(begin, end))
         lengths = chunk.prewrites.lengths[rows]
         if None in payloads:
             for i in [i for i, payload in enumerate(payloads) if payload is None] if strict else ():
@@ -428,10 +319,6 @@ def _int64(values: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _pread(segment: Segment, offset: int, size: int) -> bytes:
-    return segment.pread(offset, min(size, max(0, segment.size - offset)))
-
-
 def _ascending(keys: Ints, after: int, through: int) -> bool:
     if not len(keys):
         return True
@@ -442,26 +329,6 @@ def _by_commit(records: Records) -> Records:
     if len(records) > 1 and bool((np.diff(records.commits) <= 0).any()):
         return records.take(np.argsort(records.commits, kind="stable"))
     return records
-
-
-def _concat(a: Records, b: Records) -> Records:
-    return Records(*(np.concatenate((getattr(a, name), getattr(b, name))) for name in Records.__slots__))
-
-
-def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
-    """Cuts places, sorted by (fid, begin), into stretches worth reading at once: one segment, gaps of at most _GAP,
-    about _RUN_BYTES long."""
-    count = len(fids)
-    if not count:
-        return
-    breaks = np.flatnonzero((np.diff(fids) != 0) | (begins[1:] - ends[:-1] > _GAP)) + 1
-    first = 0
-    for stop in [*breaks.tolist(), count]:
-        while first < stop:
-            cut = int(np.searchsorted(ends[first:stop], int(begins[first]) + _RUN_BYTES, "right"))
-            cut = first + max(cut, 1)
-            yield first, cut
-            first = cut
 
 
 def groups(sizes: Ints, max_bytes: int, max_rows: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,163 @@
+"""Reads records of the value log where the index, or anybody, says that they lie: many at once, over whole arrays.
+
+`look` reads the first bytes, which say what a record is; `payloads` reads all of it and checks its CRC. Both read in
+long runs, whatever the order of the places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
+from pump_service.store.segment import HEADER, RECORD_MAGIC, Segment, crc32c
+from pump_service.store.value_log import ValueLog
+
+_RUN_BYTES = 1 << 20
+_GAP = 64 << 10
+_LOOK = HEADER.size + HEAD_BYTES
+_HEADERS = np.dtype([("magic", "<u4"), ("length", "<i8"), ("crc", "<u4")])
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where records lie and what their first bytes say; parallel arrays."""
+
+    fids: Ints
+    offsets: Ints
+    lengths: Ints
+    """payload bytes"""
+    crcs: Ints
+    tps: Ints
+    starts: Ints
+    commits: Ints
+
+    def take(self, which: Ints | npt.NDArray[np.bool_] | slice) -> Records:
+        """Those rows."""
+        return Records(
+            self.fids[which],
+            self.offsets[which],
+            self.lengths[which],
+            self.crcs[which],
+            self.tps[which],
+            self.starts[which],
+            self.commits[which],
+        )
+
+    def joined(self, other: Records) -> Records:
+        """The rows of both."""
+        return Records(*(np.concatenate((getattr(self, name), getattr(other, name))) for name in Records.__slots__))
+
+    def __len__(self) -> int:
+        return len(self.fids)
+
+
+class RecordReader:
+    """Any number of threads may read at once. What can't be read is reported to the value log."""
+
+    def __init__(self, value_log: ValueLog) -> None:
+        self._log = value_log
+
+    def look(self, fids: Ints, offsets: Ints) -> tuple[Records, Ints]:
+        """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
+        Bad ones are reported and left out.
+        """
+        order = np.lexsort((offsets, fids))
+        fids, offsets = fids[order], offsets[order]
+        looks = np.zeros((len(fids), _LOOK), np.uint8)
+        good = np.ones(len(fids), np.bool_)
+        for begin, end in _runs(fids, offsets, offsets + _LOOK):
+            segment = self._log.segment(int(fids[begin]))
+            if segment is None:
+                good[begin:end] = False
+                continue
+            base = int(offsets[begin])
+            data = segment.pread(base, int(offsets[end - 1]) - base + _LOOK)
+            raw = np.frombuffer(data + bytes(_LOOK), np.uint8)
+            at = offsets[begin:end] - base
+            inside = at + HEADER.size <= len(data)
+            good[begin:end] &= inside
+            looks[begin:end] = rows_at(raw, np.where(inside, at, 0), _LOOK)
+        headers = np.ascontiguousarray(looks[:, : HEADER.size]).view(_HEADERS).ravel()
+        lengths = headers["length"].astype(np.int64)
+        good &= headers["magic"] == RECORD_MAGIC
+        tps, starts, commits, right = parse_heads(looks[:, HEADER.size :], lengths)
+        records = Records(fids, offsets, lengths, headers["crc"].astype(np.int64), tps, starts, commits)
+        self._read_in_full(records, good, right)
+        if not good.all():
+            return records.take(good), order[good]
+        return records, order
+
+    def _read_in_full(self, records: Records, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> None:
+        """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
+        for i in np.flatnonzero(~good).tolist():
+            self._log.report_corrupt(
+                int(records.fids[i]), int(records.offsets[i]), "the index points here, where no record is"
+            )
+        # Prewrites are checked when their payload is read; all else is small and decides what belongs together.
+        full = np.flatnonzero(good & (~right | (records.tps != 0)))
+        payloads = self.payloads(records, full)
+        if None in payloads:
+            good[full[[p is None for p in payloads]]] = False
+        for j in np.flatnonzero(~right[full]).tolist():
+            i, payload = int(full[j]), payloads[j]
+            if payload is None:
+                continue
+            try:
+                records.tps[i], records.starts[i], records.commits[i] = parse_head(payload)
+            except (ValueError, OverflowError) as error:
+                self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
+                good[i] = False
+
+    def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
+        """The payload of each record of `which` (default: all); None, after a report, where it is bad."""
+        part = records if which is None else records.take(which)
+        order = np.lexsort((part.offsets, part.fids))
+        in_order = bool((order[1:] > order[:-1]).all())
+        placed = part if in_order else part.take(order)
+        ends = placed.offsets + HEADER.size + placed.lengths
+        found: list[bytes | None] = []
+        for begin, end in _runs(placed.fids, placed.offsets, ends):
+            segment = self._log.segment(int(placed.fids[begin]))
+            base = int(placed.offsets[begin])
+            data = b"" if segment is None else _pread(segment, base, int(ends[begin:end].max()) - base)
+            lows = (placed.offsets[begin:end] - base + HEADER.size).tolist()
+            highs = (ends[begin:end] - base).tolist()
+            slices = [data[low:high] for low, high in zip(lows, highs, strict=True)]
+            crcs = np.fromiter(map(crc32c, slices), np.int64, len(slices))
+            found += slices
+            for j in np.flatnonzero(crcs != placed.crcs[begin:end]).tolist():
+                what = "the segment has been purged" if segment is None else "checksum mismatch"
+                self._log.report_corrupt(int(placed.fids[begin + j]), int(placed.offsets[begin + j]), what)
+                found[begin + j] = None
+        if in_order:
+            return found
+        result: list[bytes | None] = [None] * len(found)
+        for i, payload in zip(order.tolist(), found, strict=True):
+            result[i] = payload
+        return result
+
+
+def _pread(segment: Segment, offset: int, size: int) -> bytes:
+    return segment.pread(offset, min(size, max(0, segment.size - offset)))
+
+
+def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
+    """Cuts places, sorted by (fid, begin), into stretches worth reading at once: one segment, gaps of at most _GAP,
+    about _RUN_BYTES long."""
+    count = len(fids)
+    if not count:
+        return
+    breaks = np.flatnonzero((np.diff(fids) != 0) | (begins[1:] - ends[:-1] > _GAP)) + 1
+    first = 0
+    for stop in [*breaks.tolist(), count]:
+        while first < stop:
+            cut = int(np.searchsorted(ends[first:stop], int(begins[first]) + _RUN_BYTES, "right"))
+            cut = first + max(cut, 1)
+            yield first, cut
+            first = cut
