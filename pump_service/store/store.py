@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -11,23 +10,25 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pump_service.store import failpoints, pull
+from pump_service.store import pull
 from pump_service.store.binlog_head import encode_verdict
+from pump_service.store.collector import Collector
+from pump_service.store.directory_lock import lock
 from pump_service.store.errors import (
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
     StoreClosedError,
-    StoreLockedError,
     WindowPurgedError,
 )
-from pump_service.store.index import Index, Standing
+from pump_service.store.index import Index
 from pump_service.store.indexer import Indexer, IndexerOptions
 from pump_service.store.options import MAX_QUEUED, StoreOptions
 from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver, StoreStats
+from pump_service.store.recovery import begin_of_indexing
 from pump_service.store.resolving import Resolving, ResolvingTimes
 from pump_service.store.segment import Pointer
-from pump_service.store.sorter import LONG_TRANSACTION, Sorter
+from pump_service.store.sorter import Sorter
 from pump_service.store.space import SpaceWatch
 from pump_service.store.value_log import ValueLog
 from pump_service.store.window_reader import WindowReader
@@ -36,8 +37,6 @@ from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 
 log = logging.getLogger(__name__)
 
-_LATE_COMMIT_SLACK = LONG_TRANSACTION
-"""Garbage collection keeps Prewrites for 600 s more: their Commit may be among what stays."""
 _FENCE_S = 5.0
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
 """A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than
@@ -52,13 +51,13 @@ class Store:
         """Use `Store.open`."""
         self.data_dir, self.options = data_dir, options
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_fd = _lock(data_dir)
+        self._lock_fd = lock(data_dir)
         try:
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
             self._index = Index(data_dir / "kv", options.kv)
             standing = self._index.standing()
             self._log.cut_torn_end(self._index.newest())
-            begin = self._recover(standing)
+            begin = begin_of_indexing(self._log, self._index, standing)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -76,6 +75,7 @@ class Store:
         )
         indexer = self._indexer
         self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
+        self._collector = Collector(self._log, self._index, self._sorter, self._indexer, self._reader)
         self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
         self._resolving = (
             None
@@ -92,8 +92,6 @@ class Store:
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
         self._closed = False
-        self._deleted_keys = 0
-        self._done_gc_ts = 0
 
     @classmethod
     def open(cls, data_dir: str | os.PathLike[str], options: StoreOptions, resolver: Resolver | None = None) -> Store:
@@ -112,45 +110,6 @@ class Store:
         if not store._indexer.wait_caught_up(options.recovery_wait_s):
             log.info("%s: the index is still being caught up with the value log in the background", data_dir)
         return store
-
-    def _recover(self, standing: Standing) -> Pointer:
-        """Where indexing has to begin again."""
-        first, end = self._log.first, self._log.end
-        head, handled = standing.head, standing.handled
-        begin = min(head, handled)
-        self._gc_ts = self._index.gc_ts()
-        if begin > end or head > end:
-            log.error(
-                "%s points to %s, behind the value log's end %s (an older value log was put back?): "
-                "the whole value log is indexed again",
-                self._index.path,
-                max(begin, head),
-                end,
-            )
-            self._index.set_complete(complete=False)
-            return first
-        if begin <= first:
-            if self._index.was_rebuilt and first.fid > 0:
-                self._gc_ts = self._estimate_gc_ts()
-                self._index.save_gc_ts(self._gc_ts)
-            return first
-        if not self._log.holds_record(begin):
-            log.error("no record at %s where %s points to: that segment is indexed again", begin, self._index.path)
-            self._index.set_complete(complete=False)
-            return Pointer(begin.fid, 0)
-        return begin
-
-    def _estimate_gc_ts(self) -> int:
-        """With the index, gcTS is lost. Segments have been purged, and what they held is older than what is left by at
-        most the slack that is kept for late Commits."""
-        for batch in self._log.scan(self._log.first, self._log.end):
-            for tp, start, commit in zip(
-                batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True
-            ):
-                ts = start if tp == PREWRITE else commit
-                if ts:
-                    return int(ts) + _LATE_COMMIT_SLACK
-        return 0
 
     # -- writing
 
@@ -194,7 +153,7 @@ class Store:
     @property
     def gc_ts(self) -> int:
         """Everything <= it may have been purged."""
-        return self._gc_ts
+        return self._collector.gc_ts
 
     def barrier(self, ts: int, timeout_s: float) -> int:
         """Sends a mark behind everything written so far, without touching the disk; once everything before it has its
@@ -267,7 +226,7 @@ class Store:
         """
         if after_ts > 0:
             self._check_purged(after_ts)
-        return self._pull(after_ts if after_ts > 0 else self._gc_ts, stop)
+        return self._pull(after_ts if after_ts > 0 else self.gc_ts, stop)
 
     def _pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
         while not stop.is_set() and not self._closing.is_set():
@@ -302,8 +261,9 @@ class Store:
     def _check_purged(self, after_ts: int) -> None:
         if self._closing.is_set():
             raise StoreClosedError("the store is closed: nothing can be read any more")
-        if after_ts < self._gc_ts:
-            raise WindowPurgedError(after_ts, self._gc_ts)
+        gc_ts = self._collector.gc_ts
+        if after_ts < gc_ts:
+            raise WindowPurgedError(after_ts, gc_ts)
 
     def _all_indexed(self) -> bool:
         """Waits until the sorter knows everything that was written before this call; False if the index is behind."""
@@ -354,28 +314,9 @@ class Store:
         with self._gc_lock:
             if not self._all_indexed():
                 log.warning("nothing is purged this time: the index is behind the value log")
-                return self._gc_ts
-            known = self._indexer.applied  # of what comes behind it the sorter may not know yet
-            oldest = self._sorter.smallest_open()
-            if oldest:
-                ts = min(ts, oldest)
-            if ts <= self._gc_ts or ts >= self.max_commit_ts or self._closing.is_set():
-                return self._gc_ts
-            self._index.save_gc_ts(ts)
-            self._gc_ts = ts
-            failpoints.hit("gc.after_mark")
-            needed = [start for commit, start in self._sorter.long_transactions().items() if commit > ts]
-            self._sorter.forget_long(ts)
-            keep_from = min([ts - _LATE_COMMIT_SLACK, *(start - 1 for start in needed)])
-            if keep_from > 0:
-                removed = self._log.purge(keep_from, known.fid)
-                self._reader.forget()
-                deleted = self._index.delete_through(keep_from, known, self._closing)
-                self._deleted_keys += deleted
-                log.info("purged through %d: %d segments, %d index entries", ts, len(removed), deleted)
-            if not self._closing.is_set():
-                self._done_gc_ts = ts
-            return ts
+            else:
+                self._collector.collect(ts)
+            return self.gc_ts
 
     # -- the end
 
@@ -390,8 +331,8 @@ class Store:
             write_seconds=writer.write_seconds,
             fsync_seconds=self._log.fsync_seconds,
             max_commit_ts=self.max_commit_ts,
-            gc_ts=self._gc_ts,
-            done_gc_ts=self._done_gc_ts,
+            gc_ts=self.gc_ts,
+            done_gc_ts=self._collector.done_gc_ts,
             pending_prewrites=self._sorter.open_count,
             oldest_pending_ts=self._sorter.oldest_open(),
             queued_bytes=writer.queued_bytes,
@@ -407,7 +348,7 @@ class Store:
             skipped_bytes=self._log.skipped_bytes,
             corrupt_records=self._log.corrupt_records,
             missing_prewrites=self._reader.missing_prewrites,
-            deleted_keys=self._deleted_keys,
+            deleted_keys=self._collector.deleted_keys,
             capacity_bytes=space.capacity,
             available_bytes=space.available,
             value_log_bytes=self._log.disk_bytes,
@@ -424,6 +365,7 @@ class Store:
                 return
             self._closed = True
             self._closing.set()
+            self._collector.stop()
             if self._resolving is not None:
                 self._resolving.close()
             self._writer.close()
@@ -439,16 +381,3 @@ class Store:
                 if indexed:
                     self._index.close()
             os.close(self._lock_fd)
-
-
-def _lock(data_dir: Path) -> int:
-    path = data_dir / ".lock"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise StoreLockedError(
-            f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one another data-dir"
-        ) from error
-    return fd

@@ -28,7 +28,7 @@ from pump_service.store import (
     WindowPurgedError,
     failpoints,
 )
-from pump_service.store import store as store_module
+from pump_service.store.collector import LATE_COMMIT_SLACK
 from pump_service.store.segment import Segment
 from tests.pump_service.storekit import (
     BASE,
@@ -717,4 +717,4 @@ def test_an_index_lost_after_gc_does_not_pretend_to_be_complete(tmp_path: Path) 
 
 
 def test_late_commit_slack_is_ten_minutes() -> None:
-    assert store_module._LATE_COMMIT_SLACK == 600_000 << 18
+    assert LATE_COMMIT_SLACK == 600_000 << 18

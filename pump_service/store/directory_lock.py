@@ -1,0 +1,23 @@
+"""One process a data directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from pump_service.store.errors import StoreLockedError
+
+
+def lock(data_dir: Path) -> int:
+    """A descriptor that holds the directory until it is closed. StoreLockedError if another process has it."""
+    path = data_dir / ".lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StoreLockedError(
+            f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one another data-dir"
+        ) from error
+    return fd

@@ -1,0 +1,52 @@
+"""Where a start goes on: what is in the value log and not known to be in the index is indexed again."""
+
+from __future__ import annotations
+
+import logging
+
+from pump_service.store.collector import LATE_COMMIT_SLACK
+from pump_service.store.index import Index, Standing
+from pump_service.store.segment import Pointer
+from pump_service.store.value_log import ValueLog
+from upstream.binlog_kinds import PREWRITE
+
+log = logging.getLogger(__name__)
+
+
+def begin_of_indexing(value_log: ValueLog, index: Index, standing: Standing) -> Pointer:
+    """The first record to be indexed again. Readers are refused until then where the index can't be trusted; an index
+    that was lost is told what may have been purged.
+    """
+    first, end = value_log.first, value_log.end
+    begin = min(standing.head, standing.handled)
+    if begin > end or standing.head > end:
+        log.error(
+            "%s points to %s, behind the value log's end %s (an older value log was put back?): "
+            "the whole value log is indexed again",
+            index.path,
+            max(begin, standing.head),
+            end,
+        )
+        index.set_complete(complete=False)
+        return first
+    if begin <= first:
+        if index.was_rebuilt and first.fid > 0:
+            index.save_gc_ts(_estimate_gc_ts(value_log))
+        return first
+    if not value_log.holds_record(begin):
+        log.error("no record at %s where %s points to: that segment is indexed again", begin, index.path)
+        index.set_complete(complete=False)
+        return Pointer(begin.fid, 0)
+    return begin
+
+
+def _estimate_gc_ts(value_log: ValueLog) -> int:
+    """With the index, gcTS is lost. Segments have been purged, and what they held is older than what is left by at most
+    the slack that is kept for late Commits.
+    """
+    for batch in value_log.scan(value_log.first, value_log.end):
+        for tp, start, commit in zip(batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True):
+            ts = start if tp == PREWRITE else commit
+            if ts:
+                return int(ts) + LATE_COMMIT_SLACK
+    return 0
