@@ -18,7 +18,7 @@ import pymysql
 from embedded.control import ClusterControl
 from embedded.launch import Site, connect
 from embedded.state import StackError
-from etl.downstream import server_errors
+from etl import server_errors
 from relay import RelayLog
 
 _CHECKPOINT_QUERY = "SELECT checkPoint FROM tidb_binlog.checkpoint"

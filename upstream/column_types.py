@@ -38,6 +38,20 @@ VAR_STRING: Final = 0xFD
 CHAR: Final = 0xFE
 GEOMETRY: Final = 0xFF
 
+NAMES: Final = {
+    TINYINT: "tinyint", SMALLINT: "smallint", INT: "int", FLOAT: "float", DOUBLE: "double", NULL: "null",
+    TIMESTAMP: "timestamp", BIGINT: "bigint", MEDIUMINT: "mediumint", DATE: "date", TIME: "time", DATETIME: "datetime",
+    YEAR: "year", NEWDATE: "date", VARCHAR: "varchar", BIT: "bit", VECTOR: "vector", JSON: "json", DECIMAL: "decimal",
+    ENUM: "enum", SET: "set", TINYTEXT: "tinytext", MEDIUMTEXT: "mediumtext", LONGTEXT: "longtext", TEXT: "text",
+    VAR_STRING: "var_string", CHAR: "char", GEOMETRY: "geometry",
+}  # fmt: skip
+"""What TiDB calls each."""
+BYTES_NAMES: Final = {
+    "tinytext": "tinyblob", "mediumtext": "mediumblob", "longtext": "longblob", "text": "blob",
+    "varchar": "varbinary", "char": "binary",
+}  # fmt: skip
+"""The names of the binary twins."""
+
 VARYING: Final = (VARCHAR, VAR_STRING)
 LONG: Final = (TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT)
 """TEXT and BLOB of every size, the shortest first."""

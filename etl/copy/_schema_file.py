@@ -13,38 +13,7 @@ from upstream import column_types
 from upstream.schema import Table
 
 _COLUMN = re.compile(r"^  `((?:[^`]|``)+)` ((?:[^\s('`]|\((?:[^()']|'(?:[^'\\]|\\.|'')*')*\))+)", re.MULTILINE)
-_TYPES = {
-    column_types.TINYINT: "tinyint",
-    column_types.SMALLINT: "smallint",
-    column_types.INT: "int",
-    column_types.BIGINT: "bigint",
-    column_types.MEDIUMINT: "mediumint",
-    column_types.FLOAT: "float",
-    column_types.DOUBLE: "double",
-    column_types.TIMESTAMP: "timestamp",
-    column_types.DATE: "date",
-    column_types.NEWDATE: "date",
-    column_types.TIME: "time",
-    column_types.DATETIME: "datetime",
-    column_types.YEAR: "year",
-    column_types.BIT: "bit",
-    column_types.JSON: "json",
-    column_types.DECIMAL: "decimal",
-    column_types.ENUM: "enum",
-    column_types.SET: "set",
-    column_types.TINYTEXT: "tinytext",
-    column_types.MEDIUMTEXT: "mediumtext",
-    column_types.LONGTEXT: "longtext",
-    column_types.TEXT: "text",
-    column_types.VARCHAR: "varchar",
-    column_types.VAR_STRING: "varchar",
-    column_types.CHAR: "char",
-    column_types.VECTOR: "vector",
-}
-_AS_BYTES = {
-    "tinytext": "tinyblob", "mediumtext": "mediumblob", "longtext": "longblob", "text": "blob",
-    "varchar": "varbinary", "char": "binary",
-}  # fmt: skip
+_TYPES = column_types.NAMES | {column_types.VAR_STRING: "varchar"}
 
 
 def check_schema_file(file: str, text: str, table: Table) -> None:
@@ -67,4 +36,4 @@ def _base(kind: str) -> str:
 
 def _type(tp: int, *, is_bytes: bool) -> str:
     name = _TYPES.get(tp, "?")
-    return _AS_BYTES.get(name, name) if is_bytes else name
+    return column_types.BYTES_NAMES.get(name, name) if is_bytes else name

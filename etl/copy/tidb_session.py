@@ -7,20 +7,19 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
 from pymysql.cursors import SSCursor
 
+from etl import server_errors
 from etl.copy.errors import CopyError
 from etl.formats.sql_text import fill
+from etl.sql_tls import sql_tls
 
 if TYPE_CHECKING:
     from etl.settings import Upstream
 
-_UNKNOWN_VARIABLE, _DENIED = 1193, 1045
-_OLDER_THAN_GC = (8055, 9006)
 _READ_TIMEOUT_S = 600
 _UNREAD_S = 3600
 """How long the server keeps a result that waits for the downstream."""
@@ -86,16 +85,10 @@ class TidbAddress:
 
     def tls(self) -> ssl.SSLContext | None:
         """How to speak TLS, None if nothing asks for it. Raises CopyError."""
-        if not self.ssl_ca:
-            return None
         try:
-            context = ssl.create_default_context(cafile=str(Path(self.ssl_ca)))
-            if self.ssl_cert:
-                context.load_cert_chain(self.ssl_cert, self.ssl_key or None)
-        except OSError as error:
+            return sql_tls(self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity)
+        except (OSError, ValueError) as error:
             raise CopyError(f"[upstream] sql-ssl-ca, sql-ssl-cert, sql-ssl-key: {error}") from None
-        context.check_hostname = self.ssl_verify_identity
-        return context
 
 
 class TidbSession:
@@ -160,7 +153,7 @@ class TidbSession:
             with self._connection.cursor() as cursor:
                 cursor.execute(f"SET {settings}")
         except pymysql.MySQLError as error:
-            if error.args[0] != _UNKNOWN_VARIABLE:
+            if error.args[0] != server_errors.UNKNOWN_VARIABLE:
                 raise self._error(settings, error) from error
             return False
         return True
@@ -175,12 +168,12 @@ class TidbSession:
     def _error(self, what: str, error: Exception) -> CopyError:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         where = f"TiDB at {self.address.shown}"
-        if number in _OLDER_THAN_GC:
+        if number in server_errors.OLDER_THAN_GC:
             return CopyError(
                 f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held. Begin the copy anew"
             )
         lost = not isinstance(error, pymysql.MySQLError) or number in (0, 2003, 2006, 2013)
         return CopyError(
             f"{where}: {what[:200]}: {error}", transient=lost,
-            way_out="see [upstream] sql-user and sql-password-env" if number == _DENIED else "",
+            way_out="see [upstream] sql-user and sql-password-env" if number == server_errors.ACCESS_DENIED else "",
         )  # fmt: skip

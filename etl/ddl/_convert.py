@@ -23,12 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from etl import server_errors
 from etl.ddl._alter import drop_foreign_keys
 from etl.ddl._conversions import Conversion, UnconvertibleError, computed, conversions, session_of, value_expression
 from etl.ddl._generate import column_definition, index_definition
 from etl.ddl._session import ddl_session
 from etl.ddl._state import actual_columns, moving_columns
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession, server_errors
+from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
 from etl.formats.ddl_forms import holds_bytes, plain, widened
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table

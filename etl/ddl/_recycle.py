@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession, server_errors
+from etl import server_errors
+from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
 from etl.formats.sql_text import quote_name
 from upstream import tso
 

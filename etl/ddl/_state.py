@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from etl import server_errors
 from etl.dialect import Dialect
-from etl.downstream import DownstreamError, MySQLSession, server_errors
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_text import collation_name
 from etl.formats.sql_text import quote_name
 from upstream.ddl_job import DdlJob

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from etl import server_errors
 from etl.ddl._state import actual_columns
-from etl.downstream import DownstreamError, MySQLSession, server_errors
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_partitions import exchanged_partition
 from etl.formats.sql_text import columns_text, quote_name, quote_table
 from upstream.ddl_job import DdlJob

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from errors import SluiceError
+from etl import server_errors
 from etl.ddl._alter import alterations, drop_foreign_keys
 from etl.ddl._conversions import UnconvertibleError
 from etl.ddl._convert import Converter
@@ -23,7 +24,7 @@ from etl.ddl._session import ddl_session
 from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
 from etl.ddl._swaps import exchange_partition, rename_tables, swap_rows
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession, server_errors
+from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import quote_name, quote_table

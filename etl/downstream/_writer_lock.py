@@ -17,7 +17,7 @@ import logging
 import time
 import zlib
 
-from etl.downstream import server_errors
+from etl import server_errors
 from etl.downstream.mysql import DownstreamError, MySQLSession
 from etl.formats.sql_text import literal
 

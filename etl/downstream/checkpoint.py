@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from errors import SluiceError
-from etl.downstream import server_errors
+from etl import server_errors
 from etl.downstream._writer_lock import WriterLock
 from etl.downstream.mysql import MySQLSession
 from etl.formats.sql_text import quote_name

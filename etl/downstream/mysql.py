@@ -20,8 +20,9 @@ from pymysql import protocol
 from pymysql.constants import SERVER_STATUS
 
 from errors import SluiceError
+from etl import server_errors
 from etl.dialect import Dialect, UnknownServerError
-from etl.downstream import _session_setup, server_errors
+from etl.downstream import _session_setup
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.layout import Layout
 from etl.formats.load_data import load_statement, replace_statements

@@ -15,7 +15,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from errors import RequestError, ours
-from etl.downstream import Checkpoint, CheckpointError, DownstreamError, server_errors
+from etl import server_errors
+from etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from etl.operate.window_view import NotLandedError, find_window
 from etl.ownership import Pipeline
 from etl.recorded_schema import RecordedSchema

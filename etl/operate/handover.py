@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from errors import ours
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, server_errors
+from etl import server_errors
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
 from etl.operate import commands
 from etl.operate.commands import OperateError
 from etl.ownership import Pipeline, downstream_name, other_writers, seen_text

@@ -128,17 +128,13 @@ class Collector:
         table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
         self._pieces = []
         taken_back = self._by_table_taken_back()
-        ids, commit_ts = table["table_id"].to_numpy(), table["commit_ts"].to_numpy()
-        order = np.argsort(ids, kind="stable")
-        sorted_ids = ids[order]
-        edges = np.append(np.flatnonzero(np.append(True, sorted_ids[1:] != sorted_ids[:-1])[: len(order)]), len(order))
+        commit_ts = table["commit_ts"].to_numpy()
         tables = []
         loose, self._loose = self._loose, set()
         partial: set[int] = set()
         sources: dict[int, str] = {}
-        for start, end in itertools.pairwise(edges):
-            places = order[start:end]
-            found = self._schemas.find(int(sorted_ids[start]), int(commit_ts[places[0]]))
+        for table_id, places in _places_by_table(table["table_id"].to_numpy()):
+            found = self._schemas.find(table_id, int(commit_ts[places[0]]))
             if found is None:
                 continue
             ignored_kinds = self._schemas.ignored_kinds(found[0].id)
@@ -157,17 +153,17 @@ class Collector:
         left_out, self._left_out = tuple(self._left_out), []
         self._timings.decode += time.perf_counter() - started
         return Segment(
-            table,
-            tuple(tables),
-            after,
-            through,
-            self._safe,
-            self._time_zone,
-            frozenset(partial),
-            sources,
-            left_out,
-            self._replayed,
-            taken_back,
+            changes=table,
+            tables=tuple(tables),
+            after=after,
+            through=through,
+            safe=self._safe,
+            time_zone=self._time_zone,
+            partial=frozenset(partial),
+            sources=sources,
+            left_out=left_out,
+            replayed=self._replayed,
+            taken_back=taken_back,
         )
 
     def _by_table_taken_back(self) -> dict[int, pa.Table]:
@@ -191,3 +187,12 @@ class Collector:
             ):
                 found[table_id] = own
         return found
+
+
+def _places_by_table(ids: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Each table id with the places, ascending, at which it stands in `ids`."""
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    begins = np.flatnonzero(np.append(True, in_order[1:] != in_order[:-1])[: len(order)])
+    for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
+        yield int(in_order[begin]), order[begin:end]

@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, server_errors
+from etl import server_errors
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
 from etl.reapply.errors import ReapplyError
 from etl.reapply.window_range import WindowRange
 from etl.rules import RouteError

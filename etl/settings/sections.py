@@ -15,6 +15,7 @@ from errors import RequestError
 from etl.rules import Filter, Routes, Rules
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
 from etl.settings.sinks import File, Kafka
+from etl.sql_tls import sql_tls
 
 if TYPE_CHECKING:
     from upstream import TLS
@@ -177,20 +178,10 @@ class Downstream:
         """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't
         certificates.
         """
-        if not (self.ssl_ca or self.ssl_cert or self.ssl_key):
-            return None
-        if not self.ssl_ca or bool(self.ssl_cert) != bool(self.ssl_key):
-            raise SettingsError("[downstream] TLS needs ssl-ca; a client certificate needs both ssl-cert and ssl-key")
         try:
-            context = ssl.create_default_context(cafile=self.ssl_ca)
-            if self.ssl_cert:
-                context.load_cert_chain(self.ssl_cert, self.ssl_key)
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError(
-                f"[downstream] ssl-ca {self.ssl_ca}, ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}"
-            ) from None
-        context.check_hostname = self.ssl_verify_identity
-        return context
+            return sql_tls(self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"[downstream] {error}") from None
 
     def password(self) -> str:
         """The password from where the settings say it is, or the empty string. Raises SettingsError if

@@ -26,36 +26,8 @@ from upstream.ddl_job import DdlJob
 from upstream.schema import Column
 
 _EVENT_TYPE = {INSERT: 0, UPDATE: 1, DELETE: 2}
-_TYPE_NAMES = {
-    0: "unspecified",
-    column_types.TINYINT: "tinyint",
-    column_types.SMALLINT: "smallint",
-    column_types.INT: "int",
-    column_types.FLOAT: "float",
-    column_types.DOUBLE: "double",
-    column_types.NULL: "null",
-    column_types.TIMESTAMP: "timestamp",
-    column_types.BIGINT: "bigint",
-    column_types.MEDIUMINT: "mediumint",
-    column_types.DATE: "date",
-    column_types.TIME: "time",
-    column_types.DATETIME: "datetime",
-    column_types.YEAR: "year",
-    column_types.NEWDATE: "date",
-    column_types.VARCHAR: "varchar",
-    column_types.BIT: "bit",
-    column_types.JSON: "json",
-    column_types.DECIMAL: "decimal",
-    column_types.ENUM: "enum",
-    column_types.SET: "set",
-    column_types.TINYTEXT: "tinytext",
-    column_types.MEDIUMTEXT: "mediumtext",
-    column_types.LONGTEXT: "longtext",
-    column_types.TEXT: "text",
-    column_types.VAR_STRING: "var_string",
-    column_types.CHAR: "char",
-    column_types.GEOMETRY: "geometry",
-}
+# As the original names them, which has no vectors.
+_TYPE_NAMES = column_types.NAMES | {0: "unspecified", column_types.VECTOR: ""}
 
 
 def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:
@@ -66,15 +38,7 @@ def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step
 def type_name(column: Column) -> str:
     """TiDB's name of a column's type, as both outputs of the original have it."""
     name = _TYPE_NAMES.get(column.tp, "")
-    if column.charset == "binary":
-        return (
-            name.replace("text", "blob")
-            if "text" in name
-            else name.replace("char", "binary")
-            if column.tp in (column_types.VARCHAR, column_types.CHAR)
-            else name
-        )
-    return name
+    return column_types.BYTES_NAMES.get(name, name) if column.charset == "binary" else name
 
 
 def ddl_message(ddl: DdlJob) -> bytes:

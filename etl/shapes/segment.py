@@ -30,7 +30,7 @@ class Timings:
         self.read = self.decode = self.reduce = self.format = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Every change that is replicated between two barriers, from one or more windows."""
 

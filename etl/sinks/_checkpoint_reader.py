@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile, server_errors
+from etl import server_errors
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile
 from etl.settings import Downstream, File, Kafka, Target
 
 

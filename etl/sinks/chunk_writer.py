@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.downstream import ChunkResult, DownstreamError, LoadOutcome, MySQLSession, server_errors
+from etl import server_errors
+from etl.downstream import ChunkResult, DownstreamError, LoadOutcome, MySQLSession
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name, quote_table
 from etl.sinks._chunk_columns import ChunkColumns, UnfitChunkError

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, server_errors
+from etl import server_errors
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
 from etl.rules import Filter
 from etl.settings import Downstream
 from etl.shapes.groups import CHECKPOINT_SESSION

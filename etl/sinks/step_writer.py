@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession, server_errors
+from etl import server_errors
+from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession
 from etl.formats.deletes import counts
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name

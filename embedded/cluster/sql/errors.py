@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from errors import Signal
+from etl import server_errors
 
-_STATES = {1045: "28000", 1046: "3D000", 1049: "42000", 1054: "42S22", 1064: "42000", 1146: "42S02", 1193: "HY000"}
+_STATES = {
+    server_errors.ACCESS_DENIED: "28000",
+    server_errors.NO_DATABASE: "3D000",
+    server_errors.UNKNOWN_DATABASE: "42000",
+    server_errors.UNKNOWN_COLUMN: "42S22",
+    server_errors.SYNTAX_ERROR: "42000",
+    server_errors.NO_SUCH_TABLE: "42S02",
+}
 
 
 class SQLError(Signal):
@@ -17,5 +25,8 @@ class SQLError(Signal):
 
 
 def syntax_error(near: str) -> SQLError:
-    """1064, at what couldn't be read."""
-    return SQLError(1064, f'You have an error in your SQL syntax; near "{near[:80]}" (the stand-in knows little SQL)')
+    """SYNTAX_ERROR, at what couldn't be read."""
+    return SQLError(
+        server_errors.SYNTAX_ERROR,
+        f'You have an error in your SQL syntax; near "{near[:80]}" (the stand-in knows little SQL)',
+    )

@@ -11,6 +11,7 @@ from embedded.cluster.sql import values
 from embedded.cluster.sql.errors import SQLError
 from embedded.cluster.sql.functions import FUNCTIONS
 from embedded.cluster.sql.parse import Node
+from etl import server_errors
 from upstream.schema import Column
 
 Row = Sequence[Any]
@@ -26,10 +27,10 @@ class Scope:
     functions: Mapping[str, Callable[..., Any]]
 
     def column(self, name: str) -> tuple[int, Column]:
-        """Where a column's value is in a row. SQLError 1054."""
+        """Where a column's value is in a row. SQLError UNKNOWN_COLUMN."""
         found = self.columns.get(name.lower())
         if found is None:
-            raise SQLError(1054, f"Unknown column '{name}' in 'field list'")
+            raise SQLError(server_errors.UNKNOWN_COLUMN, f"Unknown column '{name}' in 'field list'")
         return found
 
 
@@ -64,7 +65,7 @@ def compiled(node: Node, scope: Scope) -> Evaluator:
             return _like(compiled(left, scope), compiled(pattern, scope), wanted=wanted)
         case ("arith", mark, a, b):
             return _arithmetic(mark, compiled(a, scope), compiled(b, scope))
-    raise SQLError(1105, f"the stand-in does not know this kind of expression: {node[0]}")
+    raise SQLError(server_errors.UNKNOWN_ERROR, f"the stand-in does not know this kind of expression: {node[0]}")
 
 
 def true(value: Any) -> bool:
@@ -75,7 +76,7 @@ def true(value: Any) -> bool:
 def _call(name: str, arguments: list[Evaluator], scope: Scope) -> Evaluator:
     function = scope.functions.get(name) or FUNCTIONS.get(name)
     if function is None:
-        raise SQLError(1305, f"FUNCTION {name} does not exist (the stand-in knows few)")
+        raise SQLError(server_errors.UNKNOWN_FUNCTION, f"FUNCTION {name} does not exist (the stand-in knows few)")
     return lambda row: function(*(argument(row) for argument in arguments))
 
 

@@ -39,7 +39,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """The words of a statement, comments and hints left out. SQLError 1064."""
+    """The words of a statement, comments and hints left out. SQLError SYNTAX_ERROR."""
     found: list[Token] = []
     at = 0
     while at < len(text):
@@ -113,7 +113,7 @@ class Parser:
         return True
 
     def expect(self, *words: str) -> None:
-        """Steps over these words; SQLError 1064 if others come."""
+        """Steps over these words; SQLError SYNTAX_ERROR if others come."""
         if not self.accept(*words):
             raise syntax_error(self._text[self.here.at :])
 

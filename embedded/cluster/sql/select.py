@@ -13,6 +13,7 @@ from embedded.cluster.sql.errors import SQLError, syntax_error
 from embedded.cluster.sql.evaluate import Evaluator, Scope, compiled, true
 from embedded.cluster.sql.parse import Node, Parser
 from embedded.cluster.sql.results import Header, Result
+from etl import server_errors
 from upstream.column_types import BIGINT, DOUBLE
 from upstream.schema import Column, Table
 
@@ -49,7 +50,7 @@ class Input:
 
 
 def read_select(parser: Parser) -> Select:
-    """What follows the word SELECT. SQLError 1064."""
+    """What follows the word SELECT. SQLError SYNTAX_ERROR."""
     select = Select([_item(parser)])
     while parser.accept(","):
         select.items.append(_item(parser))
@@ -182,7 +183,10 @@ class Executor:
         headers, row = [], []
         for node, name in items:
             if node[0] != "call" or node[1] not in _AGGREGATES:
-                raise SQLError(1140, "the stand-in has no GROUP BY: aggregates and columns don't go together")
+                raise SQLError(
+                    server_errors.MIXES_AGGREGATES,
+                    "the stand-in has no GROUP BY: aggregates and columns don't go together",
+                )
             argument: Node = node[2][0] if node[2] else ("star",)
             value = self._aggregate(node[1], argument, found)
             row.append(value)

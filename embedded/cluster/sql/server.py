@@ -12,6 +12,7 @@ from embedded.cluster.sql.cluster import ClusterState
 from embedded.cluster.sql.errors import SQLError
 from embedded.cluster.sql.session import Session
 from embedded.cluster.sql.wire import Wire
+from etl import server_errors
 
 _QUIT, _INIT_DB, _QUERY, _PING, _RESET = 1, 2, 3, 14, 31
 
@@ -91,7 +92,9 @@ class SQLServer:
             except SQLError as error:
                 wire.error(error)
             except (ValueError, ArithmeticError, LookupError, TypeError) as error:  # a gap in the stand-in: say so
-                wire.error(SQLError(1105, f"the stand-in failed: {type(error).__name__}: {error}"))
+                wire.error(
+                    SQLError(server_errors.UNKNOWN_ERROR, f"the stand-in failed: {type(error).__name__}: {error}")
+                )
 
     def _answer(self, wire: Wire, session: Session, packet: bytes) -> None:
         command, rest = packet[0], packet[1:]
@@ -103,5 +106,5 @@ class SQLServer:
         elif command == _INIT_DB:
             session.use(rest.decode())
         elif command not in (_PING, _RESET):
-            raise SQLError(1047, f"command {command} not supported now")
+            raise SQLError(server_errors.UNKNOWN_COMMAND, f"command {command} not supported now")
         wire.ok()

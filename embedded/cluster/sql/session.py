@@ -18,6 +18,7 @@ from embedded.cluster.sql.select import Executor, Input, Select, read_select
 from embedded.cluster.sql.show_create import show_create_database, show_create_table
 from embedded.cluster.sql.variables import VERSION, Variables
 from embedded.cluster.sql.versions import Catalog
+from etl import server_errors
 from upstream.codec.row import HANDLE_ID, ROWID_NAME
 from upstream.column_types import BIGINT
 from upstream.schema import Column, Table
@@ -45,10 +46,10 @@ class Session:
         }
 
     def use(self, schema: str) -> None:
-        """USE. SQLError 1049."""
+        """USE. SQLError UNKNOWN_DATABASE."""
         known = {s.name.lower() for s in self._catalog(self._read_ts()).schemas.values()} | _SYSTEM_SCHEMAS
         if schema.lower() not in known:
-            raise SQLError(1049, f"Unknown database '{schema}'")
+            raise SQLError(server_errors.UNKNOWN_DATABASE, f"Unknown database '{schema}'")
         self._schema = schema
 
     def execute(self, text: str) -> Result:
@@ -72,8 +73,10 @@ class Session:
                 return Result()
         if word in ("INSERT", "REPLACE", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME"):
             if self._snapshot_ts:
-                raise SQLError(1105, "can not execute write statement when 'tidb_snapshot' is set")
-            raise SQLError(1105, "the stand-in's SQL port only reads")
+                raise SQLError(
+                    server_errors.UNKNOWN_ERROR, "can not execute write statement when 'tidb_snapshot' is set"
+                )
+            raise SQLError(server_errors.UNKNOWN_ERROR, "the stand-in's SQL port only reads")
         raise syntax_error(text)
 
     # ---- time -------------------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class Session:
         safe_point = self._state.gc_safe_point()
         if ts < safe_point:
             raise SQLError(
-                9006,
+                server_errors.GC_TOO_EARLY,
                 "GC life time is shorter than transaction duration, transaction starts at"
                 f" {_shown_time(ts)}, GC safe point is {_shown_time(safe_point)}",
             )
@@ -94,17 +97,19 @@ class Session:
         text = str(value).strip()
         ts = int(text) if text.isdigit() else self._tso_of(text)
         if ts > self._state.take_ts():
-            raise SQLError(1105, "cannot set read timestamp to a future time")
+            raise SQLError(server_errors.UNKNOWN_ERROR, "cannot set read timestamp to a future time")
         safe_point = self._state.gc_safe_point()
         if ts < safe_point:
-            raise SQLError(8055, f"snapshot is older than GC safe point {_shown_time(safe_point)}")
+            raise SQLError(
+                server_errors.SNAPSHOT_TOO_OLD, f"snapshot is older than GC safe point {_shown_time(safe_point)}"
+            )
         return ts
 
     def _tso_of(self, text: str) -> int:
         try:
             moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
         except ValueError:
-            raise SQLError(1292, f"Incorrect datetime value: '{text}'") from None
+            raise SQLError(server_errors.INCORRECT_TIME, f"Incorrect datetime value: '{text}'") from None
         return compose(round(moment.timestamp() * 1000) - self.variables.zone_minutes * 60_000)
 
     def _now(self) -> str:
@@ -221,13 +226,13 @@ class Session:
         if len(names) == 2:
             return names[0], names[1]
         if self._schema is None:
-            raise SQLError(1046, "No database selected")
+            raise SQLError(server_errors.NO_DATABASE, "No database selected")
         return self._schema, names[0]
 
     def _table(self, catalog: Catalog, schema: str, name: str) -> Table:
         table = catalog.find(schema, name)
         if table is None:
-            raise SQLError(1146, f"Table '{schema}.{name}' doesn't exist")
+            raise SQLError(server_errors.NO_SUCH_TABLE, f"Table '{schema}.{name}' doesn't exist")
         return table
 
     # ---- SHOW -------------------------------------------------------------------------------------------------------
@@ -245,7 +250,7 @@ class Session:
             name = parser.name()
             schema = next((s for s in catalog.schemas.values() if s.name.lower() == name.lower()), None)
             if schema is None:
-                raise SQLError(1049, f"Unknown database '{name}'")
+                raise SQLError(server_errors.UNKNOWN_DATABASE, f"Unknown database '{name}'")
             return texts(["Database", "Create Database"], [[schema.name, show_create_database(schema)]])
         if parser.accept("DATABASES"):
             names = sorted({s.name for s in catalog.schemas.values()} | {"INFORMATION_SCHEMA"})
@@ -264,7 +269,7 @@ class Session:
     def _show_tables(self, parser: Parser, catalog: Catalog) -> Result:
         schema = parser.name() if parser.accept("FROM") or parser.accept("IN") else self._schema
         if schema is None:
-            raise SQLError(1046, "No database selected")
+            raise SQLError(server_errors.NO_DATABASE, "No database selected")
         names = sorted(t.name for t in catalog.tables.values() if t.schema_name.lower() == schema.lower())
         return texts([f"Tables_in_{schema}"], [[name] for name in names])
 

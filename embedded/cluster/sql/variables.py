@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from embedded.cluster.sql.errors import SQLError
+from etl import server_errors
 
 VERSION = "8.0.11-TiDB-v6.6.0"
 
@@ -56,21 +57,21 @@ class Variables:
         self._own: dict[str, Any] = {}
 
     def get(self, name: str) -> Any:
-        """The value of `@@name`, `@@session.name` or `@name`. SQLError 1193."""
+        """The value of `@@name`, `@@session.name` or `@name`. SQLError UNKNOWN_VARIABLE."""
         if not name.startswith("@@"):
             return self._own.get(name.lower())
         return self._values[self.known(name)]
 
     def known(self, name: str) -> str:
-        """The plain name of a system variable. SQLError 1193."""
+        """The plain name of a system variable. SQLError UNKNOWN_VARIABLE."""
         plain = re.sub(r"^@@", "", name).replace("`", "").lower()
         plain = re.sub(r"^(session|local|global)\.", "", plain)
         if plain not in self._values:
-            raise SQLError(1193, f"Unknown system variable '{plain}'")
+            raise SQLError(server_errors.UNKNOWN_VARIABLE, f"Unknown system variable '{plain}'")
         return plain
 
     def set(self, name: str, value: Any) -> None:
-        """SET. Raises SQLError 1193 for a name, 1298 for a time zone that is unknown."""
+        """SET. Raises SQLError UNKNOWN_VARIABLE for a name, UNKNOWN_ZONE for a time zone that is unknown."""
         if name.startswith("@") and not name.startswith("@@"):
             self._own[name.lower()] = value
             return
@@ -95,11 +96,12 @@ class Variables:
 
 
 def offset_minutes(zone: str) -> int:
-    """Minutes east of UTC. The stand-in's machine is in UTC, and it knows no other zones by name. SQLError 1298."""
+    """Minutes east of UTC. The stand-in's machine is in UTC, and it knows no other zones by name. SQLError
+    UNKNOWN_ZONE."""
     if zone.upper() in ("SYSTEM", "UTC"):
         return 0
     match = _OFFSET.fullmatch(zone)
     if match is None:
-        raise SQLError(1298, f"Unknown or incorrect time zone: '{zone}'")
+        raise SQLError(server_errors.UNKNOWN_ZONE, f"Unknown or incorrect time zone: '{zone}'")
     sign, hours, minutes = match.groups()
     return (int(hours) * 60 + int(minutes)) * (-1 if sign == "-" else 1)

@@ -22,6 +22,7 @@ from embedded.cluster.sql import partitions, values
 from embedded.cluster.sql.errors import SQLError
 from embedded.cluster.sql.rewritten import converted, rewritten_columns
 from embedded.recording import Recording
+from etl import server_errors
 from upstream import pb
 from upstream.binlog_kinds import PREWRITE
 from upstream.codec.column_value import from_datum, missing_value, to_datum
@@ -121,7 +122,7 @@ class Versions:
     def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
         """The rows of a table as of `ts` in the order of their keys: values of its stored columns, then the row id if
         it has one. `low`, `high`: the first column of the clustered key is not below the one, nor above the other.
-        SQLError 1105 for what binlogs don't tell.
+        SQLError UNKNOWN_ERROR for what binlogs don't tell.
         """
         self._load()
         if low is not None or high is not None:
@@ -149,7 +150,10 @@ class Versions:
             if row is None or key[0] not in places:
                 continue
             if unknown and any(c.id in unknown and c.id not in row for c in columns):
-                raise SQLError(1105, f"{table.full_name}: a column changed its type; the stand-in can't convert rows")
+                raise SQLError(
+                    server_errors.UNKNOWN_ERROR,
+                    f"{table.full_name}: a column changed its type; the stand-in can't convert rows",
+                )
             found = [from_datum(c, row[c.id]) if c.id in row else missing_value(c) for c in columns]
             yield [*found, key[-1]] if table.handle_kind == "heap" else found
 
@@ -361,7 +365,7 @@ def _key(table: Table, row: Stored) -> Key:
     if table.handle_kind == "heap":
         rowid = row[HANDLE_ID]
         if rowid.flag != VARINT:
-            raise SQLError(1105, f"{table.full_name}: a row id with flag {rowid.flag}")
+            raise SQLError(server_errors.UNKNOWN_ERROR, f"{table.full_name}: a row id with flag {rowid.flag}")
         return (place, rowid.value)
     if table.handle_column is not None:
         return (place, from_datum(table.handle_column, row[table.handle_column.id]))

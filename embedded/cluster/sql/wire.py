@@ -14,6 +14,7 @@ from typing import Any
 from embedded.cluster.sql.errors import SQLError
 from embedded.cluster.sql.results import Header
 from embedded.cluster.sql.variables import VERSION
+from etl import server_errors
 
 _LARGEST = 0xFFFFFF
 _BUFFER = 1 << 16
@@ -84,7 +85,7 @@ class Wire:
         self._socket.close()
 
     def log_in(self, number: int, users: dict[str, str]) -> Login:
-        """The handshake. SQLError 1045 for a wrong user or password."""
+        """The handshake. SQLError ACCESS_DENIED for a wrong user or password."""
         salt = secrets.token_bytes(20).replace(b"\0", b"\1")
         offered = _CAPABILITIES | (_SSL if self._tls else 0)
         self.write(
@@ -113,7 +114,9 @@ class Wire:
         name = user.decode()
         if name not in users or proof != _proof(users[name], salt):
             using = "YES" if proof else "NO"
-            raise SQLError(1045, f"Access denied for user '{name}'@'127.0.0.1' (using password: {using})")
+            raise SQLError(
+                server_errors.ACCESS_DENIED, f"Access denied for user '{name}'@'127.0.0.1' (using password: {using})"
+            )
         return Login(name, schema.decode())
 
     def ok(self) -> None:

@@ -1,4 +1,4 @@
-"""The error numbers of downstream servers and of the client library that decide what is done next.
+"""The error numbers of SQL servers, downstream and TiDB, and of the client library that decide what is done next.
 
 Sources: MySQL's and MariaDB's error references (the client's from 2000 on), TiDB's from 8000 on.
 """
@@ -10,20 +10,31 @@ from typing import Final
 RECORD_CHANGED: Final = 1020
 RENAME_FAILED: Final = 1025
 ACCESS_DENIED: Final = 1045
+NO_DATABASE: Final = 1046
+UNKNOWN_COMMAND: Final = 1047
 UNKNOWN_DATABASE: Final = 1049
 TABLE_EXISTS: Final = 1050
 UNKNOWN_TABLE: Final = 1051
 """Of DROP TABLE; other statements say NO_SUCH_TABLE."""
+UNKNOWN_COLUMN: Final = 1054
 DUPLICATE_ENTRY: Final = 1062
+SYNTAX_ERROR: Final = 1064
+UNKNOWN_ERROR: Final = 1105
+"""What TiDB says of most that has no number of its own."""
+MIXES_AGGREGATES: Final = 1140
 NOT_GRANTED: Final = 1141
 NO_SUCH_TABLE: Final = 1146
 PACKET_TOO_LARGE: Final = 1153
+UNKNOWN_VARIABLE: Final = 1193
 LOCK_WAIT_TIMEOUT: Final = 1205
 DEADLOCK: Final = 1213
 LACKS_PRIVILEGE: Final = 1227
 UNFIT: Final = 1231
 """A variable, or a table, is not what it has to be; trying again does not help."""
 OPTION_PREVENTS: Final = 1290
+INCORRECT_TIME: Final = 1292
+UNKNOWN_ZONE: Final = 1298
+UNKNOWN_FUNCTION: Final = 1305
 INCORRECT_VALUE: Final = 1366
 TRIGGER_IN_WRONG_SCHEMA: Final = 1435
 NOT_PARTITIONED: Final = 1478
@@ -33,19 +44,24 @@ VERSION_MISMATCH: Final = 2007
 SSL_ERROR: Final = 2026
 TRANSACTION_TOO_LARGE: Final = 8004
 ENTRY_TOO_LARGE: Final = 8025
+SNAPSHOT_TOO_OLD: Final = 8055
 MEMORY_EXCEEDED: Final = 8175
+GC_TOO_EARLY: Final = 9006
+"""The garbage collection has removed what a transaction would read."""
+
+OLDER_THAN_GC: Final = frozenset({SNAPSHOT_TOO_OLD, GC_TOO_EARLY})
 
 IN_FOREIGN_KEY: Final = frozenset({1553, 1828, 1829, 1832, 1833, 1834})
 """A column or an index can't be changed or dropped, for a foreign key needs it."""
 TOO_LONG: Final = frozenset({1071, 1074, 1118})
 """A key, a column, a row."""
-UNFIT_VALUE: Final = frozenset({1264, 1265, 1292, INCORRECT_VALUE, 1406, 1411, 1441, 1690})
+UNFIT_VALUE: Final = frozenset({1264, 1265, INCORRECT_TIME, INCORRECT_VALUE, 1406, 1411, 1441, 1690})
 """Values that a column's type can't hold."""
 # fmt: off
 TRANSIENT: Final = frozenset(
     {
         0,  # the client knows no number: the connection broke
-        1040, 1042, 1043, 1047, 1053, 1077, 1079, 1080,  # refuses connections: too many, starting, shutting down
+        1040, 1042, 1043, UNKNOWN_COMMAND, 1053, 1077, 1079, 1080,  # too many connections, starting, shutting down
         1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3032, 4031,  # connection or query ended by net or server
         RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK, 1412,  # another session was in the way
         OPTION_PREVENTS, 1836,  # read-only for now
