@@ -5,14 +5,19 @@ bytes a row, random text, one secondary index), and copied by `etl.copy` in this
 into an empty database; a small one before it, which warms Spark up. Rates are of the whole, from the first table to the
 checkpoint, and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is what to
 compare. What limits is told by how long sessions waited for rows that Spark was reading, and how long they wrote.
+
+`measure_making` leaves the database out: Spark makes the same loads as files, which are removed unread, with one worker
+at a time and with two.
 """
 
 from __future__ import annotations
 
 import random
+import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +32,14 @@ from etl.copy.bootstrap_run import Progress
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder
 from etl.copy.loads import SparkLoads
+from etl.copy.source import Chunk
 from etl.settings import Relay, Settings, load_settings
 from upstream import tso
 from upstream.column_types import CHAR, FLAG_NOT_NULL, FLAG_PRIMARY_KEY, INT
 from upstream.schema import Column, Index, Schema, Table
 
 ROWS = 1_000_000
-_WARM_UP_ROWS = 20_000
+_WARM_UP_ROWS = 100_000
 _PARTS = ("mariadb", "spark")
 _POSITION = tso.compose(1_790_000_000_000)
 _STATEMENT_ROWS = 5_000
@@ -97,6 +103,71 @@ def measure(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@dataclass(slots=True)
+class MakingResult:
+    """Making loads with so many workers at a time."""
+
+    workers: int
+    rows: int
+    bytes: int
+    seconds: float
+    cpu_s: dict[str, float]
+    rss_mib: dict[str, int]
+
+    @property
+    def cores(self) -> float:
+        """How many cores were busy with it, on the average."""
+        return sum(self.cpu_s.values()) / self.seconds
+
+
+def measure_making(
+    stack: Stack, rows: int, form: str, workers: Sequence[int], report: Callable[[str], None]
+) -> list[MakingResult]:
+    """A result for each number of workers. Raises StackError."""
+    stack.down()
+    stack.wipe("spark", "relay", "logs")
+    folder = stack.home / "dumps"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        stack.claim()
+        stack.up(("spark",), report=report)
+        remote = load_settings(stack.home / "sluice.toml").spark.remote
+        write_dump(folder / "dump", form, rows)
+        source = DumplingFolder.open(str(folder / "dump"))
+        make = SparkLoads(remote, (folder / "relay").as_uri(), source.spec())
+        results = []
+        for number in (max(workers), *workers):  # the first one warms up
+            report(f"making loads, workers: {number}")
+            results.append(_make(stack, source, make, number))
+        make.close()
+        return results[1:]
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(stack: Stack, source: DumplingFolder, make: SparkLoads, workers: int) -> MakingResult:
+    chunks = source.chunks(TABLE)
+    processes = SparkProcesses(stack)
+    before, began = processes.cpu(), time.monotonic()
+    watch = processes.peak()
+
+    def one(chunk: Chunk) -> int:
+        loads = make.files(chunk, TABLE, secrets.token_hex(4))
+        make.discard(loads)
+        return sum(load.rows for load in loads)
+
+    with watch as peak, ThreadPoolExecutor(workers) as pool:
+        made = sum(pool.map(one, chunks))
+    seconds, after = time.monotonic() - began, processes.cpu()
+    after["client"] -= watch.own_cpu_s
+    return MakingResult(
+        workers, made, sum(chunk.bytes for chunk in chunks),
+        round(seconds, 3), {name: round(after[name] - before[name], 2) for name in after},
+        {name: round(size / 2**20) for name, size in peak.items()},
+    )  # fmt: skip
+
+
 def write_dump(folder: Path, form: str, rows: int) -> None:
     """A Dumpling folder with `rows` rows of TABLE, in two files."""
     folder.mkdir(parents=True)
@@ -139,9 +210,11 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
             result.waited_s, result.written_s = round(progress.waited_s, 3), round(progress.written_s, 3)
 
     before = processes.cpu()
-    with processes.peak() as peak:
+    watch = processes.peak()
+    with watch as peak:
         summary = bootstrap.run(make, on_progress=progressed)
     after = processes.cpu()
+    after["client"] -= watch.own_cpu_s
     make.close()
     result.rows, result.bytes, result.seconds = summary.rows, summary.bytes, summary.seconds
     result.cpu_s = {name: round(after[name] - before[name], 2) for name in after}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import psutil
@@ -14,6 +15,8 @@ class Peak:
     def __init__(self, rss: Callable[[], dict[str, int]]) -> None:
         self._rss = rss
         self._most: dict[str, int] = {}
+        self.own_cpu_s = 0.0
+        """What looking has cost this process, once it is over."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
 
@@ -33,4 +36,5 @@ class Peak:
             except psutil.NoSuchProcess:  # a worker came to its end while it was looked at
                 pass
             if self._over.wait(0.1):
+                self.own_cpu_s = time.thread_time()
                 return

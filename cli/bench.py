@@ -119,12 +119,15 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
     "--indexes", type=click.Choice(["before", "after", "both"]), default="after", show_default=True,
     help="When the secondary index is made, of the rows; `both` compares.",
 )  # fmt: skip
+@click.option("--making", is_flag=True, help="Without a database: Spark makes the loads, with one worker and with two.")
 @_JSON
 @click.pass_context
-def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: str, as_json: bool) -> int:
+def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: str, making: bool, as_json: bool) -> int:
     """Rows/s and MB/s of making an empty database a replica from a dump, and what limits it."""
     from bench.copy import ROWS, measure
 
+    if making:
+        return _copy_making(_stack(ctx), rows or ROWS, form, as_json=as_json)
     ways = [(form, each) for each in (("before", "after") if indexes == "both" else (indexes,))]
     with stop_signals_raise():
         results = measure(_stack(ctx), rows or ROWS, ways, _reporter(as_json=as_json))
@@ -144,6 +147,28 @@ def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: st
             f"  limited by            {result.limit}: sessions waited {result.waited_s:.1f} s for rows, wrote"
             f" {result.written_s:.1f} s"
         )
+    _print_machine()
+    return 0
+
+
+def _copy_making(stack: Stack, rows: int, form: str, *, as_json: bool) -> int:
+    from bench.copy import measure_making
+
+    with stop_signals_raise():
+        results = measure_making(stack, rows, form, (1, 2), _reporter(as_json=as_json))
+    if as_json:
+        return _print_json({"making": [asdict(result) | {"cores": result.cores} for result in results]}, 0)
+    for result in results:
+        rate, size = result.rows / result.seconds, result.bytes / 1e6 / result.seconds
+        click.echo(
+            f"\n{result.workers} worker{'s' * (result.workers > 1)}: {rate:,.0f} rows/s, {size:,.1f} MB/s; busy with"
+            f" it: {result.cores:.2f} cores"
+        )
+        cpu = {name: 1e6 * seconds / result.rows for name, seconds in result.cpu_s.items()}
+        for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", result.rss_mib)):
+            click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+    one, two = results
+    click.echo(f"\ntwo workers: {one.seconds / two.seconds:.2f} times as fast as one")
     _print_machine()
     return 0
 

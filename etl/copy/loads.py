@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,11 @@ class SparkLoads:
                 self._drop(spark)
             raise
         return [Load(**json.loads(text)) for batch in found for text in batch.column(0).to_pylist()]
+
+    def discard(self, loads: Iterable[Load]) -> None:
+        """Remove files that nobody is going to read. Raises OSError."""
+        for load in loads:
+            self._storage.remove(load.path)
 
     def _sweep(self) -> None:
         """The first time: remove what a process before this one left. By now this one alone copies."""
