@@ -39,8 +39,9 @@ upstream without traffic lands an empty window for an appointment that is due.
 *Mending.* While a job knows that rows of a table may be missing downstream, changes to them would stop applying, which
 checks that what it removes and replaces is there. `mend` says so before the job's first appointment: from then on
 changes to these tables are written so that they lead to the right rows whatever is there. A chunk may also remove rows
-outside of its own range that stand in its way (they hold a unique value that upstream has gone to another row), which
-is why every job that brings a whole table mends it. The job ends it (`mended`) when the note of its last chunk is
+outside of its own range that stand in its way (they hold a unique value that upstream has gone to another row), so
+every job that brings a whole table mends it, and one that brings a part may, as rows that are missing may be why it was
+asked for. The job ends it (`mended`) when the note of its last chunk is
 there: from then on every row is there, and changes are checked again.
 """
 

@@ -245,7 +245,7 @@ class Backfill:
         return self._sides.upstream.key_behind(table, key, (low, high), self._rate.limit(self._size.rows))
 
     def _begin(self, plan: TablePlan, table: Table) -> None:
-        if self._is_whole(plan) and self._request.mode != COMPARE:
+        if self._request.mode != COMPARE:
             self._appointments.mend(Mending(self._mending(plan), self._job, (table.id,)))
         if plan.is_created and plan.target.lower() not in self._sides.downstream.columns():
             self.warnings += self._sides.downstream.create_table(table, self._sides.upstream.definitions)

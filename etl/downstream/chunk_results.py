@@ -9,7 +9,7 @@ noted too.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Self
 
 from etl.downstream.mysql import MySQLSession
@@ -38,7 +38,7 @@ class ChunkResult:
     """Why nothing was done; "" if it was."""
     is_passing: bool = False
     """Whether it may be taken if the rows are read again."""
-    write_ms: float = 0.0
+    write_ms: float = field(default=0.0, compare=False)
     """How long it took: the job makes the next chunks larger or smaller by it."""
 
     @property
