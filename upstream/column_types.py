@@ -52,6 +52,38 @@ BYTES_NAMES: Final = {
 }  # fmt: skip
 """The names of the binary twins."""
 
+KINDS: Final = {
+    TINYINT: "int",
+    SMALLINT: "int",
+    INT: "int",
+    FLOAT: "float",
+    DOUBLE: "double",
+    NULL: "null",
+    TIMESTAMP: "timestamp",
+    BIGINT: "int",
+    MEDIUMINT: "int",
+    DATE: "date",
+    TIME: "time",
+    DATETIME: "datetime",
+    YEAR: "year",
+    NEWDATE: "date",
+    VARCHAR: "text",
+    BIT: "bit",
+    VECTOR: "vector",
+    JSON: "json",
+    DECIMAL: "decimal",
+    ENUM: "enum",
+    SET: "set",
+    TINYTEXT: "text",
+    MEDIUMTEXT: "text",
+    LONGTEXT: "text",
+    TEXT: "text",
+    VAR_STRING: "text",
+    CHAR: "text",
+    GEOMETRY: "binary",
+}
+"""How values of each are handled; of text in the character set `binary` it is "binary"."""
+
 VARYING: Final = (VARCHAR, VAR_STRING)
 LONG: Final = (TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT)
 """TEXT and BLOB of every size, the shortest first."""

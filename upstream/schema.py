@@ -21,37 +21,6 @@ WHOLE_COLUMN = -1
 MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
 """Tables with greater ids are TiDB's own (its DDL queue); their changes are nobody's data."""
 
-_KIND = {
-    column_types.TINYINT: "int",
-    column_types.SMALLINT: "int",
-    column_types.INT: "int",
-    column_types.FLOAT: "float",
-    column_types.DOUBLE: "double",
-    column_types.NULL: "null",
-    column_types.TIMESTAMP: "timestamp",
-    column_types.BIGINT: "int",
-    column_types.MEDIUMINT: "int",
-    column_types.DATE: "date",
-    column_types.TIME: "time",
-    column_types.DATETIME: "datetime",
-    column_types.YEAR: "year",
-    column_types.NEWDATE: "date",
-    column_types.VARCHAR: "text",
-    column_types.BIT: "bit",
-    column_types.VECTOR: "vector",
-    column_types.JSON: "json",
-    column_types.DECIMAL: "decimal",
-    column_types.ENUM: "enum",
-    column_types.SET: "set",
-    column_types.TINYTEXT: "text",
-    column_types.MEDIUMTEXT: "text",
-    column_types.LONGTEXT: "text",
-    column_types.TEXT: "text",
-    column_types.VAR_STRING: "text",
-    column_types.CHAR: "text",
-    column_types.GEOMETRY: "binary",
-}
-
 
 class SchemaError(SluiceError, ValueError):
     """A schema document that can't be understood; names the table or column and the part that is wrong."""
@@ -162,7 +131,7 @@ class Column:
     def kind(self) -> str:
         """What values are: int, year, bit, float, double, decimal, text, binary, date, datetime, timestamp, time, enum,
         set, json, vector, null, or "" for a type number TiDB didn't have when this was written."""
-        kind = _KIND.get(self.tp, "")
+        kind = column_types.KINDS.get(self.tp, "")
         return "binary" if kind == "text" and self.charset == "binary" else kind
 
     @property

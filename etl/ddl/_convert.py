@@ -19,26 +19,24 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
 from etl import server_errors
-from etl.ddl._alter import drop_foreign_keys
 from etl.ddl._conversions import Conversion, UnconvertibleError, computed, conversions, session_of, value_expression
-from etl.ddl._generate import column_definition, index_definition
+from etl.ddl._generate import column_definition
+from etl.ddl._new_column import NewColumn, bare
 from etl.ddl._session import ddl_session
 from etl.ddl._state import actual_columns, moving_columns
 from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
-from etl.formats.ddl_forms import holds_bytes, plain, widened
+from etl.formats.ddl_forms import holds_bytes
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
 from upstream import column_types
 from upstream.ddl_job import DdlJob
-from upstream.schema import STATE_PUBLIC, Column, Table
+from upstream.schema import Column, Table
 
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
-_IN_FOREIGN_KEY = server_errors.IN_FOREIGN_KEY | {server_errors.RENAME_FAILED}
 _HASH = Column(1, "k", 0, column_types.CHAR, column_types.FLAG_NOT_NULL, 32, charset="binary", collate="binary")
 
 
@@ -65,14 +63,14 @@ class Converter:
             self._session.execute(f"CREATE TABLE {_swapped(ddl)} (c BIGINT PRIMARY KEY) ENGINE=InnoDB")
         else:
             self._forget(wanted)
-        left = [c for c in wanted if c.change.new.id not in (done or ()) or self._has_scratch(c)]
+        left = [c for c in wanted if c.change.new.id not in (done or ()) or NewColumn(self._session, c).is_there()]
         taken = {}
         try:
             for conversion in left:
                 taken[conversion.title] = self._compute(conversion, ddl)
         except UnconvertibleError:
             self._forget(left)
-            if not done and not any(map(self._has_scratch, left)):
+            if not done and not any(NewColumn(self._session, c).is_there() for c in left):
                 self.finish(ddl)
             raise
         warnings = [warning for conversion in left for warning in self._put(conversion, ddl)]
@@ -96,11 +94,6 @@ class Converter:
             if error.code not in (server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE):
                 raise
             return None
-
-    def _has_scratch(self, conversion: Conversion) -> bool:
-        return conversion.scratch.lower() in {
-            c.name.lower() for c in actual_columns(self._session, conversion.change.before)
-        }
 
     def _compute(self, conversion: Conversion, ddl: DdlJob) -> set[str]:
         """Fill the table of new values; texts of values that were taken for what they look like."""
@@ -206,8 +199,8 @@ class Converter:
         change = conversion.change
         table, scratch = quote_table(change.before), quote_name(conversion.scratch)
         try:
-            if not self._has_scratch(conversion):
-                self._add_scratch(conversion)
+            if not NewColumn(self._session, conversion).is_there():
+                NewColumn(self._session, conversion).add()
             moving = (
                 own
                 for own in moving_columns(self._session, change.before)
@@ -232,7 +225,7 @@ class Converter:
                 )
             self._session.execute(f"INSERT IGNORE INTO {_swapped(ddl)} VALUES ({change.new.id})")
             self._session.commit()
-            return self._swap(conversion)
+            return NewColumn(self._session, conversion).take_place()
         except DownstreamError as error:
             if not error.transient:
                 self._take_back(conversion, ddl)
@@ -253,102 +246,11 @@ class Converter:
             with contextlib.suppress(DownstreamError):  # a lost connection has no session to be put right
                 self._session.query("SET SESSION sql_mode = %s", (mode,))
 
-    def _add_scratch(self, conversion: Conversion) -> None:
-        table = quote_table(conversion.change.before)
-        with ddl_session(self._session):
-            for column in self._forms(conversion):
-                scratch = _bare(column, conversion.scratch)
-                try:
-                    self._session.execute(
-                        f"ALTER TABLE {table} ADD COLUMN {column_definition(scratch, self._session.dialect)}"
-                    )
-                    return
-                except DownstreamError as error:
-                    if error.code not in server_errors.TOO_LONG:
-                        raise
-                    refused = error
-            raise refused
-
-    def _forms(self, conversion: Conversion) -> list[Column]:
-        """The new column, and as what a table too wide for it holds it."""
-        new = conversion.change.new
-        wide = next(c for c in widened(conversion.change.after).columns if c.id == new.id)
-        return [new] if wide == new else [new, wide]
-
-    def _swap(self, conversion: Conversion) -> list[str]:
-        """One statement: the old column goes, the new one gets its name, place, definition and indexes."""
-        change = conversion.change
-        names = [column.name for column in actual_columns(self._session, change.before)]
-        place = names.index(next(n for n in names if n.lower() == change.old.name.lower()))
-        where = f"AFTER {quote_name(names[place - 1])}" if place else "FIRST"
-        indexes = self._indexes(conversion)
-        warnings: list[str] = []
-        refused: DownstreamError | None = None
-        with ddl_session(self._session):
-            for column in self._definitions(conversion):
-                clauses = [
-                    *(drop for drop, _ in indexes),
-                    f"DROP COLUMN {quote_name(change.old.name)}",
-                    (
-                        f"CHANGE COLUMN {quote_name(conversion.scratch)}"
-                        f" {column_definition(column, self._session.dialect)} {where}"
-                    ),
-                    *(add for _, add in indexes if add),
-                ]
-                statement = f"ALTER TABLE {quote_table(change.before)} {', '.join(clauses)}"
-                try:
-                    self._session.execute(statement)
-                    return warnings
-                except DownstreamError as error:
-                    if error.transient:
-                        raise
-                    if error.code in _IN_FOREIGN_KEY and not warnings:
-                        warnings = drop_foreign_keys(self._session, change.before)
-                        self._session.execute(statement)
-                        return warnings
-                    refused = refused or error
-        assert refused is not None
-        raise refused
-
-    def _definitions(self, conversion: Conversion) -> list[Column]:
-        """The new column under the old name as it is to be; without what servers may refuse; with
-        nothing but its type.
-        """
-        change = conversion.change
-        forms = [replace(column, name=change.old.name) for column in self._forms(conversion)]
-        simple = next(c for c in plain(change.after).columns if c.id == change.new.id)
-        bare = _bare(forms[0], change.old.name)
-        found = [
-            *forms,
-            replace(simple, name=change.old.name),
-            replace(bare, flag=bare.flag | change.new.flag & column_types.FLAG_NOT_NULL),
-        ]
-        return [column for n, column in enumerate(found) if column not in found[:n]]
-
-    def _indexes(self, conversion: Conversion) -> list[tuple[str, str]]:
-        """(clause that drops, clause that adds again) for every index of the column. One that the DDL drops isn't
-        added.
-        """
-        change = conversion.change
-        rows = self._session.query(
-            "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NON_UNIQUE, INDEX_TYPE FROM information_schema.STATISTICS "
-            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
-            (change.before.schema_name, change.before.name),
-        )
-        found: dict[str, list[tuple[Any, ...]]] = {}
-        for name, *rest in rows:
-            found.setdefault(str(name), []).append(tuple(rest))
-        return [
-            (_dropped(name), _added(self._session, conversion, name, parts))
-            for name, parts in found.items()
-            if any(str(part[0]).lower() == change.old.name.lower() for part in parts)
-        ]
-
     def _take_back(self, conversion: Conversion, ddl: DdlJob) -> None:
         """The server refused: leave the table as it was."""
         with contextlib.suppress(DownstreamError):
             self._session.rollback()
-            if self._has_scratch(conversion):
+            if NewColumn(self._session, conversion).is_there():
                 self._session.execute(f"DELETE FROM {_swapped(ddl)} WHERE c = {conversion.change.new.id}")
                 self._session.commit()
                 table = quote_table(conversion.change.before)
@@ -370,7 +272,7 @@ def _swapped(ddl: DdlJob) -> str:
 def _tables(conversion: Conversion) -> tuple[Table, Table]:
     """The table of old values and that of new ones."""
     number = f"{conversion.job_id}_{conversion.change.new.id}"
-    value = replace(_bare(conversion.change.new, "v"), offset=1)
+    value = replace(bare(conversion.change.new, "v"), offset=1)
     return (
         Table(
             0,
@@ -381,52 +283,3 @@ def _tables(conversion: Conversion) -> tuple[Table, Table]:
         ),
         Table(0, 0, RECYCLE_SCHEMA, f"new_{number}", (_HASH, value)),
     )
-
-
-def _bare(column: Column, name: str) -> Column:
-    """Nothing but the type, NULL allowed."""
-    flag = column.flag & ~(
-        column_types.FLAG_NOT_NULL | column_types.FLAG_ON_UPDATE_NOW | column_types.FLAG_AUTO_INCREMENT
-    )
-    return replace(column, name=name, flag=flag, default=None, default_is_expr=False, comment="", hidden=False)
-
-
-def _dropped(name: str) -> str:
-    return "DROP PRIMARY KEY" if name.upper() == "PRIMARY" else f"DROP INDEX {quote_name(name)}"
-
-
-def _added(session: MySQLSession, conversion: Conversion, name: str, parts: Sequence[tuple[Any, ...]]) -> str:
-    """The index as it was, but for the column's part of it, which is as long as after the DDL; nothing if it is gone
-    then.
-    """
-    change = conversion.change
-    after = next(
-        (
-            i
-            for i in change.after.indexes
-            if i.state == STATE_PUBLIC and (i.name.lower() == name.lower() or (i.primary and name == "PRIMARY"))
-        ),
-        None,
-    )
-    if after is None:
-        return ""
-    lengths = {column.lower(): length for column, _, length in after.columns}
-    columns = tuple(
-        (
-            str(column),
-            0,
-            (
-                lengths.get(change.new.name.lower(), -1)
-                if str(column).lower() == change.old.name.lower()
-                else int(length or -1)
-            ),
-        )
-        for column, length, _, _ in parts
-    )
-    index = replace(after, name=name, columns=columns, unique=not int(parts[0][2]), primary=name.upper() == "PRIMARY")
-    table = replace(
-        change.before,
-        columns=tuple(replace(change.new, name=c.name) if c.id == change.old.id else c for c in change.before.columns),
-    )
-    definition, _ = index_definition(table, index, session.dialect)
-    return f"ADD {definition}" if definition else ""
