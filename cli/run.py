@@ -27,7 +27,8 @@ from embedded.viewer import Viewer
 )
 @click.option(
     "--bootstrap/--no-bootstrap", default=True, show_default=True,
-    help="Copy what is there when a quarter of the traffic is over, and replicate the rest; or replicate all of it.",
+    help="Copy what is there when a quarter of the traffic is over, replicate the rest, and copy a table again that was"
+    " damaged; or replicate all of it.",
 )  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap: bool) -> int:
@@ -82,6 +83,7 @@ def _copy_rows(summary: RunSummary) -> dict[str, str]:
             f" {summary.copied:,} transactions had left when it began"
         ),
         "caught up": "not before the end" if late is None else f"{late:.1f} s after the copy",
+        **({"copied again": summary.mended} if summary.mended else {}),
     }
 
 

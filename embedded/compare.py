@@ -131,6 +131,13 @@ def _listed_tables(directory: Path) -> tuple[list[str], frozenset[str]]:
         raise RecordingError(f"{path}: not readable ({error}); copy the recording again") from error
 
 
+def snapshot_rows(directory: Path, full: str) -> Iterator[Any]:
+    """A table of the snapshot in `directory`: first {"columns": [...]}, then its rows. `full`: `schema.table`. Raises
+    RecordingError.
+    """
+    return _snapshot_rows(_snapshot_file(directory, full))
+
+
 def _snapshot_file(directory: Path, full: str) -> Path:
     plain = directory / f"{quote(full, safe='._-')}.jsonl"
     packed = plain.with_name(plain.name + ".gz")
@@ -256,4 +263,4 @@ _MEANING: dict[str, Callable[[bytes], Any]] = {
     "bit": _as_bits,
 }
 
-__all__: Sequence[str] = ["Report", "compare"]
+__all__: Sequence[str] = ["Report", "compare", "snapshot_rows"]

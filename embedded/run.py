@@ -12,9 +12,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embedded import first_copy, replay
+from embedded import copies, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
+from embedded.damage import damage
 from embedded.launch import connect, reset_runs
 from embedded.processes import is_alive
 from embedded.recording import Label, Recording
@@ -63,7 +64,8 @@ def run(stack: Stack, directory: Path, viewer: Viewer, *, speed: str = "1", boot
     """Replay the recording in `directory` through its last snapshot and compare the downstream at each of them.
 
     With `bootstrap` the empty downstream becomes a replica by a copy when a quarter of the transactions are committed;
-    what comes later is replicated, and compared at the snapshots after the copy. Without it all is replicated.
+    what comes later is replicated, and compared at the snapshots after the copy. On the way to the last one a table is
+    damaged, and copied again. Without it all is replicated.
 
     Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1
     as recorded, "max" without waiting. Parts that die while replication runs are started again. Raises StackError,
@@ -101,7 +103,7 @@ class _Run:
     def wait_ready(self, began: float, *, bootstrap: bool) -> None:
         """Wait until the pipeline's tasks run, and landing has begun unless it waits for a copy."""
         if bootstrap:
-            first_copy.read_ahead(self._site)
+            copies.read_ahead(self._site)
         wait_pipeline(self._stack, AirflowClient(self._stack.home, self._site.ports["airflow"]))
         if not bootstrap:
             _wait_landing(self._relay)
@@ -133,12 +135,12 @@ class _Run:
             view.close()
 
     def _copy(self) -> None:
-        committed = first_copy.wait_committed(self._site, len(self._commits) // 4)
+        committed = copies.wait_committed(self._site, len(self._commits) // 4)
         self._viewer.report(
             f"{committed:,} transactions are committed in TiDB and more are to come; MariaDB is empty. What"
             " `sluice bootstrap --from tidb://` does makes it a replica"
         )
-        done = first_copy.copy_now(self._site, self._viewer)
+        done = copies.copy_now(self._site, self._viewer)
         summary = self.summary
         summary.copied = bisect_right(self._commits, done.ts)
         summary.copied_ts, summary.copied_tables, summary.copied_rows = done.ts, done.tables, done.rows_there
@@ -156,6 +158,8 @@ class _Run:
         """Compare at each of `labels`; when applying was held for that."""
         holds: list[Span] = []
         for at, label in enumerate(labels):
+            if label is labels[-1] and self.summary.copied:
+                self._damage_and_repair(label)
             progress = replay.wait_applied(
                 self._stack, view, replay.Goal(label.ts, sent=label is labels[-1]),
                 replay.Onlooker(
@@ -168,6 +172,24 @@ class _Run:
             self._release(labels[at + 1 :])
             holds.append((held, time.time() * 1000))
         return progress, holds
+
+    def _damage_and_repair(self, last: Label) -> None:
+        """Somebody writes to the replica, and a backfill makes it whole while replication goes on."""
+        with contextlib.closing(connect(self._site.ports["mariadb"])) as database:
+            done = damage(database, self._recording.directory / "snapshots" / last.name, last.tables)
+        if done is None:
+            return
+        self._viewer.report(
+            f"somebody removes {done.removed} rows of {done.table} from MariaDB, changes {done.changed} and adds"
+            f" {done.added}. While traffic goes on, what `sluice backfill --table {done.table}` does copies it again"
+        )
+        found = copies.copy_again(self._site, self._viewer, done.table)
+        self.summary.mended = (
+            f"{done.table}, while traffic went on: {found.total('rows'):,} rows in {found.total('chunks'):,} chunks in"
+            f" {found.seconds:.1f} s; {found.total('inserted'):,} were missing, {found.total('replaced'):,} different,"
+            f" {found.total('deleted'):,} not in TiDB"
+        )
+        self._viewer.report(f"copied again {self.summary.mended}")
 
     def _compare(self, label: Label) -> None:
         summary = self.summary

@@ -27,6 +27,8 @@ class RunSummary:
     copied_s: float = 0.0
     caught_up_s: float | None = None
     """After the copy, until the replica was no more than a second behind; None if it never was."""
+    mended: str = ""
+    """What a backfill did to a damaged table."""
     transactions: int = 0
     changes: int = 0
     ddls: int = 0

@@ -1,21 +1,27 @@
-"""The copy with which `sluice run` begins: the stand-in cluster already works, MariaDB is empty, and a bootstrap from
-TiDB's SQL port makes it a replica as of then.
+"""The copies of `sluice run`. It begins with one: the stand-in cluster already works, MariaDB is empty, and a bootstrap
+from TiDB's SQL port makes it a replica as of then. Towards the end it copies a table again that was damaged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from embedded.control import ClusterControl
 from embedded.launch import Site, connect
 from embedded.replay import is_sent
 from embedded.state import StackError
 from embedded.viewer import Viewer
+from errors import SluiceError
 from etl import load_settings
+from etl.backfill import BackfillRequest, BackfillSummary, create_backfill, run_backfill
 from etl.copy import BootstrapSummary, BootstrapWish, run_bootstrap
+from relay.jobs import Runner
 
 _PATIENCE_S = 600.0
+T = TypeVar("T")
 
 
 def read_ahead(site: Site) -> None:
@@ -45,6 +51,27 @@ def copy_now(site: Site, viewer: Viewer) -> BootstrapSummary:
     """Bootstrap the downstream from TiDB as it is now, by the job that `sluice bootstrap --from tidb://` runs. Raises
     as `etl.copy.run_bootstrap`.
     """
-    return run_bootstrap(
-        load_settings(site.config), BootstrapWish("tidb://", by="sluice run"), on_progress=viewer.show_copy
-    )
+    settings, wish = load_settings(site.config), BootstrapWish("tidb://", by="sluice run")
+    return _persistently(viewer, lambda: run_bootstrap(settings, wish, on_progress=viewer.show_copy))
+
+
+def copy_again(site: Site, viewer: Viewer, table: str) -> BackfillSummary:
+    """Make a damaged table whole, by the job that `sluice backfill --table TABLE` runs. Raises as
+    `etl.backfill.run_backfill`.
+    """
+    settings = load_settings(site.config)
+    job = _persistently(viewer, lambda: create_backfill(settings, BackfillRequest((table,)), "sluice run"))
+    return _persistently(viewer, lambda: run_backfill(settings, job.id, Runner("sluice run")))
+
+
+def _persistently(viewer: Viewer, act: Callable[[], T]) -> T:
+    """Do it, and again after what passes: the job goes on with what is left."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return act()
+        except SluiceError as error:
+            if not error.transient or time.monotonic() > deadline:
+                raise
+            viewer.report(f"{error}: trying again")
+        time.sleep(1)

@@ -1,0 +1,112 @@
+"""Damage to a replica, as somebody with a client does it: rows go, change, and are added that TiDB never had.
+
+Only rows are touched that the traffic to come leaves alone, or applying would notice before anybody repairs them: those
+that are downstream already as the last snapshot has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from embedded.compare import snapshot_rows
+
+_REMOVED, _CHANGED, _ADDED = 100, 50, 10
+_FAR = 1_000_000_000
+"""So far from other rows' keys are those of rows that are added."""
+_COLUMNS = """SELECT COLUMN_NAME, COLUMN_KEY, DATA_TYPE IN ('int', 'bigint') FROM information_schema.COLUMNS
+ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was done to a table, in rows."""
+
+    table: str
+    removed: int
+    changed: int
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table with a key of one number, and nothing else that is unique."""
+
+    full_name: str
+    key: str
+    columns: tuple[str, ...]
+
+    @property
+    def quoted(self) -> str:
+        return ".".join(f"`{part}`" for part in self.full_name.split(".", 1))
+
+
+def damage(database: Connection[Any], snapshot: Path, tables: Mapping[str, int]) -> Damage | None:
+    """Damage one table in `database`, the largest of `tables` (rows by name) that suits. `snapshot` is the folder of
+    what will be there at the end. None if no table suits.
+    """
+    for name in sorted(tables, key=lambda name: -tables[name]):
+        table = _described(database, name)
+        if table is None:
+            continue
+        keys = sorted(_settled(database, table, snapshot))
+        if len(keys) >= 2 * (_REMOVED + _CHANGED + _ADDED):
+            return _damaged(database, table, keys)
+    return None
+
+
+def _described(database: Connection[Any], full_name: str) -> _Table | None:
+    with database.cursor() as cursor:
+        cursor.execute(_COLUMNS, full_name.split(".", 1))
+        rows = cursor.fetchall()
+    keys = [(name, is_number) for name, kind, is_number in rows if kind in ("PRI", "UNI")]
+    if len(keys) != 1 or not keys[0][1] or len(rows) < 2:
+        return None
+    return _Table(full_name, keys[0][0], tuple(name for name, _, _ in rows))
+
+
+def _settled(database: Connection[Any], table: _Table, snapshot: Path) -> Iterator[int]:
+    """The keys of rows that are as they will be at the end."""
+    names = ", ".join(f"CAST(`{column}` AS CHAR)" for column in table.columns)
+    with database.cursor() as cursor:
+        cursor.execute(f"SELECT {names} FROM {table.quoted}")
+        there = set(cursor.fetchall())
+    rows = snapshot_rows(snapshot, table.full_name)
+    places = [next(rows)["columns"].index(column) for column in table.columns]
+    at = table.columns.index(table.key)
+    for row in rows:
+        values = tuple(row[place] for place in places)
+        if all(value is None or isinstance(value, str) for value in values) and values in there:
+            yield int(values[at])
+
+
+def _damaged(database: Connection[Any], table: _Table, keys: list[int]) -> Damage:
+    """Every third row, so that the damage is scattered."""
+    chosen = [str(key) for key in keys[:: max(1, len(keys) // (_REMOVED + _CHANGED + _ADDED))]]
+    removed, changed = chosen[:_REMOVED], chosen[_REMOVED : _REMOVED + _CHANGED]
+    copied = chosen[_REMOVED + _CHANGED : _REMOVED + _CHANGED + _ADDED]
+    others = [column for column in table.columns if column != table.key]
+    names = ", ".join(f"`{column}`" for column in others)
+    with database.cursor() as cursor:
+        cursor.execute("SET foreign_key_checks = 0")
+        gone = cursor.execute(f"DELETE FROM {table.quoted} WHERE `{table.key}` IN ({', '.join(removed)})")
+        other = 0
+        for column in others:  # until one takes it
+            try:
+                other = cursor.execute(
+                    f"UPDATE {table.quoted} SET `{column}` = 1 + COALESCE(`{column}`, 0) WHERE `{table.key}` IN"
+                    f" ({', '.join(changed)})"
+                )
+                break
+            except pymysql.err.MySQLError:
+                continue
+        more = cursor.execute(
+            f"INSERT INTO {table.quoted} (`{table.key}`, {names}) SELECT `{table.key}` + {_FAR}, {names} FROM"
+            f" {table.quoted} WHERE `{table.key}` IN ({', '.join(copied)})"
+        )
+    return Damage(table.full_name, gone, other, more)
