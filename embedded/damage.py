@@ -77,7 +77,8 @@ def _settled(database: Connection[Any], table: _Table, snapshot: Path) -> Iterat
         cursor.execute(f"SELECT {names} FROM {table.quoted}")
         there = set(cursor.fetchall())
     rows = snapshot_rows(snapshot, table.full_name)
-    places = [next(rows)["columns"].index(column) for column in table.columns]
+    listed = next(rows)["columns"]
+    places = [listed.index(column) for column in table.columns]
     at = table.columns.index(table.key)
     for row in rows:
         values = tuple(row[place] for place in places)

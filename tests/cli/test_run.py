@@ -39,7 +39,7 @@ def small_shop(folder, labels):
 def finished(child):
     """What it printed, and the figures at the end by name."""
     try:
-        output, _ = child.communicate(timeout=380)
+        output, _ = child.communicate(timeout=580)
     finally:
         child.kill()
     assert child.returncode == 0, output
@@ -50,19 +50,20 @@ def number(text):
     return int(text.replace(",", ""))
 
 
-@pytest.mark.timeout(400)
-def test_run_copies_replicates_the_rest_compares_and_leaves_nothing_running(tmp_path):
+@pytest.mark.timeout(600)
+def test_run_copies_replicates_repairs_compares_and_leaves_nothing_running(tmp_path):
     recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
     output, summary = finished(start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "2"))
     assert summary["differences"] == "0"
     came_with_the_copy = number(re.search(r"what ([\d,]+) transactions had left", summary["copied"])[1])
     assert came_with_the_copy >= 5_672 // 4
     assert came_with_the_copy + number(summary["transactions"].split()[0]) == 5_672
+    assert "100 were missing, 50 different, 10 not in TiDB" in summary["copied again"]
     assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
     assert marked(tmp_path / "home") == []
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_run_without_a_copy_replicates_and_compares_all(tmp_path):
     recording = small_shop(tmp_path / "shop", {"a_loaded"})
     output, summary = finished(
