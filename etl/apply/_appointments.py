@@ -62,7 +62,8 @@ class AppointmentKeeper:
                 log.info("appointment at %d: %s", appointment.at_ts, outcome.why)
             return
         result = sink.find_result(appointment) or self._write(appointment, outcome, sink, confirm)
-        log.info("appointment at %d of job %s: %s", appointment.at_ts, appointment.job, result.to_text())
+        said = replace(result, examples=()).to_text()  # rows are in no log
+        log.info("appointment at %d of job %s: %s", appointment.at_ts, appointment.job, said)
 
     def void_inside(self, after_ts: int, through_ts: int) -> None:
         """Changes behind `after_ts` and through `through_ts` were begun by a process that didn't know of these."""

@@ -19,6 +19,7 @@ _COLUMNS = (
     " TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
 _LONG = frozenset({"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"})
+_BYTES = _LONG | {"binary", "varbinary"}
 _BY_NUMBER = frozenset({"enum", "set", "bit"})
 _INDEXED = 64
 """Characters of a long key that the scratch table's index holds."""
@@ -65,8 +66,10 @@ class ChunkColumn:
 
     def grouped(self, table: str) -> str:
         """An expression by which exactly equal values are grouped: long ones are cut off by the server."""
-        exact = self.exact(table)
-        return f"SHA2({exact}, 256)" if self.charset or self.data_type in _LONG else exact
+        if self.data_type == "json":
+            return f"SHA2(CAST({table}.{self.quoted} AS CHAR), 256)"
+        exact, is_number = self.exact(table), self.data_type in _BY_NUMBER
+        return f"SHA2({exact}, 256)" if (self.charset and not is_number) or self.data_type in _BYTES else exact
 
 
 @dataclass(frozen=True, slots=True)

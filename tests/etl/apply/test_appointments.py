@@ -16,7 +16,7 @@ from etl.apply import ApplySummary, run_apply
 from etl.downstream import ChunkResult
 from etl.settings import Downstream, File
 from etl.settings.rules import parse_filter, parse_routes
-from relay import Control, Ready, RelayLog, Void, Window
+from relay import Control, Mending, Ready, RelayLog, Void, Window
 from tests.etl.apply.test_apply_random import checkpoint, fresh, rows_of, settings_for
 from tests.etl.chunk_model import Cut, Told, appoint, deliver, make_ready
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -221,6 +221,24 @@ def test_while_applying_is_paused_nothing_is_written_and_afterwards_it_is(scene:
         scene.relay.change_control(lambda _: Control())
         scene.until(scene.at(scene.last))
     assert scene.right()
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_changes_to_rows_that_are_known_to_be_missing_stop_nothing_and_their_chunk_makes_the_table_whole(
+    scene: Scene, mode: str
+) -> None:
+    scene.settings = replace(scene.settings, apply=replace(scene.settings.apply, mode=mode))
+    scene.apply(until_ts=scene.middle)
+    names = ("account", "unique", "nonclustered", "heap", "parted")
+    for name in names:
+        scene.connection.cursor().execute(f"DELETE FROM rnd.`{name}`")
+    scene.connection.commit()
+    scene.relay.appointments.mend(Mending("job", "job", tuple(TABLES[name].id for name in names)))
+    for number, name in enumerate(names):
+        make_ready(scene.relay, scene.told, Cut(name), scene.stamps[34] + number)
+    scene.apply()
+    assert scene.right()
+    scene.relay.appointments.mended("job")
 
 
 def declines(scene: Scene, ready: Ready, said: str, *, is_passing: bool) -> None:

@@ -12,12 +12,14 @@ import pytest
 from etl.downstream import Checkpoint, CheckpointMovedError, CheckpointTable, ChunkResult, DownstreamError, MySQLSession
 from etl.formats.layout import Layout
 from etl.rules import Filter
+from etl.settings import Downstream
 from etl.sinks import Chunk, ChunkLoad
 from etl.sinks.mysql import MySQLSink
 from relay import Appointment
 from relay.appointments import COMPARE, MISSING
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
+from tests.etl.tidb_stand_in import MYSQL, TIDB, Product, TiDBStandIn
 from upstream.schema import Table
 
 C = 1 << 50
@@ -31,18 +33,18 @@ HEAP = table(2, "t", "a int", "b varchar(20) collate utf8mb4_general_ci")
 class Place:
     """A downstream with its checkpoint at C, and a sink that stands there."""
 
-    def __init__(self, server: MariaDBServer) -> None:
+    def __init__(self, server: MariaDBServer, downstream: Downstream | None = None) -> None:
         server.empty()
         self.connection = server.connect()
-        self.server = server
+        self.downstream = downstream or server.downstream
         self.sink = self.new_sink()
         self.sink._row.begin()
         self.sink._row.save(Checkpoint(C))
         self.run("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
 
     def new_sink(self) -> MySQLSink:
-        session = MySQLSession(self.server.downstream)
-        sink = MySQLSink(session, CheckpointTable.of(session, self.server.downstream, 7), Filter())
+        session = MySQLSession(self.downstream)
+        sink = MySQLSink(session, CheckpointTable.of(session, self.downstream, 7), Filter())
         sink.recover()
         return sink
 
@@ -135,6 +137,23 @@ def test_only_the_range_changes_and_in_it_everything_does(place: Place) -> None:
     assert (result.same, result.inserted, result.replaced, result.deleted) == (1, 1, 1, 2)
     assert result.examples == ("missing: id=9", "differs: id=3", "not upstream: id=4", "not upstream: id=5")
     assert place.rows() == [(1, 1, "a"), (2, 2, "b"), (3, 30, "C"), (9, 9, "z")]
+
+
+@pytest.mark.parametrize("product", [TIDB, MYSQL], ids=lambda product: product.version)
+def test_other_servers_of_the_protocol_do_the_same(mariadb: MariaDBServer, product: Product) -> None:
+    stand_in = TiDBStandIn(mariadb, product)
+    with contextlib.closing(stand_in):
+        place = Place(mariadb, stand_in.downstream)
+        place.run(KEYED_SQL, "INSERT INTO d.t VALUES (1,1,'a'),(2,2,'b'),(3,3,'c'),(4,4,'d'),(8,9,'stale')")
+        rows = [["2", "2", "b"], ["3", "30", "C"], ["5", "9", "z"]]
+        found = place.bring(KEYED, rows, condition="`id` > 1 AND `id` < 8", key=("id",))
+        assert found == ChunkResult(3, 1, 1, 1, 1, 1, examples=found.examples)
+        assert place.rows() == [(1, 1, "a"), (2, 2, "b"), (3, 30, "C"), (5, 9, "z")]
+        place.run("DROP TABLE d.t", "CREATE TABLE d.t (a int, b varchar(20) CHARACTER SET utf8mb4)")
+        assert place.bring(HEAP, [["1", "a"], ["1", "a"]], "heap").inserted == 2
+        assert place.rows() == [(1, "a"), (1, "a")]
+        place.sink.close()
+        place.connection.close()
 
 
 def test_unique_values_that_wander_inside_of_a_chunk_are_no_obstacle(place: Place) -> None:
