@@ -25,7 +25,7 @@ _COMMANDS = {
     "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
     "bootstrap": "Make an empty database a replica, from a dump.",
     "backfill": "Copy tables again beside replication, or compare them.",
-    "reapply": "Past windows once more, to another downstream.",
+    "reapply": "Past windows once more, to another downstream or damaged rows.",
     "jobs": "What takes long: how far it is, pause it, go on, give it up.",
     "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",

@@ -50,6 +50,14 @@ def _say(summary: ReapplySummary) -> int:
 
     for warning in summary.warnings:
         click.echo(f"note     {warning}")
+    for name, count in summary.repaired.items():
+        click.echo(
+            f"{name}: {count['rows']:,} rows looked at, {count['same']:,} were right, {count['inserted']:,} added,"
+            f" {count['replaced']:,} replaced, {count['deleted']:,} removed"
+        )
+    if summary.is_repair:
+        click.echo(f"{'repaired' if summary.is_done else 'ended early'}, in {summary.seconds:,.1f} s")
+        return 0 if summary.is_done else 1
     click.echo(
         f"{summary.to} has what was committed after {tso.text(summary.since)} through {tso.text(summary.through)}:"
         f" {summary.transactions:,} transactions, {summary.changes:,} row changes and {summary.ddls:,} DDL in"

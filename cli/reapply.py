@@ -1,4 +1,4 @@
-"""sluice reapply: past windows of the relay log, once more, to another downstream."""
+"""sluice reapply: past windows of the relay log, once more, to another downstream or to rows of this one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SHOWN_DDLS = 20
 )  # fmt: skip
 @click.option("--until", metavar="TSO|TIME", help="And through this [all that is landed now].")
 @click.option(
-    "--to", "target", metavar="FILE", required=True, type=click.Path(exists=True, dir_okay=False),
+    "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
     help="A settings file that says where: its [downstream] with [file] or [kafka], [apply], and [filter] and [[route]]"
-    " if it has them. A whole sluice.toml does.",
+    " if it has them. A whole sluice.toml does [the pipeline's own downstream, see below].",
 )  # fmt: skip
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
@@ -40,7 +40,7 @@ def command(
     /,
     since: str,
     until: str | None,
-    target: str,
+    target: str | None,
     globs: tuple[str, ...],
     rows_per_second: int | None,
     config: str | None,
@@ -50,6 +50,9 @@ def command(
     """Apply past windows of the relay log once more, to another downstream: a folder of binlog files, a Kafka topic or
     a database gets what was committed in a range of time, each transaction once, while the pipeline goes on.
 
+    Without --to it repairs rows of the pipeline's own database: those of the tables named by --table that were touched
+    in the range become what they are upstream, from the relay log alone, while replication goes on.
+
     Killed, or stopped by an error, the same command goes on with what is left, and so does `sluice jobs resume`.
     """
     from etl.reapply import Request, ask_for, make_plan
@@ -58,7 +61,7 @@ def command(
 
     settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
     end = 0 if until is None else tso.parse_moment(until)
-    request = Request(tso.parse_moment(since), end, read_target(target), globs, rows_per_second or 0)
+    request = Request(tso.parse_moment(since), end, read_target(target) if target else {}, globs, rows_per_second or 0)
     if plan_only:
         plan = make_plan(settings, request)
         _print(plan)

@@ -56,8 +56,8 @@ ETL = {
         "sinks", "spark", "steps", "waiting",
     },
     "reapply": {
-        "apply", "downstream", "ownership", "prepare", "recorded_schema", "rules", "server_errors", "settings",
-        "sinks",
+        "apply", "backfill", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
+        "server_errors", "settings", "shapes", "sinks", "steps",
     },
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any
 from etl.backfill.errors import BackfillError
 
 if TYPE_CHECKING:
+    from etl.backfill.appointing import Appointing
+    from etl.backfill.downstream_side import DownstreamSide
     from etl.backfill.plan import BackfillPlan, TablePlan
     from etl.backfill.request import MODES, BackfillRequest
     from etl.backfill.run import BackfillSummary, create_backfill, plan_backfill, run_backfill
 
 _ON_FIRST_USE = {
     "MODES": "etl.backfill.request",
+    "Appointing": "etl.backfill.appointing",
     "BackfillPlan": "etl.backfill.plan",
     "BackfillRequest": "etl.backfill.request",
     "BackfillSummary": "etl.backfill.run",
+    "DownstreamSide": "etl.backfill.downstream_side",
     "TablePlan": "etl.backfill.plan",
     "create_backfill": "etl.backfill.run",
     "plan_backfill": "etl.backfill.run",
@@ -30,10 +34,12 @@ _ON_FIRST_USE = {
 
 __all__ = [
     "MODES",
+    "Appointing",
     "BackfillError",
     "BackfillPlan",
     "BackfillRequest",
     "BackfillSummary",
+    "DownstreamSide",
     "TablePlan",
     "create_backfill",
     "plan_backfill",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from etl.ownership import downstream_name
 from etl.reapply import window_range
+from etl.reapply.repair_run import repair_problems
 from etl.reapply.request import Request
 from etl.reapply.target import OtherSink
 from etl.reapply.window_range import WindowRange
@@ -41,7 +42,9 @@ def make_plan(settings: Settings, request: Request) -> ReapplyPlan:
     request, own = request.with_end(relay), request.settings(settings)
     found = window_range.look(relay, request.since, request.until, own.filters)
     problems, notes = list(found.problems), []
-    if not problems:
+    if not problems and request.is_repair:
+        problems += [*window_range.unmatched(request.tables, found), *repair_problems(settings, request, found)]
+    elif not problems:
         other = OtherSink(settings, own, found.cluster_id, request.since)
         problems += window_range.unmatched(request.tables, found)
         problems += other.problems(found)

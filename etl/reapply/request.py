@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from etl.rules import only_tables
@@ -15,19 +15,27 @@ from relay import RelayLog
 class Request:
     """What was committed after `since` through `until` (TSO; 0: all that is landed when it is asked for), of the tables
     that fit one of `tables` (globs; () for all that the rules want), goes to `target`, see `etl.settings.read_target`;
-    `rows_per_second` at most, 0 for as many as there can be.
+    `rows_per_second` at most, 0 for as many as there can be. Without a target it is a repair: the rows that were
+    touched become in the pipeline's own downstream what they are upstream.
     """
 
     since: int
     until: int
-    target: Mapping[str, Any]
+    target: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     rows_per_second: int = 0
 
+    @property
+    def is_repair(self) -> bool:
+        """Whether it is for the pipeline's own downstream."""
+        return not self.target
+
     def settings(self, pipeline: Settings) -> Settings:
         """The pipeline's settings as they are for this: with the other downstream and its rules, these tables only, and
-        one session that writes. Raises SettingsError.
+        one session that writes. A repair has them as they are, but for these tables. Raises SettingsError.
         """
+        if self.is_repair:
+            return replace(pipeline, filters=only_tables(pipeline.filters, self.tables))
         own = with_target(pipeline, self.target)
         rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
         limits = replace(own.apply, mode="atomic", max_rows=rows)

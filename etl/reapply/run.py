@@ -1,58 +1,21 @@
-"""Past windows go to another sink, exactly once, beside the running pipeline; a job of the kind `reapply`.
-
-Where it goes on is what the sink itself says, as in replication. What else is kept is that the job needs its windows:
-nothing that lies beyond where it is gets removed from the relay log, until it is over.
-"""
+"""Jobs of the kind `reapply`: asked for, run, given up."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 
-from etl.apply import ApplySummary, BatchReport, PastRange, Prepare, SparkPreparer, apply_past, prepare_options
+from etl.apply import Prepare
 from etl.ownership import downstream_name
-from etl.reapply import window_range
 from etl.reapply.errors import ReapplyError
+from etl.reapply.into_sink import IntoSink
 from etl.reapply.plan import make_plan
+from etl.reapply.repair_run import repaired_tables, run_repair
 from etl.reapply.request import Request
-from etl.reapply.target import OtherSink
+from etl.reapply.summary import KIND, ReapplySummary, consumer_of
 from etl.settings import Settings
-from relay import RelayGapError, RelayLog
-from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Done, Job, Jobs, Run, Runner, TableProgress, Touches
+from relay import RelayLog
+from relay.jobs import CANCELLED, OVER, Done, Job, Jobs, Runner, TableProgress, Touches
 from relay.retention import Consumers
-from upstream import tso
-
-KIND = "reapply"
-WHOLE = "windows"
-"""Under this name the job's progress stands, in the place of a table's: a chunk is a window, a row a row change."""
-_NOTE_EVERY_S = 10.0
-_ORDERS_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class ReapplySummary:
-    """What was done. `through` (TSO): as far as the sink is. The counts are of this process."""
-
-    job: str
-    to: str
-    since: int
-    until: int
-    through: int
-    windows: int
-    transactions: int
-    changes: int
-    rows: int
-    ddls: int
-    seconds: float
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the sink has the whole range."""
-        return self.through >= self.until
 
 
 def ask_for(settings: Settings, request: Request, by: str) -> Job:
@@ -68,7 +31,9 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     request = request.with_end(relay)
     if problems := make_plan(settings, request).problems:
         raise ReapplyError("\n".join(problems))
-    return jobs.create(KIND, request.to_json(), Touches(downstream_name(request.settings(settings).target)), by)
+    to = downstream_name(request.settings(settings).target)
+    tables = repaired_tables(settings, request) if request.is_repair else None
+    return jobs.create(KIND, request.to_json(), Touches(to, tables), by)
 
 
 def run_reapply(
@@ -81,163 +46,29 @@ def run_reapply(
 ) -> ReapplySummary:
     """Do what the job was asked for, or go on with it, until it is through or somebody ordered it to pause or to be
     cancelled. `on_progress` is told what this process has done of how much, behind what is durable; it may raise to end
-    it there. `prepare` is Spark by default.
+    it there. `prepare` is Spark by default, see `preparation`.
 
     Raises ReapplyError for what hinders it, SettingsError, JobRunsError, JobError, LeaseLostError, and as
-    `etl.apply.apply_past`.
+    `etl.apply.apply_past` or `etl.reapply.repair.Repair.work`.
     """
     with job.run_as(runner) as run:
-        return _Reapply(settings, job, run, on_progress).run(prepare)
+        if Request.from_json(job.spec.asked).is_repair:
+            return run_repair(settings, job, run, prepare)
+        return IntoSink(settings, job, run, on_progress).run(prepare)
 
 
 def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
     """Give up a job that no process runs: its windows may go. What it has written stays; says so. Raises JobRunsError,
     JobError, LeaseLostError, RelayError, OSError.
     """
-    consumers = Consumers(RelayLog.open(settings.relay.url))
+    relay = RelayLog.open(settings.relay.url)
+    consumers = Consumers(relay)
     to = downstream_name(Request.from_json(job.spec.asked).settings(settings).target)
     with job.run_as(runner) as run:
         said = f"what was written to {to} stays there"
+        for mending in relay.appointments.mendings():
+            if mending.job == job.id:
+                relay.appointments.mended(mending.name)
         run.end(CANCELLED, said=said)
-        consumers.forget(_consumer(job.id))
+        consumers.forget(consumer_of(job.id))
     return said
-
-
-def _consumer(job: str) -> str:
-    return f"job-{job}"
-
-
-class _Reapply:
-    def __init__(
-        self, settings: Settings, job: Job, run: Run, on_progress: Callable[[Done, TableProgress], None]
-    ) -> None:
-        self._settings = settings
-        self._job = job
-        self._name = f"{job.id}/{job.spec.token}"  # jobs of other relay logs have the same ids
-        self._run = run
-        self._request = Request.from_json(job.spec.asked)
-        self._own = self._request.settings(settings)
-        self._to = downstream_name(self._own.target)
-        self._relay = RelayLog.open(settings.relay.url)
-        self._consumers = Consumers(self._relay)
-        self._noted = 0.0
-        self._began = time.monotonic()
-        self._on_progress = on_progress
-        self._done = Done()
-        self._base = TableProgress()
-        self._stop = threading.Event()
-
-    def run(self, prepare: Prepare | None) -> ReapplySummary:
-        request, own = self._request, self._own
-        sink = self._begin().open(self._name)
-        if prepare is None:
-            role = f"reapply {self._job.id}"  # a session of its own: the pipeline's goes on undisturbed
-            prepare = SparkPreparer(own.spark.remote, own.relay.url, prepare_options(own), role)
-        with self._stopping_on_orders():
-            done = apply_past(
-                own.relay.url, PastRange(request.since, request.until), sink,
-                prepare=prepare, limits=own.apply, stop=self._stop, on_batch=self._wrote,
-            )  # fmt: skip
-        return self._end(done)
-
-    def _end(self, done: ApplySummary) -> ReapplySummary:
-        """Say how it ended."""
-        request = self._request
-        summary = ReapplySummary(
-            self._job.id, self._to, request.since, request.until, done.checkpoint, done.windows, done.transactions,
-            done.changes, done.rows, done.ddls, round(time.monotonic() - self._began, 3), tuple(done.warnings),
-        )  # fmt: skip
-        self._note(done.checkpoint)
-        if summary.is_done:
-            self._run.end(DONE, result=asdict(summary))
-        else:
-            self._run.look()
-            self._run.check()
-            cancelled = self._run.order == CANCEL
-            there = f"{self._to} has what was committed after {request.since} through {done.checkpoint}"
-            self._run.end(CANCELLED if cancelled else PAUSED, said=there, result=asdict(summary))
-        if self._job.entry().state in OVER:
-            self._consumers.forget(_consumer(self._job.id))
-        return summary
-
-    def _begin(self) -> OtherSink:
-        """The sink, free for this job, with windows that stay. Raises ReapplyError, RelayGapError."""
-        request, name = self._request, _consumer(self._job.id)
-        noted = self._consumers.positions().get(name)
-        first = self._relay.first()
-        other = OtherSink(self._settings, self._own, first.cluster_id if first else 0, request.since)
-        there = other.begun(self._name)
-        if there is None:
-            if noted is not None and noted > request.since:
-                raise ReapplyError(
-                    f"{self._to}: what the job {self._job.id} wrote down there of how far it is, which was"
-                    f" {tso.text(noted)}, is gone. Empty the place, cancel the job, and ask for another"
-                )
-            if problems := make_plan(self._settings, request).problems:
-                raise ReapplyError("\n".join(problems))
-        at = max(there.commit_ts, request.since) if there else request.since
-        self._note(at)
-        self._check_there(at)
-        self._count(at)
-        return other
-
-    def _check_there(self, at: int) -> None:
-        """Raises RelayGapError if windows are gone that come next."""
-        first = self._relay.first()
-        if at < self._request.until and (first is None or first.lo > at):
-            held = f"begins at {tso.text(first.lo)}" if first else "is empty"
-            raise RelayGapError(
-                f"{self._relay.url}: the job {self._job.id} goes on at {tso.text(at)}, but the relay log {held}: what"
-                " lies between was removed",
-                way_out=f"cancel the job (`sluice jobs cancel {self._job.id}`), and ask for another one into an empty"
-                " place, from where the relay log begins",
-            )
-
-    def _count(self, at: int) -> None:
-        """Say how much there is to do, and what of it lies before `at`."""
-        request = self._request
-        kept = self._job.plan()
-        left = window_range.look(self._relay, at, request.until, self._own.filters) if at < request.until else None
-        windows, size = (left.windows, left.bytes) if left else (0, 0)
-        kept = kept or self._job.keep_plan({"windows": windows, "bytes": size})
-        before = Done(0, max(0, kept["bytes"] - size), max(0, kept["windows"] - windows))
-        self._base = TableProgress(before, kept["bytes"], kept["windows"])
-        self._run.begin_with({WHOLE: self._base})
-
-    def _wrote(self, report: BatchReport, size: int) -> None:
-        one = Done(report.changes, size, report.windows)
-        self._done += one
-        self._run.did(WHOLE, one)
-        self._run.doing(f"through {tso.time_text(report.hi)}")
-        if time.monotonic() - self._noted > _NOTE_EVERY_S:
-            self._note(report.hi)
-        self._on_progress(self._done, self._base)
-        self._run.look()
-        self._run.check()
-        if self._run.order is not None:
-            self._stop.set()
-        if self._request.rows_per_second:
-            ahead_s = self._done.rows / self._request.rows_per_second - (time.monotonic() - self._began)
-            self._stop.wait(max(0.0, ahead_s))
-
-    def _note(self, at: int) -> None:
-        self._noted = time.monotonic()
-        self._consumers.note(_consumer(self._job.id), at, f"the job {self._job.id}, to {self._to}")
-
-    @contextmanager
-    def _stopping_on_orders(self) -> Iterator[None]:
-        """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process runs it."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(_ORDERS_EVERY_S):
-                if self._run.order is not None or self._run.is_lost:
-                    self._stop.set()
-
-        thread = threading.Thread(target=watch, name="job orders", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()

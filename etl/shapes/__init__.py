@@ -8,7 +8,7 @@ from etl.shapes.segment import Segment, Shape, Timings
 
 __all__ = ["SHAPES", "Segment", "Shape", "Timings", "find_shape"]
 
-SHAPES = ("file_binlog", "groups", "kafka_binlog", "net")
+SHAPES = ("file_binlog", "groups", "kafka_binlog", "net", "newest")
 
 
 def find_shape(name: str) -> Shape:

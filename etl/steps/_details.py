@@ -251,11 +251,19 @@ class ScopedDdl(DdlJob, Detail):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NewestDetail(Detail):
+    """The newest images of a table's rows, see `etl.shapes.newest`."""
+
+    kind: ClassVar[str] = "newest"
+    table_id: int
+
+
 _BY_KIND: dict[str, type[Detail]] = {
     each.kind: each
     for each in (
         DeleteDetail, LoadDetail, BytesDetail, RelaxDetail, FlightDetail, FlushDetail, TransactionDetail, CommitDetail,
-        ScopedDdl,
+        ScopedDdl, NewestDetail,
     )
 }  # fmt: skip
 

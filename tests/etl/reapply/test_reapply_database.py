@@ -63,7 +63,7 @@ class Past:
         run_apply(own, until_ts=self.since, run_seconds=60, prepare=local_preparer(own))
 
 
-@pytest.fixture(params=[11, 12, 13])
+@pytest.fixture(params=[11, 12])
 def past(request: pytest.FixtureRequest, tmp_path: Path) -> Past:
     return Past(tmp_path, request.param)
 

@@ -1,0 +1,158 @@
+"""The rows that a stretch of windows touches, table by table, as they are at its end and at any later timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from etl.prepare import BatchDocument
+from etl.reapply.errors import ReapplyError
+from etl.reapply.newest_rows import NewestRows, as_of_later
+from etl.recorded_schema import RecordedSchema
+from etl.rules import Filter
+from etl.shapes.identity import locating_columns
+from etl.steps import NewestDetail, from_batches
+from relay import RelayLog, Window
+from upstream import tso
+from upstream.ddl_actions import MOVES_ROWS, REMOVES_ROWS
+from upstream.ddl_job import DdlJob
+from upstream.schema import Table
+
+SHAPE = "newest"
+_WINDOWS = 2_000
+_CHANGES = 100_000
+_MOST_BYTES = 1 << 30
+
+Newest = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
+"""Windows to steps of the shape SHAPE under the upstream's names, no routes."""
+
+
+class TouchedRows:
+    """Of the tables that `filters` wants, and all kinds of changes. `gather` once, then `advance` at will."""
+
+    def __init__(self, relay: RelayLog, newest: Newest, filters: Filter, since: int, until: int) -> None:
+        """Keys count that were touched after `since` through `until` (TSO)."""
+        self._relay = relay
+        self._newest = newest
+        self._filters = filters
+        self._since = since
+        self._until = until
+        self._at = since
+        self._tables: dict[int, Table] = {}
+        self._rows: dict[int, NewestRows] = {}
+        self._later: dict[int, NewestRows] = {}
+
+    @property
+    def tables(self) -> dict[int, Table]:
+        """The tables of which rows are touched, by id, as they are upstream where it has come to."""
+        return {table_id: self._tables[table_id] for table_id in self._rows}
+
+    @property
+    def at(self) -> int:
+        """As of when (TSO) rows are known."""
+        return self._at
+
+    def gather(self, gone_through: Callable[[int], None] = lambda ts: None) -> None:
+        """Find what is touched; `gone_through` is told how far (TSO) it has come, and may raise. Raises ReapplyError
+        for what can't be brought like this, ChangeError, relay errors, and what preparing raises.
+        """
+        for hi in self._through(self._until, self._rows):
+            gone_through(hi)
+            size = sum(rows.bytes for rows in self._rows.values())
+            if size > _MOST_BYTES:
+                raise ReapplyError(
+                    f"through {tso.text(hi)} the rows that were touched are {size >> 20} MiB already: more than is kept"
+                    " in memory for this. Take a shorter range or fewer tables, or copy the tables again: `sluice"
+                    " backfill`"
+                )
+
+    def advance(self, ts: int) -> None:
+        """Be at `ts` (TSO), which is landed. Raises as `gather`."""
+        for _ in self._through(ts, self._later):
+            pass
+
+    def rows(self, table_id: int) -> pa.Table:
+        """Of every key that is touched the newest image where `gather` ended, see `etl.shapes.newest`."""
+        return self._rows[table_id].rows
+
+    def as_of_now(self, table_id: int, rows: pa.Table) -> pa.Table:
+        """Some of `rows` as they are where it has come to."""
+        later = self._later.get(table_id)
+        return as_of_later(self._tables[table_id], rows, later.rows) if later else rows
+
+    def _through(self, ts: int, into: dict[int, NewestRows]) -> Iterator[int]:
+        """Take in what comes after `at` through `ts`; as far as it has come."""
+        for windows in self._batches(ts):
+            for window in windows:
+                self._follow(RecordedSchema.of(window), ts)
+            hi = min(windows[-1].hi, ts)
+            decided = list(self._relay.decisions.list(self._at, hi))
+            document = BatchDocument.of(windows, self._at, hi).decided(decided)
+            for step in from_batches(self._newest(document)):
+                if isinstance(step.detail, NewestDetail):
+                    self._add(into, step.detail.table_id, step.payload)
+            self._at = hi
+            yield hi
+
+    def _batches(self, ts: int) -> Iterator[list[Window]]:
+        waiting: list[Window] = []
+        changes = 0
+        for window in self._relay.windows(self._at, ts) if self._at < ts else ():
+            if waiting and (len(waiting) == _WINDOWS or changes + window.changes > _CHANGES):
+                yield waiting
+                waiting, changes = [], 0
+            waiting.append(window)
+            changes += window.changes
+        if waiting:
+            yield waiting
+
+    def _add(self, into: dict[int, NewestRows], table_id: int, payload: pa.Buffer) -> None:
+        table = self._tables[table_id]
+        if not locating_columns(table):
+            raise ReapplyError(
+                f"{table.full_name} has no key: which of its rows were touched can't be told. Copy it again: `sluice"
+                f" backfill --table {table.full_name}`"
+            )
+        with pa.ipc.open_stream(payload) as reader:
+            into.setdefault(table_id, NewestRows(table)).add(reader.read_all())
+
+    def _follow(self, schema: RecordedSchema, ts: int) -> None:
+        """Know the tables as they are behind a window, through `ts`. Raises ReapplyError if rows have changed without a
+        change of theirs in the log.
+        """
+        for table_id, table in schema.tables.items():
+            if table is not None and self._wants(table):
+                self._tables.setdefault(table_id, table)
+        for move in schema.moved:
+            if any(table_id in self._tables for table_id in move.effect.tables):
+                raise self._refused(f"DDL job {move.job_id}", move.finished_ts)
+        for ddl in schema.ddls:
+            if ddl.commit_ts <= ts:
+                self._pass(ddl)
+
+    def _pass(self, ddl: DdlJob) -> None:
+        for table_id, after in ddl.effect.tables.items():
+            before = self._tables.get(table_id) if ddl.commit_ts > self._at else None
+            if before is not None and (after is None or not _has_the_same_rows(ddl, before, after)):
+                raise self._refused(f"{ddl.title} ({' '.join(ddl.query.split())[:200]})", ddl.commit_ts)
+            if after is not None and self._wants(after):
+                self._tables[table_id] = after
+
+    def _refused(self, what: str, ts: int) -> ReapplyError:
+        return ReapplyError(
+            f"{what} changed a table, or moved or removed rows of it, in between: rows from before can't be brought as"
+            f" they were logged. Begin behind it, --since {ts}, or copy the table again: `sluice backfill`"
+        )
+
+    def _wants(self, table: Table) -> bool:
+        return table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+
+
+def _has_the_same_rows(ddl: DdlJob, before: Table, after: Table) -> bool:
+    return (
+        ddl.type not in REMOVES_ROWS | MOVES_ROWS
+        and before.full_name == after.full_name
+        and before.columns == after.columns
+        and [column.name for column in locating_columns(before)] == [column.name for column in locating_columns(after)]
+    )

@@ -1,0 +1,134 @@
+"""What a range of windows touched becomes downstream what it is upstream, whatever was done to it there: judged by a
+model that keeps the rows of random histories by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import tempfile
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from etl.apply import run_apply
+from etl.apply._appointments import AppointmentKeeper
+from etl.prepare import BatchDocument, PrepareOptions, prepare
+from etl.reapply.newest_rows import KeyChunk, condition_of, cut, write_loads
+from etl.reapply.touched import SHAPE, TouchedRows
+from etl.rules import Filter, only_tables
+from relay import Appointment, Mending, Ready, RelayLog
+from tests.etl.apply.test_apply_random import fresh, settings_for
+from tests.etl.chunk_model import KEYS, Cut, Row, Told, damage, found
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.etl.random_history import TABLES
+
+KEYED = [name for name, key in KEYS.items() if key]
+
+
+def touched_rows(relay: RelayLog, names: list[str], since: int, until: int) -> TouchedRows:
+    filters = only_tables(Filter(), [f"rnd.{name}" for name in names])
+
+    def newest(windows: BatchDocument) -> Any:
+        return prepare(relay.url, windows, PrepareOptions(SHAPE, filters=filters))
+
+    return TouchedRows(relay, newest, filters, since, until)
+
+
+def key_of(name: str, row: Row) -> tuple[Any, ...]:
+    return tuple(row[column] for column in KEYS[name])
+
+
+def keys_of(told: Told, name: str, since: int, until: int) -> set[tuple[Any, ...]]:
+    """The keys that a row had at any time in the range and hadn't, or had another row, just before."""
+    found: set[tuple[Any, ...]] = set()
+    snapshots = [rows for at, rows in told.snapshots if at <= since][-1:]
+    snapshots += [rows for at, rows in told.snapshots if since < at <= until]
+    for before, after in itertools.pairwise(snapshots):
+        for number in before[name].keys() | after[name].keys():
+            old, new = before[name].get(number), after[name].get(number)
+            if old != new:
+                found |= {key_of(name, row) for row in (old, new) if row is not None}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: MariaDBServer, seed: int) -> None:
+    rng = random.Random(seed)
+    sizes, size = [rng.randint(1, 30) for _ in range(3)], rng.choice([1, 3, 1000])
+    told = Told.of(seed, rng.randint(10, 90))
+    stamps = [ts for ts, _ in told.history.transactions]
+    last = stamps[-1]
+    since, until = sorted(rng.choices([0, *stamps[: len(stamps) // 2]], k=2))
+    with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
+        relay = told.history.land(f"file://{folder}", sizes)
+        first = relay.first()
+        assert first is not None
+        since = max(since, first.lo)
+        until = max(until, since)
+        config = settings_for(mariadb, f"file://{folder}", 5)
+        run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config))
+        names = rng.sample(KEYED, 2)
+        for name in names:
+            damage(connection, name, rng)
+        touched = touched_rows(relay, names, since, until)
+        touched.gather()
+        ids = {TABLES[name].id: name for name in names}
+        assert {TABLES[name].id for name in names if keys_of(told, name, since, until)} <= touched.tables.keys()
+        chunks = [(table_id, chunk) for table_id in touched.tables for chunk in cut(touched.rows(table_id), size)]
+        moments = sorted(rng.sample(range(until + 1, last), min(len(chunks), max(0, last - until - 1))))
+        asked = {}
+        for at_ts, (table_id, chunk) in zip(moments, chunks):
+            asked[at_ts] = ids[table_id], appoint(relay, touched, table_id, chunk, at_ts)
+        relay.appointments.mend(Mending("job", "job", tuple(ids)))
+        kept, done = AppointmentKeeper.keep, []
+
+        def keep(self: AppointmentKeeper, appointment: Appointment, *rest: Any) -> None:
+            kept(self, appointment, *rest)
+            name, keys = asked[appointment.at_ts]
+            done.append(appointment.at_ts)
+            whole = Cut(name)
+            here = {key_of(name, dict(zip(names_of(name), row))): row for row in found(connection, whole)}
+            upstream = {
+                key_of(name, dict(zip(names_of(name), row))): row for row in told.expected(appointment.at_ts, whole)
+            }
+            declined = notes(connection)[appointment.at_ts]["declined"]
+            if declined:
+                assert "holds a value that must be unique" in declined
+                return
+            for key in keys:
+                assert here.get(key) == upstream.get(key), (name, key, appointment)
+
+        with mock.patch.object(AppointmentKeeper, "keep", keep):
+            run_apply(config, until_ts=last, run_seconds=60, prepare=local_preparer(config))
+        assert done == list(asked)
+
+
+def names_of(name: str) -> list[str]:
+    return [column.name for column in TABLES[name].columns]
+
+
+def notes(connection: Any) -> dict[int, dict[str, Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT at_ts, result FROM tidb_binlog.sluice_chunks")
+        return {int(at_ts): json.loads(result) for at_ts, result in cursor.fetchall()}
+
+
+def appoint(relay: RelayLog, touched: TouchedRows, table_id: int, chunk: KeyChunk, at_ts: int) -> set[tuple[Any, ...]]:
+    """An appointment for a chunk of keys, ready; the keys."""
+    table = touched.tables[table_id]
+    touched.advance(at_ts)
+    rows = touched.as_of_now(table_id, chunk.rows)
+    relay.appointments.make(
+        Appointment(
+            at_ts, "job", chunk.number, table.id, table.schema_name, table.name, condition=condition_of(table, rows)
+        )
+    )
+    loads = write_loads(relay.storage, table, rows, f"jobs/job/{at_ts}")
+    relay.appointments.settle(at_ts, Ready(table.to_json(), at_ts, loads))
+    columns = [rows[name].to_pylist() for name in KEYS[table.name]]
+    return set(zip(*columns))
