@@ -8,11 +8,16 @@ two seconds of their commit for some seconds.
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import statistics
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pymysql
 
@@ -27,6 +32,7 @@ _WARM_FOR_S = 5.0
 _WARM_UP_AT_MOST_S = 90.0
 _PROBE_S = 0.004
 _PATIENCE_S = 120.0
+_TURNS = 2
 _QUERY = "SELECT id FROM sluice_load.txn WHERE id > %s ORDER BY id"
 
 
@@ -97,6 +103,107 @@ class LagResult:
 _BOUNDS_MS = (50, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000)
 
 
+@dataclass(slots=True)
+class BesideResult:
+    """Lags in ms without a backfill and beside one, in turns of one run; what the backfills did."""
+
+    alone: LagResult
+    beside: LagResult
+    rows: int = 0
+    chunks: int = 0
+    seconds: float = 0.0
+
+    @property
+    def added_p95_ms(self) -> float:
+        """How much later changes come while a backfill runs."""
+        return self.beside.p95_ms - self.alone.p95_ms
+
+
+class _Backfills:
+    """`sluice backfill` of the load table, again and again, as a process."""
+
+    def __init__(self, stack: Stack, result: BesideResult) -> None:
+        self._stack = stack
+        self._result = result
+        self._stop = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name="backfills", daemon=True)
+        self.began = threading.Event()
+        self.failure = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+        self._thread.join()
+
+    def _run(self) -> None:
+        config = str(self._stack.home / "sluice.toml")
+        arguments = ["backfill", "--config", config, "--table", "sluice_load.load_1", "--json"]
+        while not self._stop.is_set() and not self.failure:
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-m", "cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            assert process.stderr is not None and process.stdout is not None
+            said = process.stderr.readline()  # the job's name: it is at work
+            self.began.set()
+            printed, more = process.communicate()
+            if process.returncode and not self._stop.is_set():
+                self.failure = said + more
+                return
+            if not process.returncode:
+                found = json.loads(printed)
+                self._result.rows += found["total"]["rows"]
+                self._result.chunks += found["total"]["chunks"]
+                self._result.seconds += found["seconds"]
+
+
+def measure_beside_backfill(
+    stack: Stack, rate: float, samples: int, table_rows: int, report: Callable[[str], None]
+) -> BesideResult:
+    """Run the benchmark in a stack of its own, in turns without and with a backfill of a table with so many rows, half
+    of the samples each. Raises StackError.
+    """
+    result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
+    lags: dict[bool, list[float]] = {False: [], True: []}
+    with fresh_stack(stack, None, report):
+        site = stack.site()
+        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
+        control = ClusterControl(site.ports["cluster-control"])
+        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+            probe = _Probe(database)
+            fill = max(table_rows // 999, 1)
+            report(f"filling the table with {fill * 999:,} rows")
+            control.workload({"rate": "max", "transactions": fill, "rows": 1000, "updates": 0})
+            while probe.last < fill:
+                probe.look()
+            control.stop()
+            control.workload({"rate": rate, "transactions": None, "rows": 1})
+            _wait_warm(probe, control)
+            for turn in range(2 * _TURNS):
+                with_backfill = turn % 2 == 1
+                with _Backfills(stack, result) if with_backfill else contextlib.nullcontext() as backfills:
+                    if backfills is not None:
+                        while not backfills.began.is_set():
+                            probe.look()
+                    first, last = probe.last, probe.last + samples // (2 * _TURNS)
+                    while probe.last < last:
+                        probe.look()
+                if backfills is not None and backfills.failure:
+                    raise StackError(f"the backfill failed: {backfills.failure}")
+                committed = _committed(control)
+                lags[with_backfill] += [probe.seen[number] - committed[number] for number in range(first + 1, last + 1)]
+                report(f"turn {turn + 1} of {2 * _TURNS}{', beside a backfill' if with_backfill else ''}")
+        control.stop()
+    _summarize(result.alone, lags[False])
+    _summarize(result.beside, lags[True])
+    return result
+
+
 def measure(stack: Stack, rate: float, samples: int, rows: int, report: Callable[[str], None]) -> LagResult:
     """Run the benchmark in a stack of its own: `rate` transactions/s of `rows` row changes. Raises StackError."""
     result = LagResult(rate=rate, rows=rows)
@@ -116,7 +223,12 @@ def measure(stack: Stack, rate: float, samples: int, rows: int, report: Callable
             result.runs = airflow.run_count()
         control.stop()
         committed = _committed(control)
-    lags = sorted(probe.seen[number] - committed[number] for number in range(first + 1, first + samples + 1))
+    _summarize(result, [probe.seen[number] - committed[number] for number in range(first + 1, first + samples + 1)])
+    return result
+
+
+def _summarize(result: LagResult, found: list[float]) -> None:
+    lags = sorted(found)
     cuts = statistics.quantiles(lags, n=100, method="inclusive")
     result.samples = len(lags)
     result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms = cuts[49], cuts[94], cuts[98], lags[-1]
@@ -126,4 +238,3 @@ def measure(stack: Stack, rate: float, samples: int, rows: int, report: Callable
         if count:
             result.histogram[f"<= {bound:g} ms" if bound != float("inf") else f"> {_BOUNDS_MS[-1]} ms"] = count
         below += count
-    return result

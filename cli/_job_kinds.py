@@ -96,20 +96,26 @@ def _cancel_reapply(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
-def _run_backfill(settings: Settings, job: Job) -> int:
-    from cli.backfill import run_job
+def _resume_backfill(settings: Settings, job: Job) -> int:
+    from cli._backfill_job import run_here
 
-    return run_job(settings, job.id, as_json=False)
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_backfill(settings: Settings, job: Job) -> int:
+    from cli._backfill_job import cancel_here
+
+    return cancel_here(settings, job)
 
 
 RESUME: dict[str, Act] = {
-    "backfill": _run_backfill,
+    "backfill": _resume_backfill,
     "bootstrap": _resume_bootstrap,
     "reapply": _resume_reapply,
 }
 """Goes on with a job of each kind in this process; the exit code."""
 CANCEL: dict[str, Act] = {
-    "backfill": _run_backfill,
+    "backfill": _cancel_backfill,
     "bootstrap": _cancel_bootstrap,
     "reapply": _cancel_reapply,
 }

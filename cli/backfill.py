@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from cli._backfill_job import run_here
 from cli._settings import acting_on, config_option, operator, settings_of
-from cli._stack import stop_signals_raise
 
 if TYPE_CHECKING:
-    from etl.backfill import BackfillPlan, BackfillSummary, TablePlan
-    from etl.settings import Settings
-
-_SHOW_EVERY_S = 1.0
-_DIFFERS = 1
+    from etl.backfill import BackfillPlan, TablePlan
 
 
 @click.command("backfill")
@@ -76,42 +69,7 @@ def command(
     settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
     job = create_backfill(settings, request, operator())
     click.echo(f"job {job.id}", err=as_json)
-    return run_job(settings, job.id, as_json=as_json)
-
-
-def run_job(settings: Settings, job_id: str, *, as_json: bool) -> int:
-    """Run a backfill, or go on with it, and say what it did; the exit code."""
-    from etl.backfill import run_backfill
-    from relay.jobs import Runner
-
-    with stop_signals_raise(), _shown(settings, job_id, to_stderr=as_json):
-        summary = run_backfill(settings, job_id, Runner("sluice backfill"))
-    click.echo(json.dumps(summary.to_json(), indent=2)) if as_json else _print(summary)
-    return _DIFFERS if summary.mode == "compare" and summary.differing else 0
-
-
-@contextmanager
-def _shown(settings: Settings, job_id: str, *, to_stderr: bool) -> Iterator[None]:
-    """How far the job is, on the terminal."""
-    from cli._copy_progress import CopyProgress
-    from relay import RelayLog
-    from relay.jobs import Jobs
-
-    job = Jobs(RelayLog.open(settings.relay.url).storage).get(job_id)
-    over = threading.Event()
-
-    def show() -> None:
-        with CopyProgress(to_stderr=to_stderr) as display:
-            while not over.wait(_SHOW_EVERY_S):
-                display.show_job(job.status().progress)
-
-    thread = threading.Thread(target=show, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return run_here(settings, job, "sluice backfill", as_json=as_json)
 
 
 def _print_plan(plan: BackfillPlan) -> None:
@@ -140,24 +98,3 @@ def _extent(table: TablePlan) -> str:
         f"before {', '.join(table.high)}" if table.high else "",
     ]
     return f", in ranges of ({', '.join(table.key)}) {' '.join(limit for limit in limits if limit)}".rstrip()
-
-
-def _print(summary: BackfillSummary) -> None:
-    for name, table in summary.tables.items():
-        if summary.mode == "compare":
-            done = f"{table['inserted']:,} missing, {table['replaced']:,} different, {table['deleted']:,} not upstream"
-        else:
-            done = f"{table['inserted']:,} added, {table['replaced']:,} replaced, {table['deleted']:,} removed"
-            done += f", {table['kept']:,} left as they are" if table["kept"] else ""
-            done += f", {table['displaced']:,} in their way removed" if table["displaced"] else ""
-        click.echo(f"{name}: {table['rows']:,} rows in {table['chunks']:,} chunks, {table['same']:,} equal, {done}")
-        for example in table["examples"]:
-            click.echo(f"  {example}")
-    for warning in summary.warnings:
-        click.echo(f"note     {warning}")
-    rows = summary.total("rows")
-    click.echo(
-        f"{summary.state}: {rows:,} rows in {summary.seconds:,.1f} s ({rows / max(summary.seconds, 1e-3):,.0f} rows/s)"
-    )
-    if summary.state == "paused":
-        click.echo(f"`sluice jobs resume {summary.job}` goes on")

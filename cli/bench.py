@@ -6,13 +6,16 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli._stack import recording_option, stop_signals_raise
 from embedded import Stack
 from embedded.repository import default_home, recording_folder
+
+if TYPE_CHECKING:
+    from bench.lag import BesideResult
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
@@ -177,12 +180,22 @@ def _copy_making(stack: Stack, rows: int, form: str, *, as_json: bool) -> int:
 @click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")
 @click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
+@click.option(
+    "--backfill", "table_rows", type=click.IntRange(min=1), metavar="ROWS",
+    help="In turns without and beside a backfill of a table with so many rows [none].",
+)  # fmt: skip
 @_JSON
 @click.pass_context
-def lag_command(ctx: click.Context, *, rate: float, samples: int, rows: int, as_json: bool) -> int:
+def lag_command(
+    ctx: click.Context, *, rate: float, samples: int, rows: int, table_rows: int | None, as_json: bool
+) -> int:
     """Commit upstream until visible downstream."""
-    from bench.lag import measure
+    from bench.lag import measure, measure_beside_backfill
 
+    if table_rows:
+        with stop_signals_raise():
+            both = measure_beside_backfill(_stack(ctx), rate, samples, table_rows, _reporter(as_json=as_json))
+        return _print_json(asdict(both) | {"added_p95_ms": both.added_p95_ms}, 0) if as_json else _print_beside(both)
     with stop_signals_raise():
         result = measure(_stack(ctx), rate, samples, rows, _reporter(as_json=as_json))
     if as_json:
@@ -201,6 +214,25 @@ def lag_command(ctx: click.Context, *, rate: float, samples: int, rows: int, as_
     most = max(result.histogram.values())
     for bound, count in result.histogram.items():
         click.echo(f"  {bound:<12} {count:>6}  {'#' * max(1, round(50 * count / most))}")
+    _print_machine()
+    return 0
+
+
+def _print_beside(both: BesideResult) -> int:
+    click.echo()
+    lags = {
+        name: f"p50 {each.p50_ms:.0f} ms, p95 {each.p95_ms:.0f} ms, p99 {each.p99_ms:.0f} ms, max {each.max_ms:.0f} ms"
+        for name, each in (("lag alone", both.alone), ("beside a backfill", both.beside))
+    }
+    rate = both.rows / both.seconds if both.seconds else 0.0
+    _print_table(
+        {
+            "traffic": f"{both.alone.rate:g} transactions/s, {both.alone.samples} samples each",
+            **lags,
+            "added p95": f"{both.added_p95_ms:.0f} ms",
+            "backfill": f"{both.rows:,} rows in {both.chunks:,} chunks and {both.seconds:.1f} s: {rate:,.0f} rows/s",
+        }
+    )
     _print_machine()
     return 0
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from etl.backfill.downstream_side import DownstreamSide
     from etl.backfill.plan import BackfillPlan, TablePlan
     from etl.backfill.request import MODES, BackfillRequest
-    from etl.backfill.run import BackfillSummary, create_backfill, plan_backfill, run_backfill
+    from etl.backfill.run import BackfillSummary, cancel_backfill, create_backfill, plan_backfill, run_backfill
 
 _ON_FIRST_USE = {
     "MODES": "etl.backfill.request",
@@ -27,6 +27,7 @@ _ON_FIRST_USE = {
     "BackfillSummary": "etl.backfill.run",
     "DownstreamSide": "etl.backfill.downstream_side",
     "TablePlan": "etl.backfill.plan",
+    "cancel_backfill": "etl.backfill.run",
     "create_backfill": "etl.backfill.run",
     "plan_backfill": "etl.backfill.run",
     "run_backfill": "etl.backfill.run",
@@ -41,6 +42,7 @@ __all__ = [
     "BackfillSummary",
     "DownstreamSide",
     "TablePlan",
+    "cancel_backfill",
     "create_backfill",
     "plan_backfill",
     "run_backfill",

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from etl.backfill.appointing import Appointing
 from etl.backfill.backfill import Backfill, OrderedError, Sides, stop_mending
 from etl.backfill.downstream_side import DownstreamSide
 from etl.backfill.errors import BackfillError
@@ -92,7 +93,7 @@ class _Place:
             f"the job {job.spec} isn't over: wait for it, or `sluice jobs cancel {job.id}`"
             for job in self.jobs.overlapping(self.touches(plan))
         ]
-        return replace(plan, problems=tuple(problems))
+        return replace(plan, problems=tuple(problems), notes=(*plan.notes, *self._stopped()))
 
     def touches(self, plan: BackfillPlan) -> Touches:
         return Touches(Pipeline.of(self.settings).downstream, tuple(table.target for table in plan.tables))
@@ -105,10 +106,14 @@ class _Place:
             found.append("the pipeline is paused, and chunks are written while it runs: `sluice resume` first")
         if control.apply_until_ts is not None:
             found.append(f"applying is to stop at {control.apply_until_ts} (`sluice run-until`): `sluice resume` first")
-        found += [
-            f"{failure.what} has stopped: {failure.said}. {failure.way_out}" for failure in self.relay.failures.list()
-        ]
         return found
+
+    def _stopped(self) -> list[str]:
+        """What has stopped for good. That may be for a table that isn't there yet: the job makes it."""
+        return [
+            f"{failure.what} has stopped, and chunks wait until it goes on: {failure.said}"
+            for failure in self.relay.failures.list()
+        ]
 
 
 def plan_backfill(settings: Settings, request: BackfillRequest) -> BackfillPlan:
@@ -157,6 +162,19 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
         said = _leave(place, job, state)
         run.end(state, said=said, result=summary.to_json())
         return summary
+
+
+def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
+    """Give up a job that no process runs; what it leaves behind, for people, "" if nothing. Raises as
+    `run_backfill`.
+    """
+    with _Place.of(settings) as place:
+        job = place.jobs.get(job_id)
+        with job.run_as(runner) as run:
+            Appointing(Appointments(place.relay.storage), job.id, place.upstream.now, place.downstream).left_over()
+            said = _leave(place, job, CANCELLED)
+            run.end(CANCELLED, said=said)
+    return said
 
 
 def _asked(job: Job) -> tuple[BackfillRequest, BackfillPlan]:

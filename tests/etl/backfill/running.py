@@ -95,6 +95,13 @@ class Pipeline:
             assert time.monotonic() < deadline, what
             time.sleep(0.05)
 
+    def traffic(self, updates: float) -> None:
+        """From now on 20 transactions/s, with that share of updates; the others insert rows. A row that is damaged must
+        not be updated before a job that mends its table has begun: applying would stop, as it should.
+        """
+        self.control.stop()
+        self.control.workload({"rate": 20, "transactions": None, "rows": 5, "updates": updates})
+
     def caught_up(self) -> None:
         """Wait until the downstream is past what is committed now."""
         newest = self.control.status()["newest_commit_ts"]
@@ -126,6 +133,8 @@ class Pipeline:
 
     def read(self, order: ReadOrder) -> ChunkRead:
         """As Spark's workers read."""
+        if self.errors:
+            raise self.errors[0]
         with TidbSession(TidbAddress.of(self.settings.upstream)) as session:
             return read_chunk(session, RelayLog.open(self.settings.relay.url).storage, order)
 

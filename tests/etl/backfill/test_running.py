@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from etl.backfill import BackfillError, BackfillRequest, cancel_backfill, create_backfill, plan_backfill, run_backfill
+from etl.backfill.reader import ChunkRead, ReadOrder
+from etl.copy import CopyError
+from etl.copy.tidb_session import TidbAddress, TidbSession
+from relay import RelayLog
+from relay.jobs import CANCEL, Job, JobOverlapError, Jobs, Runner
+from tests.etl.backfill.killed_backfill import killed
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
 
@@ -19,7 +27,7 @@ def running(
         made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
         made.control.stop()
         made.caught_up()
-        made.control.workload({"rate": 20, "transactions": None, "rows": 5})
+        made.traffic(updates=0)
         yield made
         made.control.stop()
 
@@ -30,9 +38,24 @@ def damage(running: Pipeline) -> None:
     running.downstream(f"INSERT INTO {DATABASE}.load_1 VALUES (-5, 1, 'extra'), (900000000, 1, 'extra')")
 
 
+def reading_with_updates(running: Pipeline) -> Callable[[ReadOrder], ChunkRead]:
+    """From the first read on rows are updated, damaged and missing ones among them."""
+    began: list[int] = []
+
+    def read(order: ReadOrder) -> ChunkRead:
+        if not began:
+            began.append(order.ts)
+            running.traffic(updates=0.5)
+        return running.read(order)
+
+    return read
+
+
 def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> None:
     damage(running)
-    summary = running.backfill(f"{DATABASE}.load_1")
+    job = asked(running, f"{DATABASE}.load_1")
+    summary = run_backfill(running.settings, job.id, Runner("test"), read=reading_with_updates(running))
+    running.traffic(updates=0)
     found = summary.tables[f"{DATABASE}.load_1"]
     assert summary.state == "done" and found["deleted"] == 2 and found["inserted"] and found["replaced"]
     assert found["rows"] == found["same"] + found["inserted"] + found["replaced"]
@@ -73,4 +96,99 @@ def test_only_the_rows_asked_for_are_copied(running: Pipeline) -> None:
     assert running.backfill(name, where="id IN (200, 201) OR id < -3").differing == 2
     assert running.downstream(f"SELECT id FROM {name} WHERE pad = 'damaged'") == [(300,)]
     running.backfill(name, rows_per_second=100_000)
+    running.compared()
+
+
+def config_of(running: Pipeline, folder: Path) -> Path:
+    upstream, downstream = running.settings.upstream, running.settings.downstream
+    config = folder / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "{upstream.pd_urls}"\n'
+        f'sql-host = "{upstream.sql_host}"\nsql-port = {upstream.sql_port}\n'
+        f'[relay]\nurl = "{running.settings.relay.url}"\n'
+        f'[downstream]\nhost = "{downstream.host}"\nport = {downstream.port}\nuser = "{downstream.user}"\n'
+    )
+    return config
+
+
+def asked(running: Pipeline, *tables: str, **more: object) -> Job:
+    return create_backfill(running.settings, BackfillRequest(tables, **more), "test")  # type: ignore[arg-type]
+
+
+def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(running: Pipeline, tmp_path: Path) -> None:
+    config = config_of(running, tmp_path)
+    damage(running)
+    job = asked(running, f"{DATABASE}.load_1")
+    for at, before in ((2, False), (3, True), (5, False), (7, True)):
+        assert killed(config, job.id, at, before=before) == -9
+    summary = run_backfill(running.settings, job.id, Runner("test"), read=running.read)
+    found = summary.tables[f"{DATABASE}.load_1"]
+    assert found["deleted"] == 2 and found["inserted"] and found["replaced"]
+    relay = RelayLog.open(running.settings.relay.url)
+    assert relay.storage.names("appointments") == [] and relay.storage.names(f"jobs/{job.id}/rows") == []
+    assert running.downstream("SELECT COUNT(*) FROM tidb_binlog.sluice_chunks") == [(0,)]
+    running.compared()
+
+
+def test_a_lost_connection_is_tried_again(running: Pipeline) -> None:
+    failures = [CopyError("lost", transient=True), CopyError("lost again", transient=True)]
+
+    def read(order: ReadOrder) -> ChunkRead:
+        if failures:
+            raise failures.pop()
+        return running.read(order)
+
+    job = asked(running, f"{DATABASE}.txn", mode="compare")
+    summary = run_backfill(running.settings, job.id, Runner("test"), read=read)
+    assert summary.state == "done" and not failures and summary.differing == 0
+
+
+def test_what_can_not_be_read_ends_the_run_and_the_job_goes_on_later(running: Pipeline) -> None:
+    def refused(order: ReadOrder) -> ChunkRead:
+        with TidbSession(TidbAddress.of(running.settings.upstream)) as session:
+            session.query("SELECT nothing FROM sluice_load.txn")
+        raise AssertionError
+
+    job = asked(running, f"{DATABASE}.txn", mode="compare")
+    with pytest.raises(CopyError, match="Unknown column"):
+        run_backfill(running.settings, job.id, Runner("test"), read=refused)
+    assert job.status().state == "failed"
+    assert run_backfill(running.settings, job.id, Runner("test"), read=running.read).state == "done"
+
+
+def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(running: Pipeline) -> None:
+    job = asked(running, f"{DATABASE}.txn", rows_per_second=1)
+
+    def read(order: ReadOrder) -> ChunkRead:
+        job.order(CANCEL, "ann")
+        return running.read(order)
+
+    with pytest.raises(JobOverlapError, match="asked for by test"):
+        Jobs(RelayLog.open(running.settings.relay.url).storage).create("backfill", {}, job.spec.touches, "bob")
+    with pytest.raises(BackfillError, match="isn't over"):
+        asked(running, f"{DATABASE}.t*")
+    assert run_backfill(running.settings, job.id, Runner("test"), read=read).state == "cancelled"
+    other = asked(running, f"{DATABASE}.txn")
+    assert cancel_backfill(running.settings, other.id, Runner("test")) == ""
+    assert other.status().state == "cancelled"
+    running.compared()
+
+
+def test_a_plan_tells_what_is_done_and_what_hinders_it(running: Pipeline) -> None:
+    plan = plan_backfill(running.settings, BackfillRequest((f"{DATABASE}.*", "nothing.*")))
+    assert [table.name for table in plan.tables] == [f"{DATABASE}.load_1", f"{DATABASE}.txn"]
+    assert plan.tables[0].key == ("id",) and [p for p in plan.problems if "nothing.*" in p] == list(plan.problems)
+    wrong = plan_backfill(running.settings, BackfillRequest((f"{DATABASE}.txn",), where="nonsense = 1"))
+    assert any("Unknown column 'nonsense'" in problem for problem in wrong.problems)
+
+
+def test_a_table_that_is_not_there_is_made_and_filled_while_its_rows_change(running: Pipeline) -> None:
+    running.control.stop()
+    running.caught_up()
+    running.downstream(f"DROP TABLE {DATABASE}.load_1")
+    job = asked(running, f"{DATABASE}.load_1")
+    summary = run_backfill(running.settings, job.id, Runner("test"), read=reading_with_updates(running))
+    found = summary.tables[f"{DATABASE}.load_1"]
+    assert summary.state == "done" and found["inserted"] and found["deleted"] == 0
+    assert RelayLog.open(running.settings.relay.url).storage.names("appointments") == []
     running.compared()

@@ -1,0 +1,67 @@
+"""Runs a backfill's job in a process of its own, and kills it (SIGKILL) around the n-th thing it writes down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etl.backfill import run_backfill
+from etl.backfill.reader import ChunkRead, ReadOrder, read_chunk
+from etl.copy.tidb_session import TidbAddress, TidbSession
+from etl.settings import load_settings
+from relay import RelayLog
+from relay.jobs import Runner
+from relay.storage import LocalStorage
+
+_WRITES = ("create", "replace", "remove")
+
+
+def killed(config: Path, job: str, at: int, *, before: bool) -> int:
+    """Run the job until it writes for the `at`-th time; the exit code."""
+    when = "before" if before else "after"
+    arguments = [sys.executable, "-m", __name__, str(config), job, str(at), when]
+    return subprocess.run(arguments, cwd=Path(__file__).parents[3], check=False, timeout=120).returncode
+
+
+def _count(at: int, when: str) -> None:
+    """Of what is written about appointments, and about how far the job is."""
+    seen = 0
+
+    def counting(name: str) -> Callable[..., Any]:
+        done = getattr(LocalStorage, name)
+
+        def wrapped(self: LocalStorage, path: str, *rest: Any) -> Any:
+            nonlocal seen
+            counts = path.startswith("appointments/") or path.endswith(("frontier.json", ".load"))
+            seen += counts
+            if counts and seen == at and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = done(self, path, *rest)
+            if counts and seen == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        return wrapped
+
+    for name in _WRITES:
+        setattr(LocalStorage, name, counting(name))
+
+
+def main(config: str, job: str, at: str, when: str) -> None:
+    settings = load_settings(config)
+    _count(int(at), when)
+
+    def read(order: ReadOrder) -> ChunkRead:
+        with TidbSession(TidbAddress.of(settings.upstream)) as session:
+            return read_chunk(session, RelayLog.open(settings.relay.url).storage, order)
+
+    run_backfill(settings, job, Runner("to be killed"), read=read)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
