@@ -25,7 +25,7 @@ _DIFFERS = 1
 
 def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
     """Run a backfill, or go on with it, and say what it did; the exit code."""
-    from cli._job_kinds import pausing, this_process
+    from cli._this_process import pausing, this_process
     from etl.backfill import run_backfill
 
     with pausing(settings, job.spec.kind), _shown(job, to_stderr=as_json):
@@ -37,7 +37,7 @@ def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = Fals
 
 def cancel_here(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from cli._job_kinds import this_process
+    from cli._this_process import this_process
     from etl.backfill import cancel_backfill
 
     said = cancel_backfill(settings, job.id, this_process("sluice jobs cancel"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from cli._copy_progress import CopyProgress
-from cli._job_kinds import pausing, say_bootstrap, this_process
+from cli._job_kinds import say_bootstrap
 from cli._settings import acting_on, config_option, operator, settings_of
+from cli._this_process import pausing, this_process
 
 
 @click.command("bootstrap")
