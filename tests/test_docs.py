@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -124,3 +125,14 @@ def test_every_command_and_option_that_a_document_shows_is_there(text):
         except click.UsageError as error:
             pytest.fail(f"{line}: {error.message}")
         assert command is not group or not rest, f"{line}: no such command"
+
+
+def test_what_documents_send_to_a_dag_are_fields_of_its_form():
+    found = set()
+    for text in (ROOT / "docs").glob("*.md"):
+        blocks = re.sub(r" *\\\n *", " ", text.read_text(encoding="utf-8"))
+        for dag, body in re.findall(r"/dags/(\w+)/dagRuns .*-d '(\{.*\})'", blocks):
+            form = set(re.findall(r'^ +"(\w+)": Param\(', (ROOT / "dags" / f"{dag}.py").read_text(), re.MULTILINE))
+            assert json.loads(body)["conf"].keys() <= form, (text.name, body)
+            found.add(dag)
+    assert {"bootstrap", "backfill"} <= found
