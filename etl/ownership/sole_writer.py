@@ -33,7 +33,6 @@ log = logging.getLogger("sluice.apply")
 
 _LOOK_EVERY_S = 1.0
 _TIMEOUT_S = 3.0
-_REPORT_S = 30.0
 _WRITING = ("online", "pausing", "closing")
 
 
@@ -83,7 +82,6 @@ class SoleWriter:
         self._others: list[NodeStatus] = []
         self._unknown = ""
         self._stop: Stop | None = None
-        self._reported = 0.0
         self._checkpoint = 0
         owned = relay.ownership()
         self._begun = owned is not None and owned.begun
@@ -185,16 +183,17 @@ class SoleWriter:
             self._stop = self._relay.stopped()
         try:
             self._others = other_writers(self._identity, self._unrelated, Registry(self._etcd).drainers())
+            if self._unknown:
+                log.info("the registry answers again: whether a Drainer runs is known")
             self._unknown = ""
         except (EtcdError, RegistryError, OSError) as error:
-            self._unknown = str(error)
-            if not self._over.is_set() and time.monotonic() - self._reported >= _REPORT_S:
-                self._reported = time.monotonic()
+            if not self._unknown and not self._over.is_set():  # said once, not every second
                 log.warning(
-                    "whether a Drainer runs can't be asked of the registry; only the checkpoint tells of another"
-                    " writer: %s",
+                    "whether a Drainer runs can't be asked of the registry; until it answers only the checkpoint tells"
+                    " of another writer: %s",
                     error,
                 )
+            self._unknown = str(error) or type(error).__name__
 
 
 def _now_ms() -> int:

@@ -4,6 +4,7 @@ another writer.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -16,8 +17,8 @@ import pytest
 from etl.apply import run_apply
 from etl.apply.run import NotSoleWriterError
 from etl.downstream import CheckpointMovedError
-from etl.ownership import downstream_name
-from etl.settings import Apply, Relay, Settings, Upstream
+from etl.ownership import Pipeline, SoleWriter, downstream_name
+from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from relay import RelayLog
 from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -192,6 +193,18 @@ def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(sto
         summary = run_apply(alone, run_seconds=3, prepare=local_preparer(alone))
         assert summary.retries and not summary.batches
         assert "sluice" not in read_checkpoint(connection)
+
+
+def test_that_the_registry_does_not_answer_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(Upstream("http://127.0.0.1:9"), Relay(tmp_path.as_uri()), Downstream())
+    with contextlib.closing(
+        SoleWriter(Pipeline.of(settings), settings.upstream, RelayLog.open(settings.relay.url))
+    ) as sole:
+        for _ in range(3):
+            sole._look()
+    assert [record.message.split(";")[0] for record in caplog.records if "registry" in record.message] == [
+        "whether a Drainer runs can't be asked of the registry"
+    ]
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
