@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         WatchEvent,
     )
     from upstream.pd import PDClient, PDError, Region, Store
-    from upstream.pumps import Entity, PumpClient, PumpReader, PumpReadError, PumpWriteError, WindowBounds
+    from upstream.pumps import Entity, PumpClient, PumpReader, PumpReadError, PumpWriteError, WindowBounds, WriteTimes
     from upstream.rpc import TLS
     from upstream.tikv import TiKVClient, TiKVError, TxnStatus
     from upstream.tikv.meta import read_ddl_job, read_ddl_jobs, read_schema_version
@@ -39,6 +39,7 @@ _HOME = {
     "Region": "pd",
     "Store": "pd",
     "PumpClient": "pumps",
+    "WriteTimes": "pumps",
     "PumpWriteError": "pumps",
     "Entity": "pumps",
     "PumpReader": "pumps",
@@ -76,6 +77,7 @@ __all__ = [
     "WatchBatch",
     "WatchEvent",
     "WindowBounds",
+    "WriteTimes",
     "read_ddl_job",
     "read_ddl_jobs",
     "read_schema_version",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from upstream import PumpClient
+from upstream import PumpClient, WriteTimes
 
 STRATEGIES = ("range", "hash", "score")
 
@@ -22,7 +22,7 @@ class PumpWriter:
         """Reads the registry. PumpWriteError if no pump is registered; errors of etcd pass through."""
         # In a thread: the client waits for answers of this very loop.
         self._client = await asyncio.to_thread(
-            PumpClient, self._pd_url, self._cluster_id, strategy=self._strategy, check_interval_s=2.0
+            PumpClient, self._pd_url, self._cluster_id, strategy=self._strategy, times=WriteTimes(probe_s=2.0)
         )
 
     async def prewrite(self, start_ts: int, payload: bytes) -> None:

@@ -1,6 +1,6 @@
 """Pumps, as seen by who writes to them (the stand-in TiDB) and by who reads from them."""
 
-from upstream.pumps.client import PumpClient, PumpWriteError
+from upstream.pumps.client import PumpClient, PumpWriteError, WriteTimes
 from upstream.pumps.pulled_window import CommitsGoneError, Follower, as_prewrite, check_not_purged, pulled_window
 from upstream.pumps.reader import Entity, PumpReader, PumpReadError, WindowBounds
 
@@ -13,6 +13,7 @@ __all__ = [
     "PumpReader",
     "PumpWriteError",
     "WindowBounds",
+    "WriteTimes",
     "as_prewrite",
     "check_not_purged",
     "pulled_window",

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -40,6 +41,18 @@ class PumpWriteError(SluiceError):
     way_out = "start a pump, or look into the log of the one it names"
 
 
+@dataclass(frozen=True, slots=True)
+class WriteTimes:
+    """How long a PumpClient has patience, in seconds."""
+
+    write_s: float = 15.0
+    """Bounds an attempt, and how long a Prewrite is tried on ever more pumps."""
+    finish_s: float = 600.0
+    """How long a Commit or Rollback is tried on its pump."""
+    probe_s: float = 30.0
+    """Between probes of pumps that failed."""
+
+
 class _Write:
     """A binlog on its way."""
 
@@ -61,9 +74,7 @@ class PumpClient:
     """Thread-safe. Needs at least one registered pump, else PumpWriteError.
 
     `source`: PD's client URLs, or a Registry (then `cluster_id` has to be given). `strategy`: "range" (in turn), "hash"
-    (by start_ts) or "score" (in proportion to the registry's scores). `write_timeout_s` bounds an attempt, and how long
-    a Prewrite is tried on ever more pumps; `finish_timeout_s` how long a Commit or Rollback is tried on its pump;
-    `check_interval_s` is the time between probes of pumps that failed.
+    (by start_ts) or "score" (in proportion to the registry's scores).
     """
 
     def __init__(
@@ -72,9 +83,7 @@ class PumpClient:
         cluster_id: int | None = None,
         *,
         strategy: str = "range",
-        write_timeout_s: float = 15.0,
-        finish_timeout_s: float = 600.0,
-        check_interval_s: float = 30.0,
+        times: WriteTimes = WriteTimes(),
         tls: TLS | None = None,
     ) -> None:
         self._etcd: EtcdClient | None = None
@@ -89,14 +98,13 @@ class PumpClient:
             self._etcd = EtcdClient(source, tls=tls)
             registry = Registry(self._etcd)
         self._cluster_id = cluster_id
-        self._write_timeout_s = write_timeout_s
-        self._finish_timeout_s = finish_timeout_s
+        self._times = times
         self._lock = threading.Lock()
         self._pending: set[_Write] = set()
         self._owners: dict[int, PumpNode] = {}  # start_ts of a Prewrite -> the pump that has it
         self._closed = False
         self._later = _Later()
-        self._pool = PumpPool(registry, cluster_id, strategy, check_interval_s, tls)
+        self._pool = PumpPool(registry, cluster_id, strategy, times.probe_s, tls)
         if not self._pool.size():
             self.close()
             raise PumpWriteError("no pump is registered in PD; start a pump before writing binlogs")
@@ -196,7 +204,7 @@ class PumpClient:
             self._send(write, write.chances.pop())
             return
         write.chances = None
-        if time.monotonic() - write.started < self._write_timeout_s:
+        if time.monotonic() - write.started < self._times.write_s:
             self._again(write, self._try_prewrite)
         else:
             self._end(write, error=f"write binlog failed, the last error: {write.failure}")
@@ -207,7 +215,7 @@ class PumpClient:
 
     def _send(self, write: _Write, node: PumpNode) -> None:
         try:
-            call = node.write(write.request, self._write_timeout_s)
+            call = node.write(write.request, self._times.write_s)
         except ValueError:  # the connection is being replaced or the client closed
             self._failed(write, node, "the connection was closed", None)
             return
@@ -239,11 +247,11 @@ class PumpClient:
         self._pool.failed(node)
         waited = time.monotonic() - write.started
         if not write.prewrite:
-            if waited < self._finish_timeout_s:
+            if waited < self._times.finish_s:
                 self._again(write, lambda again: self._send(again, node))
             else:
-                self._end(write, error=f"gave up after {self._finish_timeout_s:g} s: {write.failure}")
-        elif write.chances is not None or (waited >= self._write_timeout_s and write.attempts >= self._pool.size()):
+                self._end(write, error=f"gave up after {self._times.finish_s:g} s: {write.failure}")
+        elif write.chances is not None or (waited >= self._times.write_s and write.attempts >= self._pool.size()):
             self._last_round(write)
         else:
             self._again(write, self._try_prewrite)

@@ -11,7 +11,7 @@ import pytest
 from tests.upstream.wire_pump import CLUSTER_ID, Pump, binlog, commit, prewrite
 from upstream import pb
 from upstream.etcd import EtcdClient, Registry
-from upstream.pumps import PumpClient, PumpWriteError
+from upstream.pumps import PumpClient, PumpWriteError, WriteTimes
 
 P, C, R = pb.binlog.Prewrite, pb.binlog.Commit, pb.binlog.Rollback
 
@@ -39,8 +39,9 @@ def client_of(registry):
     opened = []
 
     def open_one(**settings):
-        times = {"write_timeout_s": 60.0, "finish_timeout_s": 60.0, "check_interval_s": 0.1}
-        opened.append(PumpClient(registry, CLUSTER_ID, **(times | settings)))
+        times = {name: settings.pop(name) for name in ("write_s", "finish_s") if name in settings}
+        patience = WriteTimes(**({"write_s": 60.0, "finish_s": 60.0, "probe_s": 0.1} | times))
+        opened.append(PumpClient(registry, CLUSTER_ID, times=patience, **settings))
         return opened[-1]
 
     yield open_one
@@ -102,7 +103,7 @@ def test_without_a_pump_there_is_no_client(registry):
 
 @pytest.mark.parametrize("behaviour", ["error", "errmsg", "hang"])
 def test_a_prewrite_moves_on_from_a_pump_that_fails(pumps, client_of, behaviour):
-    client = client_of(write_timeout_s=1.0)
+    client = client_of(write_s=1.0)
     pumps[0].behaviour = behaviour
     for ts in range(6):
         assert client.prewrite(ts, prewrite(ts)) in "bc"
@@ -128,7 +129,7 @@ def test_a_pump_that_keeps_failing_gets_no_more_prewrites_until_a_probe_succeeds
 
 
 def test_a_prewrite_that_nobody_takes_fails_in_time_with_the_last_error(pumps, client_of):
-    client = client_of(write_timeout_s=0.5)
+    client = client_of(write_s=0.5)
     for pump in pumps:
         pump.behaviour = "error"
     begin = time.monotonic()
@@ -140,7 +141,7 @@ def test_a_prewrite_that_nobody_takes_fails_in_time_with_the_last_error(pumps, c
 
 
 def test_a_binlog_that_is_too_large_fails_at_once_and_is_nobodys_fault(pumps, client_of):
-    client = client_of(write_timeout_s=30)
+    client = client_of(write_s=30)
     for pump in pumps:
         pump.behaviour = "too large"
     for ts in range(15):
@@ -152,7 +153,7 @@ def test_a_binlog_that_is_too_large_fails_at_once_and_is_nobodys_fault(pumps, cl
 
 def test_a_wrong_cluster_id_is_named(pumps, registry):
     with (
-        PumpClient(registry, CLUSTER_ID + 1, write_timeout_s=1.0) as client,
+        PumpClient(registry, CLUSTER_ID + 1, times=WriteTimes(write_s=1.0)) as client,
         pytest.raises(PumpWriteError, match="cluster ID are mismatch, 4242 vs 4243"),
     ):
         client.prewrite(1, prewrite(1))
@@ -183,7 +184,7 @@ def test_a_commit_finds_its_pump_at_a_new_address(pumps, registry, client_of):
 
 
 def test_a_commit_is_given_up_after_its_time_and_says_so(pumps, client_of):
-    client = client_of(finish_timeout_s=0.5)
+    client = client_of(finish_s=0.5)
     client.prewrite(1, prewrite(1))
     pumps[0].stop()
     with pytest.raises(PumpWriteError, match=r"gave up after 0.5 s: Commit or Rollback of transaction 1 to pump a "):
@@ -265,7 +266,7 @@ def test_hundreds_in_flight_and_a_pump_dying_among_them_lose_nothing(pumps, clie
 
 
 def test_close_fails_what_is_on_its_way(pumps, client_of):
-    client = client_of(write_timeout_s=200)
+    client = client_of(write_s=200)
     for pump in pumps:
         pump.behaviour = "hang"
     futures = [client.prewrite_async(ts, prewrite(ts)) for ts in range(3)]
