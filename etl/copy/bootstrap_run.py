@@ -20,6 +20,7 @@ from etl.copy.copied_table import CopiedTable
 from etl.copy.definitions import Definitions
 from etl.copy.errors import CopyError
 from etl.copy.hindrances import relay_problems
+from etl.copy.load_files import remove_files
 from etl.copy.loader import ChunkDone, Loader, count_rows
 from etl.copy.loads import MakeLoads
 from etl.copy.made_tables import MadeTables
@@ -193,6 +194,7 @@ class BootstrapRun:
                 )
             time.sleep(0.1)
         self._lock.seize(self._session, LOCK_WAIT_S)  # and nobody beside
+        remove_files(RelayLog.open(self._settings.relay.url).storage)  # of processes that were killed
 
     def _list(self) -> None:
         """From here on sessions may copy, until the checkpoint is there."""

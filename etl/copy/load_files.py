@@ -1,8 +1,8 @@
 """Loads as files in the relay's storage: Spark's workers write them, and hand over what says which they are.
 
 Rows that went through Spark itself cost its JVM a quarter of the copy's CPU time, and it held a chunk in memory. A file
-is read once and removed; what a process leaves behind that was killed, the next one removes. None need be durable: a
-chunk whose files are gone is read again.
+is read once and removed; what a process leaves behind that was killed, the next one removes that has the downstream for
+itself. None need be durable: a chunk whose files are gone is read again.
 """
 
 from __future__ import annotations

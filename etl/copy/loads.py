@@ -63,11 +63,9 @@ class SparkLoads:
         self._lock = threading.Lock()
         self._connection: tuple[Any, TaskFrame] | None = None
         self._judge = Judge()
-        self._swept = False
 
     def __call__(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         prefix = secrets.token_hex(6)
-        self._sweep()
         try:
             for load in self.files(chunk, table, prefix):
                 batch = read_file(self._storage, load)
@@ -96,13 +94,6 @@ class SparkLoads:
         """Remove files that nobody is going to read. Raises OSError."""
         for load in loads:
             self._storage.remove(load.path)
-
-    def _sweep(self) -> None:
-        """The first time: remove what a process before this one left. By now this one alone copies."""
-        with self._lock:
-            if not self._swept:
-                remove_files(self._storage)
-                self._swept = True
 
     def connect(self) -> None:
         """Raises SparkUnavailableError after a minute without an answer: better before anything is written."""

@@ -9,11 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from etl.copy.bootstrap import Bootstrap
 from etl.copy.errors import CopyError
 from etl.copy.load_files import FOLDER, read_file, remove_files, write_files
-from etl.copy.worker import LOAD_SCHEMA
+from etl.copy.worker import LOAD_SCHEMA, make_loads
 from relay.appointments import Load
 from relay.storage import LocalStorage, open_storage
+from tests.etl.copy import small_story
+from tests.etl.copy.copying import settings_of
+from tests.etl.mariadb_fixture import MariaDBServer
 
 PAYLOADS = [b"1\ta\n2\tb\n", b"", bytes(range(256)) * 40]
 
@@ -65,3 +69,16 @@ def test_what_is_left_is_removed_by_its_name(storage: LocalStorage) -> None:
     assert len(storage.names(FOLDER)) == 3
     remove_files(storage)
     assert storage.names(FOLDER) == []
+
+
+def test_what_a_killed_process_left_is_gone_once_the_next_one_has_the_downstream(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    source = small_story.open_source(small_story.write_dump(tmp_path / "dump"))
+    settings = settings_of(mariadb, tmp_path)
+    left = open_storage(settings.relay.url)
+    list(write_files(left, "left", loads()))
+    made = Bootstrap(settings, source, small_story.definitions(), 7)
+    made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
+    assert left.names(FOLDER) == []
+    small_story.check(mariadb)
