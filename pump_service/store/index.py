@@ -17,29 +17,24 @@ after the journals were synced, and indexes again what lies behind it in the val
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import shutil
 import struct
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from pump_service.store import failpoints, gaps
-from pump_service.store.errors import IndexDamagedError, StoreClosedError
 from pump_service.store.gaps import Gap
-from pump_service.store.leveldb import Batch, CheckedDB, DamagedError
+from pump_service.store.index_database import Database
+from pump_service.store.leveldb import CheckedDB
 from pump_service.store.options import IndexOptions
 from pump_service.store.segment import POINTER, Pointer
+from pump_service.store.standing import Standing, decode_pairs, encode_pairs
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +49,6 @@ TS_PREFIX = b"ts:"
 _KEY = struct.Struct(">3sQ")
 _ENTRY = struct.Struct("11s12s")
 _U64 = struct.Struct("<Q")
-_U64_PAIR = struct.Struct("<QQ")
-_SYNCED = struct.Struct("<12s12sQ")
 _DELETE_BATCH = 1024
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
@@ -68,199 +61,22 @@ def encode_key(ts: int) -> bytes:
     return _KEY.pack(TS_PREFIX, ts)
 
 
-class Standing(NamedTuple):
-    """How far the index is: the last record in it, the last commit that left the sorter with its timestamp, and the
-    long transactions (commit_ts -> start_ts). In LevelDB: head, handled, u64 max_commit_ts, then pairs of u64,
-    little-endian.
-    """
-
-    head: Pointer
-    handled: Pointer
-    max_commit_ts: int
-    long_transactions: dict[int, int]
-
-    def encode(self) -> bytes:
-        return _SYNCED.pack(self.head.encode(), self.handled.encode(), self.max_commit_ts) + _pairs(
-            self.long_transactions
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Standing:
-        head, handled, top = _SYNCED.unpack_from(data)
-        return cls(
-            Pointer.decode(head), Pointer.decode(handled), top, dict(_U64_PAIR.iter_unpack(data[_SYNCED.size :]))
-        )
-
-
-def _pairs(long_transactions: dict[int, int]) -> bytes:
-    return b"".join(_U64_PAIR.pack(*pair) for pair in long_transactions.items())
-
-
-class Index:
-    """The open database. Reads and writes are thread-safe; one indexer writes the entries.
-
-    Whatever meets damage reports it: from then on reads raise IndexDamagedError, until `rebuild` has made a new
-    database, the indexer has filled it, and said so with `complete`.
-    """
+class Index(Database):
+    """What is where, and how far the pump is. One indexer writes the entries."""
 
     def __init__(self, directory: Path, options: IndexOptions) -> None:
-        """Opens or creates it. A database that is damaged is set aside as `kv.broken-<time>` and made anew
-        (`was_rebuilt`); OSError if even that fails."""
-        self._options = options
-        self.path = directory
-        self.was_rebuilt = not (directory / "CURRENT").exists()
-        self.on_damage: Callable[[], None] = lambda: None
-        self._gate = threading.Condition()
-        self._users = 0
-        self._closed = False
-        self._torn = False
-        self._damage = ""
-        self._complete = True
+        """As Database."""
         self._gc_ts = 0
-        self._db: CheckedDB | None = None
-        try:
-            self._db = self._open()
-            self._gc_ts = self._number(self._db, GC_TS_KEY)
-            self._standing(self._db)
-        except DamagedError as error:
-            self._let_go()
-            self._set_aside(str(error))
-            self.was_rebuilt = True
-            self._db = self._open()
-        except OSError as error:
-            raise OSError(f"the index {directory} can't be opened: {error}") from error
+        super().__init__(directory, options)
 
-    def _open(self) -> CheckedDB:
-        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return CheckedDB(self.path, self._options)
-
-    def _set_aside(self, what: str) -> None:
-        """Moves the files away, for whoever wants to look at them; what was set aside before is removed."""
-        aside = self.path.with_name(f"{self.path.name}.broken-{time.time_ns() // 1_000_000}")
-        for former in self.path.parent.glob(f"{self.path.name}.broken-*"):
-            shutil.rmtree(former, ignore_errors=True)
-        self.path.rename(aside)
-        log.error("%s is damaged (%s): moved to %s, the index is made again", self.path, what, aside)
-
-    @contextmanager
-    def _use(self, *, wait: bool = True, reader: bool = False) -> Iterator[CheckedDB]:
-        """The database, which stays open meanwhile. While it is being opened again, those who `wait` do; OSError for
-        the others. A `reader` needs it to be complete. IndexDamagedError, also from within, if it is damaged.
-        """
-        with self._gate:
-            while wait and self._db is None and not self._closed and not self._damage:
-                self._gate.wait()
-            if self._closed:
-                raise StoreClosedError(f"the index {self.path} is closed")
-            if self._damage or (reader and not self._complete):
-                raise IndexDamagedError(self.path, self._damage or "see the log")
-            if self._db is None:
-                raise OSError(f"the index {self.path} could not be opened again yet")
-            self._users += 1
-            db = self._db
-        try:
-            yield db
-        except DamagedError as error:
-            self._report(str(error))
-            raise IndexDamagedError(self.path, str(error)) from error
-        finally:
-            with self._gate:
-                self._users -= 1
-                if not self._users:
-                    self._gate.notify_all()
-
-    def _report(self, what: str) -> None:
-        with self._gate:
-            known, self._damage = self._damage, self._damage or what
-            self._complete = False
-            self._gate.notify_all()
-        if not known:
-            log.error("%s is damaged (%s): nothing is read until it is made again from the value log", self.path, what)
-            self.on_damage()
-
-    def report_damage(self, what: str) -> NoReturn:
-        """For a reader who finds that an entry is missing: as if LevelDB had said so. Raises IndexDamagedError."""
-        self._report(what)
-        raise IndexDamagedError(self.path, what)
-
-    @property
-    def damaged(self) -> bool:
-        """Whether it has to be rebuilt."""
-        return bool(self._damage)
-
-    def _write(self, batch: Batch) -> None:
-        if self._torn:
-            raise OSError(f"the index {self.path} must be opened again after a write that failed")
-        try:
-            batch.write()
-        except BaseException:
-            self._torn = True
-            raise
-
-    def _let_go(self) -> None:
-        with self._gate:
-            db, self._db = self._db, None
-            self._gate.wait_for(lambda: not self._users)
-        if db is not None:
-            db.close()
-
-    def reopen(self) -> None:
-        """To be called after a write failed, before any other: LevelDB's journal may end in the middle of that write,
-        and at the next start it would skip all that had been written behind it. Opening it again cuts that off; what is
-        missing then is what lies behind headPointer. Readers wait meanwhile. OSError if there isn't even the space for
-        it; readers go on in that case. IndexDamagedError if it has to be rebuilt.
-        """
-        figures = os.statvfs(self.path)
-        if self._db is not None and figures.f_bavail * figures.f_frsize < self._options.write_buffer:
-            raise OSError(errno.ENOSPC, "waiting for free space of storage.kv.write-buffer bytes", str(self.path))
-        self._let_go()
-        try:
-            db = self._open()
-        except DamagedError as error:
-            self._report(str(error))
-            raise IndexDamagedError(self.path, str(error)) from error
-        except OSError as error:
-            raise OSError(f"the index {self.path} can't be opened again: {error}") from error
-        self._take(db)
+    def _look(self, db: CheckedDB) -> None:
+        self._gc_ts = self._number(db, GC_TS_KEY)
+        self._standing(db)
 
     def rebuild(self) -> None:
-        """Sets a damaged database aside and begins an empty one, which holds gcTS and nothing else. OSError if that
-        fails: to be called again.
-        """
-        self._let_go()
-        with self._gate:
-            what = self._damage
-        if (self.path / "CURRENT").exists():
-            self._set_aside(what)
-        try:
-            db = self._open()
-        except DamagedError as error:
-            raise OSError(f"the new index {self.path} can't be read: {error}") from error
-        self._take(db)
+        """As Database; the new one holds gcTS and nothing else."""
+        super().rebuild()
         self.save_gc_ts(self._gc_ts)
-
-    def _take(self, db: CheckedDB) -> None:
-        with self._gate:
-            self._db, self._torn, self._damage = db, False, ""
-            self._gate.notify_all()
-
-    def set_complete(self, *, complete: bool) -> None:
-        """Whether everything through the sorter's max_commit_ts is in here. Readers are refused until it is."""
-        with self._gate:
-            self._complete = complete and not self._damage
-
-    @property
-    def is_complete(self) -> bool:
-        """As set, and not damaged since."""
-        return self._complete
-
-    def close(self) -> None:
-        """Closes the database; every later call raises StoreClosedError."""
-        with self._gate:
-            self._closed = True
-            self._gate.notify_all()
-        self.on_damage = lambda: None  # lets go of whoever listened, and so of the files that it holds
-        self._let_go()
 
     # -- entries
 
@@ -386,7 +202,7 @@ class Index:
         synced = db.get(SYNCED_KEY)
         if synced is not None:
             return Standing.decode(synced)
-        long = dict(_U64_PAIR.iter_unpack(db.get(LONG_TRANSACTIONS_KEY) or b""))
+        long = decode_pairs(db.get(LONG_TRANSACTIONS_KEY) or b"")
         head, handled = self._pointer(db, HEAD_POINTER_KEY), self._pointer(db, HANDLE_POINTER_KEY)
         return Standing(head, handled, self._number(db, MAX_COMMIT_TS_KEY), long)
 
@@ -402,7 +218,7 @@ class Index:
             batch.put(HANDLE_POINTER_KEY, pointer.encode())
             batch.put(MAX_COMMIT_TS_KEY, _U64.pack(max_commit_ts))
             if long_transactions is not None:
-                batch.put(LONG_TRANSACTIONS_KEY, _pairs(long_transactions))
+                batch.put(LONG_TRANSACTIONS_KEY, encode_pairs(long_transactions))
             self._write(batch)
 
     def gaps(self) -> list[Gap]:

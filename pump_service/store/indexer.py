@@ -19,9 +19,10 @@ import numpy as np
 from pump_service.store.binlog_head import stored_head
 from pump_service.store.errors import CorruptRecordError, StoreError
 from pump_service.store.gaps import Gap, GapFinder
-from pump_service.store.index import Index, Standing
+from pump_service.store.index import Index
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import Batch, Sorter
+from pump_service.store.standing import Standing
 from pump_service.store.value_log import ValueLog
 from upstream import tso
 from upstream.binlog_kinds import COMMIT

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from pump_service.store.collector import LATE_COMMIT_SLACK
-from pump_service.store.index import Index, Standing
+from pump_service.store.index import Index
 from pump_service.store.segment import Pointer
+from pump_service.store.standing import Standing
 from pump_service.store.value_log import ValueLog
 from upstream.binlog_kinds import PREWRITE
 

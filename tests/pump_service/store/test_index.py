@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.store.index import Index, Standing, encode_key
+from pump_service.store.index import Index, encode_key
 from pump_service.store.options import IndexOptions
 from pump_service.store.segment import Pointer
+from pump_service.store.standing import Standing
 from tests.pump_service.leveldb_files import read_database
 from tests.pump_service.storekit import restore
 
