@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 
 from errors import SluiceError
-from pump_service.cluster import OFFLINE, Clock
+from pump_service.cluster import OFFLINE, Membership
 from pump_service.config import Config
 from pump_service.ingest import Ingest
 from pump_service.metrics import Metrics, push
 from pump_service.store import Record, Store
 from upstream import pb, tso
-from upstream.etcd import NodeStatus, Registry
+from upstream.etcd import NodeStatus
 
 _log = logging.getLogger(__name__)
 
@@ -39,20 +39,17 @@ class Chores:
     def __init__(
         self,
         config: Config,
-        node_id: str,
+        membership: Membership,
         store: Store,
-        clock: Clock,
         ingest: Ingest,
         metrics: Metrics,
-        registry: Registry,
     ) -> None:
-        self._node_id = node_id
         self._config = config
-        self._metrics = metrics
-        self._registry = registry
+        self._node_id = membership.node_id
+        self._registry, self._clock = membership.registry, membership.clock
         self._store = store
-        self._clock = clock
         self._ingest = ingest
+        self._metrics = metrics
         self._stop = threading.Event()
         self._collecting = threading.Lock()
         self._threads: list[threading.Thread] = []

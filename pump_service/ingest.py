@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -39,27 +40,27 @@ class Refused(Signal):
         self.status = status
 
 
-class Ingest:
-    """Admits binlogs and hands them to the store.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms a binlog is taken: from this cluster, not from the future, and as the node's `state()` has it.
 
-    `state()` is the node's state (`online`, `pausing` …): only an online pump takes Prewrites and probes; Commits,
-    Rollbacks and fake binlogs are taken in every state, so that open transactions can end.
+    Only an online pump takes Prewrites and probes; Commits, Rollbacks and fake binlogs are taken in every state
+    (`pausing` …), so that open transactions can end.
     """
 
-    def __init__(
-        self,
-        cluster_id: int,
-        state: Callable[[], str],
-        store: Store,
-        metrics: Metrics,
-        time_limit: TimeLimit,
-        origins: Origins,
-    ) -> None:
-        self._cluster_id = cluster_id
-        self._state = state
+    cluster_id: int
+    state: Callable[[], str]
+    time_limit: TimeLimit
+
+
+class Ingest:
+    """Admits binlogs and hands them to the store."""
+
+    def __init__(self, terms: Terms, store: Store, metrics: Metrics, origins: Origins) -> None:
+        cluster_id = self._cluster_id = terms.cluster_id
+        self._state, self._time_limit = terms.state, terms.time_limit
         self._store = store
         self._metrics = metrics
-        self._time_limit = time_limit
         self._origins = origins
         # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
         self._prefix = b"\x08" + encode_uvarint(cluster_id) + b"\x12"

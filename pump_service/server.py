@@ -24,6 +24,7 @@ from pump_service.cluster import (
     Clock,
     Heartbeat,
     KeptVersions,
+    Membership,
     Node,
     NodeError,
     Origins,
@@ -35,7 +36,7 @@ from pump_service.cluster import (
 from pump_service.config import Config, split_addr
 from pump_service.front import Front, client_tls, descriptors, server_context
 from pump_service.http import Api, Http1, debug
-from pump_service.ingest import Ingest
+from pump_service.ingest import Ingest, Terms
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
 from pump_service.store import Store
@@ -163,10 +164,7 @@ class Pump:
     def _start(self) -> None:
         config = self.config
         data_dir = Path(config.data_dir)
-        try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StartError(f"the data directory {data_dir} can't be made: {error.strerror}") from None
+        _make(data_dir)
         self._tls = tls = client_tls(config.security)
         self._pd = pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S))
         cluster_id = _reach_pd(pd)
@@ -185,7 +183,8 @@ class Pump:
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store)
-        ingest = Ingest(cluster_id, lambda: self._node.state, self._store, self.metrics, time_limit, origins)
+        terms = Terms(cluster_id, lambda: self._node.state, time_limit)
+        ingest = Ingest(terms, self._store, self.metrics, origins)
         self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
         grpc_path = self._grpc_path(data_dir)
         self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, time_limit)
@@ -193,21 +192,13 @@ class Pump:
         self._closers.callback(self._rpc.stop, 0.5)
         self._run_loop()
         self._call(self._bind(ingest, grpc_path))
-        advertised = config.advertise_addr
-        host, port = split_addr(advertised)
-        if not port:
-            advertised = f"{host}:{self.address.rsplit(':', 1)[1]}"
         is_new = not (data_dir / ".node").exists()
-        self._node = Node(
-            node_id(data_dir, config.node_id, advertised),
-            advertised,
-            self._registry,
-            self._clock,
-            lambda: self._store.max_commit_ts,
-            Heartbeat(Registry(beats), config.heartbeat_interval),
-            tls,
-        )
-        self._chores = Chores(config, self._node.id, self._store, self._clock, ingest, self.metrics, self._registry)
+        advertised = self._advertised()
+        chosen = node_id(data_dir, config.node_id, advertised)
+        membership = Membership(chosen, advertised, self._registry, self._clock)
+        heartbeat = Heartbeat(Registry(beats), config.heartbeat_interval)
+        self._node = Node(membership, lambda: self._store.max_commit_ts, heartbeat, tls)
+        self._chores = Chores(config, membership, self._store, ingest, self.metrics)
         self._versions = KeptVersions(pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl)
         _warm(self._clock)
         time_limit.start()
@@ -227,6 +218,11 @@ class Pump:
         self._versions.start()
         self._closers.callback(self._versions.stop)
         _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
+
+    def _advertised(self) -> str:
+        """The address by which others reach this pump; without a port in the settings, with the one that it has."""
+        host, port = split_addr(self.config.advertise_addr)
+        return self.config.advertise_addr if port else f"{host}:{self.address.rsplit(':', 1)[1]}"
 
     def _grpc_path(self, data_dir: Path) -> str:
         path = str(data_dir.resolve() / ".grpc.sock")
@@ -314,6 +310,13 @@ class Pump:
     async def _drain(self) -> None:
         self._front.stop_accepting()
         await self._lanes.drain(_DRAIN_S)
+
+
+def _make(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"the data directory {data_dir} can't be made: {error.strerror}") from None
 
 
 def _reach_pd(pd: PDClient) -> int:

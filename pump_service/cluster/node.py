@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -79,23 +80,28 @@ def _write_new(path: Path, text: str, mode: int) -> None:
     temporary.replace(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Under which id and address (host:port) this pump is known, the registry that says so, and PD's clock."""
+
+    node_id: str
+    host: str
+    registry: Registry
+    clock: Clock
+
+
 class Node:
     """State and registration. `max_commit_ts()` is the store's; all methods may be called from any thread."""
 
     def __init__(
         self,
-        node_id: str,
-        host: str,
-        registry: Registry,
-        clock: Clock,
+        membership: Membership,
         max_commit_ts: Callable[[], int],
         heartbeat: Heartbeat,
         tls: TLS | None = None,
     ) -> None:
-        self.id = node_id
-        self.host = host
-        self._registry = registry
-        self._clock = clock
+        self.id, self.host = membership.node_id, membership.host
+        self._registry, self._clock = membership.registry, membership.clock
         self._max_commit_ts = max_commit_ts
         self._heartbeat = heartbeat
         self._tls = tls

@@ -7,7 +7,7 @@ import pytest
 
 from pump_service.config import Security
 from pump_service.front import Front
-from pump_service.ingest import Ingest
+from pump_service.ingest import Ingest, Terms
 from pump_service.lane import LaneContext
 from pump_service.metrics import Metrics
 from pump_service.store import Store, StoreOptions
@@ -21,7 +21,7 @@ class ServedLane:
     def __init__(self, folder, limits):
         self.store = Store.open(folder, StoreOptions(stop_write_at_available_space=0))
         self.state = "online"
-        ingest = Ingest(CLUSTER, lambda: self.state, self.store, Metrics(), time_limit(), no_origins())
+        ingest = Ingest(Terms(CLUSTER, lambda: self.state, time_limit()), self.store, Metrics(), no_origins())
         self.loop = asyncio.new_event_loop()
         self.front = Front("/nowhere", lambda: pytest.fail("no HTTP/1 here"), Security())
         self.context = LaneContext(self.loop, ingest, limits, self.front.splice, lambda *_: pytest.fail("no bridge"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.ingest import Ingest, Refused
+from pump_service.ingest import Ingest, Refused, Terms
 from pump_service.metrics import Metrics
 from pump_service.store import Record
 from tests.pump_service.served_lane import no_origins, time_limit
@@ -16,7 +16,7 @@ _START = 400_000_000_000_000_000
 
 
 def _ingest() -> Ingest:
-    ingest = Ingest(CLUSTER, lambda: "online", None, Metrics(), time_limit(), no_origins())  # type: ignore[arg-type]
+    ingest = Ingest(Terms(CLUSTER, lambda: "online", time_limit()), None, Metrics(), no_origins())  # type: ignore[arg-type]
     ingest._check_space = lambda: None  # type: ignore[method-assign] # there is no store: nothing is written here
     return ingest
 
