@@ -75,6 +75,11 @@ class JobsAhead:
         """The pump that holds the next window back, if one does."""
         return self._planner.holding if self._planner is not None else ""
 
+    @property
+    def seen_ts(self) -> int:
+        """What PD's clock was when a window was planned last, or looked for (TSO); 0 before."""
+        return self._planner.seen_ts if self._planner is not None else 0
+
     def connect(self, lo: int) -> None:
         """Have a Spark session, warmed up before the first job. Raises SparkUnavailableError and what the registry
         does.

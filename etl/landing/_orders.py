@@ -6,7 +6,6 @@ import logging
 import time
 
 from relay import SKIP, RelayLog
-from upstream import tso
 
 log = logging.getLogger("sluice.land")
 
@@ -37,15 +36,15 @@ class Orders:
             self._paused = paused
         return self._paused
 
-    def window_is_due(self, after_ts: int) -> bool:
-        """Whether somebody waits for the checkpoint to come past a timestamp between `after_ts` (TSO) and now. Raises
-        relay errors.
+    def window_is_due(self, after_ts: int, now_ts: int) -> bool:
+        """Whether somebody waits for the checkpoint to come to a timestamp behind `after_ts` and through `now_ts`
+        (TSOs), PD's clock. Raises relay errors.
         """
         now = time.monotonic()
         if now < self._appointments_due:
             return False
         self._appointments_due = now + LOOK_EVERY_S
-        return self._relay.appointments.due(after_ts, tso.wall_clock())
+        return self._relay.appointments.due(after_ts, now_ts)
 
     def skips(self, after_ts: int) -> frozenset[int]:
         """Commit timestamps after a TSO of transactions that don't go downstream anyway. Raises relay errors."""

@@ -142,7 +142,7 @@ class _Loop:
         if self._schema is None:
             self._schema = self._load_schema(self._start)
         self._jobs.connect(self._start.ts)
-        empty_now = not self._start.has_windows or self._orders.window_is_due(self._start.ts)
+        empty_now = not self._start.has_windows or self._orders.window_is_due(self._start.ts, self._jobs.seen_ts)
         self._jobs.fill(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
         landed = self._jobs.take()
         if landed is None:

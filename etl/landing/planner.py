@@ -104,6 +104,8 @@ class Planner:
         self._last_window = time.monotonic()
         self.holding = ""
         """The pump that holds the next window back, if one does; for progress lines."""
+        self.seen_ts = 0
+        """PD's last timestamp (TSO)."""
 
     def plan(self, lo: int, *, empty_now: bool = False) -> Plan | None:
         """The next window after lo (TSO), None if there is nothing new.
@@ -115,7 +117,7 @@ class Planner:
             return self._plan(lo, empty_now=empty_now)
 
     def _plan(self, lo: int, *, empty_now: bool) -> Plan | None:
-        fresh_ts = self._tso()
+        self.seen_ts = fresh_ts = self._tso()
         if fresh_ts <= lo:
             raise UpstreamBehindError(
                 f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a"

@@ -23,7 +23,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES
 
-_POINTS = 6
+_POINTS = 4
 _PIECES = (
     Cut("account", "id", None, 4), Cut("heap"), Cut("account", "id", 4, None), Cut("ci", "k", "b", None),
     Cut("ci", "k", None, "b"), Cut("parted"),
