@@ -23,10 +23,10 @@ from etl.ownership import Pipeline
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
 from pump_service.cluster.notify import notify_drainers
-from relay import SKIP, ClaimLostError, Control, Decision, RelayLog, Window
+from relay import SKIP, Appointment, ClaimLostError, Control, Decision, RelayLog, Window
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.relay_from_recording import RECORDINGS, committed
-from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb
+from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
 
 RECORDING = RECORDINGS / "ddl"
 
@@ -219,6 +219,17 @@ def test_starting_now_is_made_durable_at_once(settings):
     window = RelayLog.open(settings.relay.url).last()
     assert summary.windows == 1 and window.lo > before and window.transactions == 0
     assert window.schema_version > 50
+
+
+def test_an_idle_upstream_lands_a_window_for_an_appointment_without_waiting_for_its_interval(settings):
+    settings = dataclasses.replace(settings, window=Limits(idle_interval_ms=3_600_000))
+    with PDClient(settings.upstream.pd_urls) as pd:
+        begin = pd.tso()
+    relay, at_ts = RelayLog.open(settings.relay.url), begin + tso.span(3_000)
+    relay.appointments.make(Appointment(at_ts, "job", 1, 1, "d", "t"))
+    summary = run_land(settings, start_ts=begin, until_ts=at_ts, run_seconds=120)
+    assert summary.hi >= at_ts
+    assert summary.windows <= 3
 
 
 def test_without_a_relay_log_an_unreachable_downstream_is_waited_for(settings, caplog):
