@@ -50,7 +50,7 @@ class GcHold:
             raise CopyError(
                 f"TiDB's GC has dropped what was at {self._ts}, which nobody held for a while: what is left to copy"
                 " can't be read any more",
-                way_out='give this copy up and begin anew: docs/start-a-replica.md, "To give up"',
+                way_out="give this copy up (`sluice jobs cancel`), and begin anew",
             )
 
     def _end(self) -> None:

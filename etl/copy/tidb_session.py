@@ -170,7 +170,8 @@ class TidbSession:
         where = f"TiDB at {self.address.shown}"
         if number in server_errors.OLDER_THAN_GC:
             return CopyError(
-                f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held. Begin the copy anew"
+                f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held. Begin the copy anew",
+                way_out="give this copy up (`sluice jobs cancel`), and begin anew",
             )
         lost = not isinstance(error, pymysql.MySQLError) or number in (0, 2003, 2006, 2013)
         return CopyError(
