@@ -27,7 +27,7 @@ ERRORS = {
     "on_failure_callback": say_way_out,
 }
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
-TEXT = {"type": ["null", "string"], "section": "A dump's files, where they don't tell themselves"}
+TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty is as their header tells"}
 
 
 @dag(
@@ -43,7 +43,7 @@ TEXT = {"type": ["null", "string"], "section": "A dump's files, where they don't
         "plan_only": Param(default=False, type="boolean", title="Only plan",
             description="Say what would be done, and what hinders it. Nothing is written."),
         "tables": Param(None, **NAMES, title="Tables",
-            description="Names such as shop.orders or shop.*, one a line. Empty: all that [filter] wants."),
+            description="Names such as shop.orders or shop.*, one a line. Empty: all that the settings want."),
         "into": Param(None, **NAMES, title="Databases that may hold other tables",
             description="Downstream, one a line. Any other database that tables go to must be empty."),
         "tasks": Param(2, type="integer", minimum=1, maximum=16, title="Tasks side by side",

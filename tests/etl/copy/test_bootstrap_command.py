@@ -16,9 +16,13 @@ from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl import load_settings
 from etl.apply import run_apply
+from etl.copy import tasks
 from etl.landing import run_land
-from etl.ownership import Pipeline
+from etl.ownership import CopyAwaitedError, Pipeline, await_copy
+from relay import RelayLog
+from relay.jobs import PAUSE, Jobs, LeaseLostError
 from tests.etl.copy.copying import RECORDING
+from tests.etl.copy.small_dump import small_dump
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import committed
@@ -144,3 +148,38 @@ def test_a_live_tidb_becomes_a_replica_without_a_dump(
     done = sluice("bootstrap", "--from", "tidb://")
     assert "replication goes on from there" in done.stdout
     assert differences(RECORDING, "z_end", mariadb) == []
+
+
+def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_next_run(
+    config: Path, mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    config.write_text(config.read_text() + '[filter]\nreplicate-do-db = ["bank"]\n')
+    settings = load_settings(config)
+    dump = small_dump(tmp_path / "dump")
+    said = {"source": str(dump), "plan_only": False, "tables": None, "into": None, "tasks": 2} | {
+        "csv_separator": None, "csv_delimiter": None, "csv_line_terminator": None, "csv_null_value": "\\N",
+        "csv_header": True, "escape_backslash": True,
+    }  # fmt: skip
+    planned = tasks.begin(settings, said | {"plan_only": True}, "run 1")
+    assert planned["job"] is None and "copy     bank.account" in planned["plan"]
+    assert tasks.prepare(settings, None, 2, "run 1") == []
+    job = tasks.begin(settings, said, "run 1")["job"]
+    shares = tasks.prepare(settings, job, 2, "run 1")
+    assert shares == [{"job": job, "share": n, "of": 2} for n in (0, 1)]
+    relay = RelayLog.open(settings.relay.url)
+    with pytest.raises(CopyAwaitedError, match=r"bootstrap of all of .*asked for by airflow run 1.* is running, 0 %"):
+        await_copy(relay, Pipeline.of(settings).downstream, lambda: False)
+    Jobs(relay.storage).get(job).order(PAUSE, "ann")
+    assert tasks.copy_share(settings, shares[0], "run 1")["chunks"] == 0
+    with pytest.raises(tasks.NotDoneError, match=r"bootstrap is paused, as was ordered.*trigger the DAG with the same"):
+        tasks.finish(settings, job, "run 1")
+    with pytest.raises(LeaseLostError, match="bootstrap is paused"):
+        tasks.copy_share(settings, shares[1], "run 1")
+    assert tasks.begin(settings, said, "run 2")["job"] == job
+    shares = tasks.prepare(settings, job, 2, "run 2")
+    copied = [tasks.copy_share(settings, share, "run 2") for share in reversed(shares)]
+    assert copied[0]["rows"] == 8_732  # the second share, then what was left of the first
+    assert tasks.finish(settings, job, "run 2")["rows_there"] == 8_732
+    found = differences(RECORDING, "dump_csv_plain", mariadb)
+    assert [line for line in found if line.startswith("bank.")] == []
+    await_copy(relay, Pipeline.of(settings).downstream, lambda: False)

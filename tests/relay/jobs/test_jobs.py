@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
 from relay.jobs import (
     CANCEL,
@@ -36,6 +38,7 @@ from relay.jobs import (
     Touches,
 )
 from relay.storage import LocalStorage
+from relay.storage._object_store import ObjectStorage
 
 HERE = "db:3306"
 ROOT = Path(__file__).resolve().parents[3]
@@ -109,6 +112,7 @@ CREATOR = """
 import sys
 from relay.jobs import JobOverlapError, Jobs, Touches
 from relay.storage import LocalStorage
+from relay.storage._object_store import ObjectStorage
 jobs = Jobs(LocalStorage(__import__("pathlib").Path(sys.argv[1]), "x"))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -141,6 +145,29 @@ def test_of_many_processes_that_create_at_once_no_two_get_what_overlaps(tmp_path
         assert sorted(made) == sorted(job.id for job in found)
         touched = [table for job in found for table in job.spec.touches.tables or ()]
         assert len(touched) == len(set(touched)) and len(found) >= 2
+
+
+def test_of_many_who_create_at_once_in_an_object_store_no_two_get_what_overlaps() -> None:
+    store = MemoryStore()
+    start = threading.Barrier(4)
+    made: list[Job] = []
+
+    def create(who: int) -> None:
+        jobs = Jobs(ObjectStorage(store, "memory:"))
+        start.wait()
+        for number in range(12):
+            with contextlib.suppress(JobOverlapError):
+                made.append(jobs.create("k", {}, Touches(HERE, (f"t{number}", f"t{number + 1}")), str(who)))
+
+    threads = [threading.Thread(target=create, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    touched = [table for job in made for table in job.spec.touches.tables or ()]
+    assert len(touched) == len(set(touched)) and len(made) >= 4
+    assert len({job.id for job in made}) == len(made)
+    assert {job.id for job in Jobs(ObjectStorage(store, "memory:")).list()} == {job.id for job in made}
 
 
 def test_one_process_runs_a_job_and_a_second_one_is_told_which(jobs: Jobs) -> None:
@@ -227,6 +254,7 @@ DYING = """
 import os, pathlib, sys
 from relay.jobs import Done, Jobs, Runner, TableProgress
 from relay.storage import LocalStorage
+from relay.storage._object_store import ObjectStorage
 job = Jobs(LocalStorage(pathlib.Path(sys.argv[1]), "x")).get(sys.argv[2])
 with job.run_as(Runner("the dying")) as run:
     run.begin_with({"d.a": TableProgress(Done(5, 50, 1), 200, 4)})
