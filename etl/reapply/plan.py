@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from etl.ownership import downstream_name
 from etl.reapply import window_range
-from etl.reapply.repair_run import repair_problems
+from etl.reapply.repair_run import repair_notes, repair_problems
 from etl.reapply.request import Request
 from etl.reapply.target import OtherSink
 from etl.reapply.window_range import WindowRange
@@ -44,6 +44,7 @@ def make_plan(settings: Settings, request: Request) -> ReapplyPlan:
     problems, notes = list(found.problems), []
     if not problems and request.is_repair:
         problems += [*window_range.unmatched(request.tables, found), *repair_problems(settings, request, found)]
+        notes += repair_notes(settings)
     elif not problems:
         other = OtherSink(settings, own, found.cluster_id, request.since)
         problems += window_range.unmatched(request.tables, found)

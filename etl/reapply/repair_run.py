@@ -54,12 +54,20 @@ def repair_problems(settings: Settings, request: Request, found: WindowRange) ->
     control = relay.control()
     if control.land_paused or control.apply_paused or control.apply_until_ts is not None:
         told.append("the pipeline is paused, or is to stop at a time; rows are written while it runs: `sluice resume`")
-    told += [f"{failure.what} has stopped: {failure.said}. {failure.way_out}" for failure in relay.failures.list()]
     try:
         TouchedRows(relay, _nothing, request.settings(settings).filters, request.since, request.until).gather()
     except (ReapplyError, RelayError) as error:
         told.append(str(error))
     return told
+
+
+def repair_notes(settings: Settings) -> list[str]:
+    """What to know before a repair begins. Raises relay errors."""
+    return [
+        f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the repair, then have it go"
+        " on"
+        for failure in RelayLog.open(settings.relay.url).failures.list()
+    ]
 
 
 def _nothing(windows: BatchDocument) -> Iterator[pa.RecordBatch]:
