@@ -19,7 +19,8 @@ import numpy as np
 from pump_service.store.binlog_head import stored_head
 from pump_service.store.errors import CorruptRecordError, StoreError
 from pump_service.store.gaps import Gap, GapFinder
-from pump_service.store.index import Index
+from pump_service.store.index import Index, Ints
+from pump_service.store.scan import ScanBatch
 from pump_service.store.segment import Pointer
 from pump_service.store.sorter import Batch, Sorter
 from pump_service.store.standing import Standing
@@ -331,18 +332,7 @@ class Indexer:
                 # forever.
                 keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
                 records += len(keep)
-                for begin in range(0, len(keep), _CHASE_GROUP):
-                    part = keep[begin : begin + _CHASE_GROUP]
-                    columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
-                    if self._replay:
-                        self._index.put_arrays(batch.fid, *columns)
-                        self._sorter.push_arrays(batch.fid, *columns)
-                    else:
-                        missed = Batch(batch.fid, *(column.tolist() for column in columns))
-                        entered = self._known(missed)
-                        self._index.put_arrays(batch.fid, *columns)
-                        self._sorter.push(missed, known=entered)
-                    self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
+                self._enter(batch, keep)
                 self._save()
                 if self._stop:
                     with self._lock:
@@ -365,6 +355,21 @@ class Indexer:
             if self._behind is None:  # the queue may have overflowed again meanwhile
                 self._caught_up.set()
         log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)
+
+    def _enter(self, batch: ScanBatch, keep: Ints) -> None:
+        """Records that were read back, those of `keep`: into the index, then to the sorter."""
+        for begin in range(0, len(keep), _CHASE_GROUP):
+            part = keep[begin : begin + _CHASE_GROUP]
+            columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
+            if self._replay:
+                self._index.put_arrays(batch.fid, *columns)
+                self._sorter.push_arrays(batch.fid, *columns)
+            else:
+                missed = Batch(batch.fid, *(column.tolist() for column in columns))
+                known = self._known(missed)
+                self._index.put_arrays(batch.fid, *columns)
+                self._sorter.push(missed, known=known)
+            self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
 
     def _finder(self, position: Pointer) -> GapFinder:
         handled, top = self._sorter.handled()
