@@ -45,7 +45,9 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Onlooker:
-    """Who is told of a wait: each progress, every `interval_s`; lines of text; and `tend` about once a second."""
+    """What to do while waiting: `on_progress` is called every `interval_s`, `report` with each line of text that there
+    is to say, and `tend` about once a second.
+    """
 
     on_progress: Callable[[Progress], None]
     report: Report

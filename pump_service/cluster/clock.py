@@ -88,10 +88,11 @@ class TimeLimit:
         self._ask.set()
 
     def exceeded(self, ts: int) -> bool:
-        """Whether `ts` is too far ahead. Called where nothing may wait, so PD, which may have jumped or have gone on
-        while this machine paused, is given _PATIENCE_S for its answer and no more; the next try has it. While PD
-        doesn't answer, this machine's own clock may vouch for a timestamp too: nobody shall be refused because of
-        PD.
+        """Whether `ts` is too far ahead.
+
+        PD's clock may have jumped, or have gone on while this machine paused, so PD is asked. But nothing may wait
+        here: an answer that takes longer than _PATIENCE_S counts at the next try. While PD doesn't answer at all, this
+        machine's own clock may vouch for a timestamp too, for nobody shall be refused because PD is away.
         """
         if self._known(ts):
             return False

@@ -31,8 +31,10 @@ class PD(Protocol):
 
 
 class KeptVersions:
-    """`decided_through(ts)`: through where every transaction that was acknowledged has its verdict, at most `ts`; None
-    if that isn't known now. A thread of its own between `start` and `stop`; with `ttl_s` 0 nothing is registered.
+    """Works in a thread of its own between `start` and `stop`. With `ttl_s` 0 nothing is registered.
+
+    `decided_through(ts)` says through which timestamp, at most `ts`, every acknowledged transaction has its verdict;
+    None if that isn't known now.
     """
 
     def __init__(self, pd: PD, node_id: str, decided_through: Callable[[int], int | None], ttl_s: int) -> None:

@@ -1,6 +1,6 @@
-"""One HTTP/2 connection: WriteBinlog answered here, all at once per read; PullBinlogs, too; else spliced away.
+"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together, and so is PullBinlogs.
 
-The connection is undecided until its first request (`undecided.py`).
+The first request decides: if it is another one, the connection is given to the grpcio server (`undecided.py`).
 """
 
 from __future__ import annotations

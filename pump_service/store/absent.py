@@ -28,9 +28,9 @@ class Absences:
         self._proven: set[int] = set()
 
     def cause(self, start_ts: int, commit: Pointer) -> Pointer | None:
-        """Where the unreadable bytes are that may have been the Prewrite of the transaction whose Commit lies at
-        `commit`; None if it never came here, or an operator has given these up. IndexDamagedError if it is in the value
-        log, CorruptRecordError if it may have been purged.
+        """Looks for the Prewrite of the transaction that began at `start_ts` and whose Commit lies at `commit`. Returns
+        where unreadable bytes are that may have been it; None if it never came here, or if an operator has given those
+        bytes up. Raises IndexDamagedError if it is in the value log, CorruptRecordError if it may have been purged.
         """
         if start_ts in self._proven:
             return None

@@ -156,10 +156,11 @@ class Store:
         return self._collector.gc_ts
 
     def barrier(self, ts: int, timeout_s: float) -> int:
-        """Sends a mark behind everything written so far, without touching the disk; once everything before it has its
-        verdict, max_commit_ts is at least `ts`. `ts` must come from PD, asked for before this call (see
-        docs/architecture.md), or it would hide commits. Waits at most `timeout_s` and returns max_commit_ts as it then
-        is.
+        """Waits until every commit through `ts` can be read, at most `timeout_s`; returns max_commit_ts as it then is.
+
+        It sends a mark behind everything written so far, without touching the disk. Once everything before the mark has
+        its verdict, max_commit_ts is at least `ts`. PD must have been asked for `ts` before this call (see
+        docs/architecture.md), or it would hide commits.
         """
         if self.max_commit_ts < ts:
             self._writer.mark(ts)
@@ -185,9 +186,10 @@ class Store:
     # -- reading
 
     def bounds(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> Bounds:
-        """The largest hi' <= min(hi, max_commit_ts) such that (lo, hi'] stays within both limits, though at least one
-        transaction if there is one; with how many transactions and bytes it has. hi' is lo if nothing is readable yet.
-        WindowPurgedError if lo is below what has been purged."""
+        """How far a window may go that begins at `lo`: the largest hi' <= min(hi, max_commit_ts) such that (lo, hi']
+        stays within both limits, and how many transactions and bytes that is. One transaction always fits. hi' is lo if
+        nothing is readable yet. WindowPurgedError if `lo` is below what has been purged.
+        """
         self._check_purged(lo)
         hi = min(hi, self.max_commit_ts)
         if hi <= lo:
@@ -220,9 +222,11 @@ class Store:
         self._check_purged(lo)
 
     def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
-        """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending; follows
-        live until `stop` is set or the store closes. WindowPurgedError, also later on, if the reader is behind what has
-        been purged; 0 begins with the oldest there is. CorruptRecordError at the first that can't be read.
+        """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending.
+
+        It follows what is written until `stop` is set or the store closes; 0 begins with the oldest there is.
+        WindowPurgedError, also later on, if the reader is behind what has been purged. CorruptRecordError at the first
+        that can't be read.
         """
         if after_ts > 0:
             self._check_purged(after_ts)

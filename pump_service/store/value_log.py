@@ -87,9 +87,9 @@ class ValueLog:
         return top
 
     def cut_torn_end(self, indexed: Pointer | None) -> None:
-        """To be called before the first append: takes away what a write that was cut short has left at the end, and
-        keeps it in a file beside. So what is unreadable later on was once acknowledged. If a record that is `indexed`
-        lies in it, it was no such write, and nothing is touched.
+        """Moves what a write that was cut short has left at the end into a file beside; to be called before the first
+        append. From then on, whatever is unreadable was acknowledged once. `indexed` is the last record that the index
+        knows: if it lies in what would be moved, this was no write that was cut short, and nothing is touched.
         """
         torn, segment = self._torn_at, self._current
         if torn is None or torn.fid != segment.fid or (indexed is not None and torn <= indexed):
