@@ -166,7 +166,10 @@ def _watch(checkpoint: Callable[[], int], target: int, stack: Stack) -> list[_Se
 
 def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
+    relay = RelayLog.open((stack.home / "relay").as_uri())
     while not reached():
+        for failure in relay.failures.list():
+            raise StackError(f"`{failure.what}` has stopped before everything was {what}: {failure.said}")
         if time.monotonic() > deadline:
             raise StackError(f"not everything was {what} within {_PATIENCE_S:.0f} s. {replay.hint(stack)}")
         time.sleep(0.2)

@@ -11,6 +11,8 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
+# As etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again, and the pipeline is not
+# loaded for it.
 ACTIONS = [
     "show",
     "status",

@@ -3,7 +3,8 @@
 from etl.ddl._generate import create_table
 from etl.ddl._ran import how_many_ran, not_replayable
 from etl.ddl._relax import relax
-from etl.ddl.executor import THERE_ALREADY, DdlError, DdlExecutor
+from etl.ddl.executor import DdlExecutor
+from etl.ddl.told import THERE_ALREADY, DdlError
 
 __all__ = [
     "THERE_ALREADY",

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from errors import SluiceError
 from etl import server_errors
 from etl.ddl._alter import alterations, drop_foreign_keys
 from etl.ddl._conversions import UnconvertibleError
@@ -24,6 +23,7 @@ from etl.ddl._session import ddl_session
 from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
 from etl.ddl._swaps import exchange_partition, rename_tables, swap_rows
+from etl.ddl.told import THERE_ALREADY, DdlError
 from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_text import charset_name, collation_name
@@ -32,8 +32,6 @@ from etl.steps import ScopedDdl
 from upstream.ddl_actions import RENAMES, Action
 from upstream.schema import Table
 
-__all__ = ["RECYCLE_SCHEMA", "DdlError", "DdlExecutor"]
-
 _SWAPS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
 # Several statements that find out by themselves what is left to do.
 _REPEATABLE = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
@@ -41,17 +39,6 @@ _WAYS_OUT = (
     "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
     " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
 )
-
-THERE_ALREADY = "is there already: taken as done"
-"""How a warning ends when a table that was to be created is there, and is the one."""
-
-
-class DdlError(SluiceError):
-    """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the server's error, ways
-    out.
-    """
-
-    way_out = "repair the downstream and let the task go on, or decide: `sluice ddl skip` or `sluice ddl replace`"
 
 
 class DdlExecutor:

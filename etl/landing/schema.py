@@ -152,23 +152,7 @@ class LandingSchema:
                 if table is not None and table_id in spans:
                     states.setdefault(table_id, []).append(table)
         truncated = truncated_before | self._history.truncated
-        for table_id, span in spans.items():
-            if (
-                table_id in before
-                or table_id in truncated
-                or table_id in self._history.moved
-                or born.get(table_id, span.first_commit_ts) < span.first_commit_ts
-            ):
-                continue
-            if span.first_commit_ts in skips:
-                continue
-            raise UnknownTableError(
-                f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL"
-                f" job up to schema version {self._history.schema_version} has made",
-                way_out="if TiKV's DDL history is incomplete, start with an empty relay log from a checkpoint after"
-                " these commits; if they aren't wanted, leave the transaction out: `sluice txn skip"
-                f" {span.first_commit_ts}`",
-            )
+        self._check_known(spans, before.keys() | truncated, born, skips)
         return RecordedSchema(
             tables={i: before[i] for i in sorted(wanted) if i in before},
             ddls=tuple(described),
@@ -177,6 +161,28 @@ class LandingSchema:
             moved=moved,
             relaxed=self._relax(spans, states, version_before, wait),
         )
+
+    def _check_known(
+        self, spans: Mapping[int, TableSpan], known: Collection[int], born: Mapping[int, int], skips: Collection[int]
+    ) -> None:
+        """`known`: tables that are there, or were truncated. `born`: those that the window's DDL makes, with the
+        commit_ts. Raises UnknownTableError.
+        """
+        for table_id, span in spans.items():
+            if (
+                table_id in known
+                or table_id in self._history.moved
+                or born.get(table_id, span.first_commit_ts) < span.first_commit_ts
+                or span.first_commit_ts in skips
+            ):
+                continue
+            raise UnknownTableError(
+                f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL"
+                f" job up to schema version {self._history.schema_version} has made",
+                way_out="if TiKV's DDL history is incomplete, start with an empty relay log from a checkpoint after"
+                " these commits; if they aren't wanted, leave the transaction out: `sluice txn skip"
+                f" {span.first_commit_ts}`",
+            )
 
     def _describe(self, record: DdlRecord, job: Job, schema_name: str, since: int, effect: Effect) -> DdlJob:
         """The job of a DDL binlog. `since`: the schema version of the job before it on the same table."""

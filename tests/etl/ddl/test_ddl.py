@@ -12,8 +12,7 @@ import pytest
 
 from etl.ddl import DdlError, create_table
 from etl.ddl._state import actual_columns, wrong_collations
-from etl.ddl.executor import RECYCLE_SCHEMA
-from etl.downstream import CheckpointTable, MySQLSession
+from etl.downstream import RECYCLE_SCHEMA, CheckpointTable, MySQLSession
 from etl.formats.ddl_text import tokens
 from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter, skip_reason
