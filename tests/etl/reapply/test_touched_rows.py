@@ -9,6 +9,7 @@ import itertools
 import json
 import random
 import tempfile
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,7 @@ import pytest
 from etl.apply import run_apply
 from etl.apply._appointments import AppointmentKeeper
 from etl.prepare import BatchDocument, PrepareOptions, prepare
+from etl.reapply import ReapplyError
 from etl.reapply.newest_rows import KeyChunk, condition_of, cut, write_loads
 from etl.reapply.touched import SHAPE, TouchedRows
 from etl.rules import Filter, only_tables
@@ -26,6 +28,8 @@ from tests.etl.chunk_model import KEYS, Cut, Row, Told, damage, found
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES
+from tests.etl.story import Story, table
+from upstream.ddl_actions import Action
 
 KEYED = [name for name, key in KEYS.items() if key]
 
@@ -132,3 +136,42 @@ def appoint(relay: RelayLog, touched: TouchedRows, table_id: int, chunk: KeyChun
     relay.appointments.settle(at_ts, Ready(table.to_json(), at_ts, loads))
     columns = [rows[name].to_pylist() for name in KEYS[table.name]]
     return set(zip(*columns))
+
+
+def touched_in(story: Story, *names: str) -> TouchedRows:
+    relay = RelayLog.open(story._url)
+    first, last = relay.first(), relay.last()
+    assert first is not None and last is not None
+    filters = only_tables(Filter(), [f"d.{name}" for name in names])
+
+    def newest(windows: BatchDocument) -> Any:
+        return prepare(relay.url, windows, PrepareOptions(SHAPE, filters=filters))
+
+    return TouchedRows(relay, newest, filters, first.lo, last.hi)
+
+
+def test_ddl_that_changes_or_removes_rows_is_refused_and_an_index_is_not(tmp_path: Path) -> None:
+    story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
+    item = story.create(table(11, "item", "id int", "v int", primary="id"), "CREATE TABLE item (...)")
+    story.insert(item, {"id": 1, "v": 1})
+    indexed = table(11, "item", "id int", "v int", primary="id", unique=("v",))
+    story.statement(Action.ADD_INDEX, "CREATE UNIQUE INDEX u2 ON item (v)", indexed)
+    story.insert(indexed, {"id": 2, "v": 2})
+    touched = touched_in(story, "item")
+    touched.gather()
+    assert sorted(touched.rows(11)["id"].to_pylist()) == [1, 2]
+    wider = table(11, "item", "id int", "v int", "w int", primary="id", unique=("v",))
+    story.statement(Action.ADD_COLUMN, "ALTER TABLE item ADD COLUMN w INT", wider)
+    with pytest.raises(ReapplyError, match=r"DDL job \d+ at commit_ts \d+ \(ALTER TABLE item ADD .*--since \d+"):
+        touched_in(story, "item").gather()
+    story.statement(Action.DROP_TABLE, "DROP TABLE item", 11)
+    with pytest.raises(ReapplyError, match="changed a table, or moved or removed rows"):
+        touched.advance(RelayLog.open(story._url).last().hi)  # type: ignore[union-attr]
+
+
+def test_a_table_without_a_key_is_refused_by_name(tmp_path: Path) -> None:
+    story = Story(None, tmp_path)  # type: ignore[arg-type]
+    log = story.create(table(12, "log", "v int"), "CREATE TABLE log (v INT)")
+    story.insert(log, {"v": 1})
+    with pytest.raises(ReapplyError, match=r"d\.log has no key.*`sluice backfill --table d\.log`"):
+        touched_in(story, "log").gather()
