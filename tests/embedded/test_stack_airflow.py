@@ -1,5 +1,6 @@
 """Spark and Airflow in the stack: tasks run, are ended for a replay, and come back after the scheduler was killed."""
 
+import contextlib
 import os
 import re
 import signal
@@ -12,12 +13,13 @@ import urllib.parse
 import pytest
 
 from embedded import replay
-from embedded.control import AirflowClient
+from embedded.control import AirflowClient, Unreachable
 from embedded.launch import password_file
 from embedded.processes import marked
 from embedded.repository import DAGS
 from embedded.run import wait_pipeline
 from embedded.stack import Stack
+from embedded.state import StackError
 from relay.window import window_path
 
 pytestmark = pytest.mark.e2e
@@ -149,10 +151,12 @@ def test_tasks_come_back_after_the_scheduler_was_killed_and_started_again(stack,
 
 def eventually(look, what, seconds=120):
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while True:
+        with contextlib.suppress(Unreachable):  # Airflow is busy
+            if found := look():
+                return found
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
-    return found
 
 
 def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_out(stack, airflow):
@@ -192,6 +196,38 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
     call("", is_paused=True)
     for each in call("/dagRuns?state=running")["dag_runs"]:
         call(f"/dagRuns/{urllib.parse.quote(each['dag_run_id'], safe='')}", state="success")
+
+
+def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_with_the_way_out(stack, airflow):
+    (stack.home.parent / "dags" / "bootstrap.py").write_text((DAGS / "bootstrap.py").read_text())
+    eventually(lambda: "'bootstrap'" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG")
+    runs = "/dags/bootstrap/dagRuns"
+
+    def trigger(**body):
+        """What is said of it; the same again if no answer came."""
+
+        def once():
+            try:
+                return airflow._call("POST", runs, {"logical_date": None, **body})
+            except Unreachable:
+                raise
+            except StackError as error:
+                return str(error)
+
+        return str(eventually(once, "Airflow doesn't answer"))
+
+    assert re.search("HTTP 400.*tasks", trigger(conf={"tasks": 0}))
+    told = trigger(dag_run_id="one", conf={"source": "/no/such/dump"})
+    assert "'dag_run_id': 'one'" in told or "HTTP 409" in told, told
+    eventually(lambda: airflow._call("GET", f"{runs}/one")["state"] == "failed", "the run doesn't end")
+    found = eventually(lambda: airflow._call("GET", f"{runs}/one/taskInstances")["task_instances"], "no tasks")
+    states = {task["task_id"]: (task["state"], task["try_number"]) for task in found}
+    assert states["plan"] == ("failed", 1)
+    assert {states[name][0] for name in ("prepare", "copy", "finish")} == {"upstream_failed"}
+    lines = eventually(lambda: airflow._call("GET", f"{runs}/one/taskInstances/plan/logs/1")["content"], "no log")
+    told = [line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")]
+    assert told[-1]["event"].startswith("way out: ") and "trigger the DAG" in told[-1]["event"], told[-5:]
+    assert any("/no/such/dump" in str(line) for line in told)
 
 
 def sluice(stack, *words):
