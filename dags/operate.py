@@ -24,6 +24,9 @@ ACTIONS = [
     "replace-ddl",
     "remove-decision",
     "accept",
+    "jobs",
+    "pause-job",
+    "cancel-job",
     "takeover",
     "handover",
 ]
@@ -36,13 +39,13 @@ ACTIONS = [
     tags=["sluice"],
     params={
         "action": Param("status", type="string", enum=ACTIONS, title="Action",
-            description="What to do. `show` and `status` only look."),
+            description="What to do. `show`, `status` and `jobs` only look."),
         "value": Param(
             None, type=["null", "string"], title="Which",
             description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as "
             "2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, "
             "replace-ddl: the DDL's commit_ts or job id. show: where a window begins, or a commit_ts in it; empty for the "  # noqa: E501
-            "newest. accept: the id of a refusal.",
+            "newest. accept: the id of a refusal. pause-job, cancel-job: the job's id, which `jobs` shows.",
         ),
         "sql": Param(
             None, type=["null", "string"], format="multiline", title="SQL",

@@ -25,6 +25,7 @@ from etl.operate.commands import (
 from etl.operate.window_view import describe, find_window, newest
 from etl.settings import Settings
 from relay import RelayLog
+from relay.jobs import CANCEL, CANCELLING, PAUSE, PAUSING, Job, Jobs
 from upstream import tso
 
 log = logging.getLogger("sluice")
@@ -40,6 +41,9 @@ ACTIONS = (
     "replace-ddl",
     "remove-decision",
     "accept",
+    "jobs",
+    "pause-job",
+    "cancel-job",
     "takeover",
     "handover",
 )
@@ -58,9 +62,9 @@ class Form:
 
 
 def act(settings: Settings, form: Form) -> str:
-    """Do it; what was done or found, as text. Raises ValueError."""
+    """Do it; what was done or found, as text. Raises ValueError, JobError."""
     text = _act(settings, form)
-    return text if form.action in ("show", "status") else f"{identity(settings)}\n{text}"
+    return text if form.action in ("show", "status", "jobs") else f"{identity(settings)}\n{text}"
 
 
 def _act(settings: Settings, form: Form) -> str:
@@ -88,6 +92,11 @@ def _act(settings: Settings, form: Form) -> str:
             return _change_hands(settings, form.action)
         case "accept":
             return accept(settings, value)
+        case "jobs":
+            found = _jobs(settings).list()
+            return json.dumps([job.status().to_json() for job in found], indent=1, ensure_ascii=False)
+        case "pause-job" | "cancel-job":
+            return _order(_jobs(settings).get(value), PAUSE if form.action == "pause-job" else CANCEL, form.by)
     raise OperateError(f"action {form.action!r}: there are {', '.join(ACTIONS)}")
 
 
@@ -100,6 +109,20 @@ def _change_hands(settings: Settings, action: str) -> str:
     return "\n".join(
         [f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:", *done.next_steps]
     )
+
+
+def _jobs(settings: Settings) -> Jobs:
+    return Jobs(RelayLog.open(settings.relay.url).storage)
+
+
+def _order(job: Job, what: str, by: str) -> str:
+    job.order(what, by)
+    state = job.status().state
+    if state in (PAUSING, CANCELLING) and job.entry().runner is not None:
+        return f"{job.id} is {state}: {job.entry().runner} does so after what is under way"
+    if what == CANCEL:
+        return f"{job.id} is to be cancelled, and nobody runs it: `sluice jobs cancel {job.id}`, or its DAG, does so"
+    return f"{job.id} is {state}: nobody runs it"
 
 
 def _number(value: str) -> int:

@@ -78,6 +78,7 @@ def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_comman
 
 def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(dag_bag, tmp_path, monkeypatch):
     from relay import Control, RelayLog
+    from relay.jobs import JobError, Jobs, Runner, Touches
 
     url = f"file://{tmp_path}/relay"
     (tmp_path / "sluice.toml").write_text(
@@ -110,6 +111,16 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
     assert len(relay.decisions.list()) == 1
     assert str(ts + 1) in run("status")
     assert run("show") == "[]"
+    job = Jobs(relay.storage).create("backfill", {}, Touches("db", ("d.t",)), "ann")
+    assert '"state": "planned"' in run("jobs")
+    assert "nobody runs it" in run("pause-job", job.id)
+    with job.run_as(Runner("a test")):
+        assert "does so after what is under way" in run("pause-job", job.id)
+        assert job.entry().state == "pausing" and job.entry().by == "airflow manual__1"
+        run("cancel-job", job.id)
+        assert job.entry().state == "cancelling"
+    with pytest.raises(JobError, match="there is no job nothing"):
+        run("cancel-job", "nothing")
     for action, value in (
         ("skip-txn", "soon"),
         ("pause", "everything"),
