@@ -8,7 +8,6 @@ two seconds of their commit for some seconds.
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import statistics
 import subprocess
@@ -26,6 +25,10 @@ from embedded.control import AirflowClient, ClusterControl
 from embedded.launch import connect
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
+from etl.backfill import cancel_backfill
+from etl.settings import Settings, load_settings
+from relay import RelayLog
+from relay.jobs import OVER, Jobs, Runner
 
 _WARM_LAG_MS = 2_000
 _WARM_FOR_S = 5.0
@@ -146,20 +149,32 @@ class _Backfills:
         arguments = ["backfill", "--config", config, "--table", "sluice_load.load_1", "--json"]
         while not self._stop.is_set() and not self.failure:
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-m", "cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             )
-            assert process.stderr is not None and process.stdout is not None
-            said = process.stderr.readline()  # the job's name: it is at work
+            assert process.stderr is not None
+            said = ""
+            for line in process.stderr:
+                said = line
+                if line.startswith("job "):  # it is at work
+                    break
             self.began.set()
-            printed, more = process.communicate()
+            began = time.monotonic()
+            more = process.communicate()[1]
             if process.returncode and not self._stop.is_set():
                 self.failure = said + more
-                return
-            if not process.returncode:
-                found = json.loads(printed)
-                self._result.rows += found["total"]["rows"]
-                self._result.chunks += found["total"]["chunks"]
-                self._result.seconds += found["seconds"]
+            elif said.startswith("job "):
+                self._note(load_settings(config), said.split()[1], time.monotonic() - began)
+
+    def _note(self, settings: Settings, name: str, seconds: float) -> None:
+        """What a job did until it was over, or the turn was."""
+        job = Jobs(RelayLog.open(settings.relay.url).storage).get(name)
+        status = job.status()
+        done = status.progress.in_all.done
+        self._result.rows += done.rows
+        self._result.chunks += done.chunks
+        self._result.seconds += seconds
+        if status.state not in OVER:
+            cancel_backfill(settings, name, Runner("sluice bench lag"))
 
 
 def measure_beside_backfill(
