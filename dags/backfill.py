@@ -7,24 +7,12 @@ again with the same values, it goes on with what is left; `sluice jobs` shows ho
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, task
 
+from errors.of_tasks import TASK_ERRORS
 
-def say_way_out(context: Any) -> None:
-    """The last line of a failed task's log."""
-    from etl import task
-
-    task.say_way_out(context.get("exception"))
-
-
-ERRORS = {
-    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
-    "retry_delay": timedelta(seconds=1),
-    "on_failure_callback": say_way_out,
-}
 TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
 MODES = {
     "replace": "replace: rows become what they are upstream, and those that upstream hasn't go",
@@ -54,7 +42,7 @@ MODES = {
         "to_key": Param(None, **TEXT, title="Before this key",
             description="Spelled as the one above. Empty: through the last."),
     },
-    default_args=ERRORS,
+    default_args=TASK_ERRORS,
     doc_md=__doc__,
 )  # fmt: skip
 def backfill() -> None:

@@ -8,24 +8,12 @@ what is left; `sluice jobs` shows how far it is, pauses it, and gives it up.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, task
 
+from errors.of_tasks import TASK_ERRORS
 
-def say_way_out(context: Any) -> None:
-    """The last line of a failed task's log."""
-    from etl import task
-
-    task.say_way_out(context.get("exception"))
-
-
-ERRORS = {
-    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
-    "retry_delay": timedelta(seconds=1),
-    "on_failure_callback": say_way_out,
-}
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty is as their header tells"}
 
@@ -58,7 +46,7 @@ TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty
         "escape_backslash": Param(default=True, type="boolean", section=TEXT["section"], title="Backslash escapes",
             description="Off if Dumpling was given --escape-backslash=false."),
     },
-    default_args=ERRORS,
+    default_args=TASK_ERRORS,
     doc_md=__doc__,
 )  # fmt: skip
 def bootstrap() -> None:

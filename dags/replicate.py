@@ -8,25 +8,12 @@ when the other one's time is up the DAG pauses; unpause it, or `sluice resume`, 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-
-def say_way_out(context: Any) -> None:
-    """The last line of a failed task's log."""
-    from etl import task
-
-    task.say_way_out(context.get("exception"))
-
-
-ERRORS = {
-    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
-    "retry_delay": timedelta(seconds=1),
-    "max_retry_delay": timedelta(seconds=30),
-    "on_failure_callback": say_way_out,
-}
+from errors.of_tasks import TASK_ERRORS
 
 
 @dag(
@@ -55,7 +42,7 @@ ERRORS = {
             "To have later runs stop there too, use the DAG `operate`.",
         ),
     },
-    default_args=ERRORS,
+    default_args=TASK_ERRORS,
     max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
     doc_md=__doc__,
 )

@@ -19,7 +19,7 @@ from etl.settings import Settings, load_settings
 from etl.waiting import Waiting
 from relay import Failure, RelayError, RelayLog
 
-__all__ = ["TaskStopped", "run_job_task", "run_task", "say_way_out"]
+__all__ = ["TaskStopped", "run_job_task", "run_task"]
 
 log = logging.getLogger("sluice")
 
@@ -71,12 +71,6 @@ def run_job_task(what: str, work: Callable[[Settings], T]) -> T:
                 f"{what} has stopped: {reason}",
                 way_out=f"{reason.way_out}; then trigger the DAG with the same values: it goes on",
             ) from (error if isinstance(reason, DefectError) else None)
-
-
-def say_way_out(error: object) -> None:
-    """To be called by Airflow when a task has failed, after all else: the way out is the log's last line."""
-    if isinstance(error, TaskStopped):
-        log.error("way out: %s", error.way_out)
 
 
 def _stopped(what: str, reason: SluiceError) -> TaskStopped:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ANYTHING = {"dags", "pump_service", "etl", "relay", "upstream", "errors", "embedded", "cli", "bench"}
 ROOMS = {
-    "dags": {"etl", "relay"},
+    "dags": {"errors", "etl", "relay"},
     "pump_service": {"errors", "upstream"},
     "etl": {"errors", "relay", "upstream"},
     "relay": {"errors", "upstream"},

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from errors import Signal, SluiceError, ours
@@ -28,7 +28,7 @@ from etl.backfill.request import BackfillRequest
 from etl.backfill.table_key import range_key
 from etl.backfill.tables import UpstreamTables
 from etl.formats.key_ranges import in_range
-from relay.appointments import COMPARE, Appointment, Appointments, Load, Mending, Ready
+from relay.appointments import COMPARE, Appointment, Appointments, Mending, Ready
 from relay.jobs import Done, Run, TableProgress
 from relay.storage import Storage
 from upstream.schema import Table
@@ -315,8 +315,7 @@ class Backfill:
             self._forget_files(found)
             return
         hand.read = found
-        loads = tuple(Load(**asdict(load)) for load in found.loads)
-        outcome = self._appointing.settle(made, Ready(table.to_json(), made.at_ts, loads))
+        outcome = self._appointing.settle(made, Ready(table.to_json(), made.at_ts, found.loads))
         if not isinstance(outcome, Ready):
             hand.read, hand.trouble, hand.too_large = None, f"applying went on without it: {outcome.why}", True
             self._forget_files(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from etl.copy.tidb_session import TidbAddress, TidbSession
 from etl.copy.worker import loads_of
 from etl.spark.errors import told_to_client
 from etl.spark.worker import freeze_loaded
+from relay.appointments import Load
 from relay.storage import Storage, open_storage
 from upstream.schema import Table
 
@@ -49,24 +50,12 @@ class ReadOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadFile:
-    """One file; see `relay.appointments.Load`."""
-
-    path: str
-    layout: Mapping[str, Any]
-    rows: int
-    warnings: int
-    bytes: int
-    crc32c: int
-
-
-@dataclass(frozen=True, slots=True)
 class ChunkRead:
     """What became of an order. `complete` False: it was more than `most_bytes`, and nothing of it counts. `read_ms`:
     how long the worker took.
     """
 
-    loads: tuple[LoadFile, ...]
+    loads: tuple[Load, ...]
     complete: bool
     read_ms: float
 
@@ -88,14 +77,14 @@ class ChunkRead:
     def parse(cls, text: str) -> Self:
         """The inverse of `to_text`."""
         document = json.loads(text)
-        return cls(**{**document, "loads": tuple(LoadFile(**load) for load in document["loads"])})
+        return cls(**{**document, "loads": tuple(Load(**load) for load in document["loads"])})
 
 
 def read_chunk(session: TidbSession, storage: Storage, order: ReadOrder) -> ChunkRead:
     """Carry an order out. Raises CopyError, OSError."""
     began = time.perf_counter()
     session.read_at(order.ts)
-    loads: list[LoadFile] = []
+    loads: list[Load] = []
     size = 0
     # Generated columns that TiDB stores come, too: downstream they may be plain ones.
     target = replace(order.table, columns=order.table.stored_columns)
@@ -105,7 +94,7 @@ def read_chunk(session: TidbSession, storage: Storage, order: ReadOrder) -> Chun
         path = f"{order.path}-{len(loads)}.load"
         storage.replace(path, content)  # Spark may run a task twice
         checksum = google_crc32c.value(content)
-        loads.append(LoadFile(path, json.loads(layout.as_py()), rows.as_py(), warnings.as_py(), len(content), checksum))
+        loads.append(Load(path, json.loads(layout.as_py()), rows.as_py(), warnings.as_py(), len(content), checksum))
         size += len(content)
         if order.most_bytes and size > order.most_bytes:
             session.close()  # the rest of the result isn't read

@@ -4,6 +4,7 @@ name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -106,9 +107,15 @@ class MariaDBServer:
         )  # type: ignore[arg-type]
 
     def empty(self) -> None:
-        """Drop every database that a test made."""
+        """Drop every database that a test made. Sessions that one left open are ended: they may hold locks."""
         connection = self.connect()
         with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root' AND ID <> CONNECTION_ID()"
+            )
+            for (number,) in cursor.fetchall():
+                with contextlib.suppress(pymysql.err.MySQLError):  # it has just ended
+                    cursor.execute(f"KILL {number}")
             cursor.execute("SHOW DATABASES")
             for (name,) in cursor.fetchall():
                 if name.lower() not in _KEEP:

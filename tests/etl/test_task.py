@@ -4,8 +4,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError
+from errors.of_tasks import say_way_out
 from etl.sinks import ApplyError
-from etl.task import TaskStopped, run_task, say_way_out
+from etl.task import TaskStopped, run_task
 from relay import RelayLog
 
 
@@ -41,7 +42,7 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
         run_task("apply", refused)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
-    say_way_out(caught.value)
+    say_way_out({"exception": caught.value})
     assert caplog.records[-1].getMessage().startswith("way out: bring it back")
     (failure,) = relay.failures.list()
     assert (failure.what, failure.said, failure.way_out) == (
