@@ -73,7 +73,8 @@ def _print(summary: BackfillSummary) -> None:
             done = f"{table['inserted']:,} added, {table['replaced']:,} replaced, {table['deleted']:,} removed"
             done += f", {table['kept']:,} left as they are" if table["kept"] else ""
             done += f", {table['displaced']:,} in their way removed" if table["displaced"] else ""
-        click.echo(f"{name}: {table['rows']:,} rows in {table['chunks']:,} chunks, {table['same']:,} equal, {done}")
+        chunks = "1 chunk" if table["chunks"] == 1 else f"{table['chunks']:,} chunks"
+        click.echo(f"{name}: {table['rows']:,} rows in {chunks}, {table['same']:,} equal, {done}")
         for example in table["examples"]:
             click.echo(f"  {example}")
     for warning in summary.warnings:

@@ -13,6 +13,8 @@ from cli._settings import acting_on, config_option, operator, settings_of
 if TYPE_CHECKING:
     from etl.backfill import BackfillPlan, TablePlan
 
+_UNKNOWN = "of unknown size"
+
 
 @click.command("backfill")
 @click.option(
@@ -76,7 +78,9 @@ def _print_plan(plan: BackfillPlan) -> None:
     for table in plan.tables:
         goal = "" if table.target == table.name else f" to {table.target}"
         click.echo(f"{plan.mode:<8} {table.name}{goal}: {_size(table)}{_extent(table)}")
-    click.echo(f"in all   {len(plan.tables)} tables, about {plan.rows:,} rows, {plan.bytes / 1e6:,.1f} MB")
+    tables = "1 table" if len(plan.tables) == 1 else f"{len(plan.tables)} tables"
+    known = f"about {plan.rows:,} rows, {plan.bytes / 1e6:,.1f} MB" if plan.rows else _UNKNOWN
+    click.echo(f"in all   {tables}, {known}")
     if plan.seconds:
         click.echo(f"takes    about {plan.seconds:,.0f} s")
     click.echo("reads    each chunk as of a moment ago: TiDB keeps what it needs anyway, and its GC isn't held back")
@@ -87,7 +91,7 @@ def _print_plan(plan: BackfillPlan) -> None:
 
 
 def _size(table: TablePlan) -> str:
-    return f"about {table.rows:,} rows, {table.bytes / 1e6:,.1f} MB" if table.rows else "of unknown size"
+    return f"about {table.rows:,} rows, {table.bytes / 1e6:,.1f} MB" if table.rows else _UNKNOWN
 
 
 def _extent(table: TablePlan) -> str:

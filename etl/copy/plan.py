@@ -17,6 +17,8 @@ from upstream import tso
 from upstream.schema import Table
 
 _LARGE_CHUNK_BYTES = 128 << 20
+_RATE = 30_000_000
+"""Bytes/s that two cores copy, MariaDB among them; see docs/performance.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ class CopyPlan:
             found.append(f"copy     {source}{goal}: {_extent(planned.bytes, counts[place])}")
         tables = "1 table" if len(self.tables) == 1 else f"{len(self.tables)} tables"
         found.append(f"in all   {tables}: {_extent(sum(t.bytes for t in self.tables), len(self.chunks))}")
+        if self.bytes > _RATE:
+            minutes, seconds = divmod(round(self.bytes / _RATE), 60)
+            found.append(f"takes    about {minutes} min {seconds} s at {_RATE // 1_000_000} MB/s, as two cores do it")
         return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
 
     def to_json(self) -> dict[str, Any]:
