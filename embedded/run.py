@@ -15,7 +15,7 @@ from pathlib import Path
 from embedded import copies, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
-from embedded.damage import damage
+from embedded.damage import Damage, damage
 from embedded.launch import connect, reset_runs
 from embedded.processes import is_alive
 from embedded.recording import Label, Recording
@@ -65,7 +65,7 @@ def run(stack: Stack, directory: Path, viewer: Viewer, *, speed: str = "1", boot
 
     With `bootstrap` the empty downstream becomes a replica by a copy when a quarter of the transactions are committed;
     what comes later is replicated, and compared at the snapshots after the copy. On the way to the last one a table is
-    damaged, and copied again. Without it all is replicated.
+    damaged while applying is held, and copied again. Without it all is replicated.
 
     Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1
     as recorded, "max" without waiting. Parts that die while replication runs are started again. Raises StackError,
@@ -126,7 +126,7 @@ class _Run:
             if bootstrap:
                 self._copy()
             labels = [label for label in labels if label.ts >= self.summary.copied_ts] or labels[-1:]
-            self._release(labels)
+            self._release(labels, self.summary.copied_ts)
             progress, holds = self._replicate(view, labels)
             self.summary.count(progress, trace.moves())
             self.summary.measure(trace, self._control.all_commits(), holds)
@@ -150,46 +150,76 @@ class _Run:
             f" {done.ts}: what the first {summary.copied:,} transactions left. Replication goes on from there"
         )
 
-    def _release(self, labels: Sequence[Label]) -> None:
-        """Let landing go on, and applying through the first of these."""
-        self._relay.change_control(lambda _: Control(apply_until_ts=_hold_at(labels)))
+    def _release(self, labels: Sequence[Label], reached: int) -> None:
+        """Let landing go on, and applying through the first of these. On the way from `reached` (TSO) to the last one
+        `_damage` says how far.
+        """
+        stays = reached if labels and self.summary.copied else None
+        self._hold(labels[0].ts if len(labels) > 1 else stays)
+
+    def _hold(self, ts: int | None) -> None:
+        """Let landing go on, and applying through `ts` (TSO; None: with no end)."""
+        self._relay.change_control(lambda _: Control(apply_until_ts=ts))
 
     def _replicate(self, view: View, labels: Sequence[Label]) -> tuple[Progress, list[Span]]:
         """Compare at each of `labels`; when applying was held for that."""
         holds: list[Span] = []
         for at, label in enumerate(labels):
             if label is labels[-1] and self.summary.copied:
-                self._damage_and_repair(label)
-            progress = replay.wait_applied(
-                self._stack, view, replay.Goal(label.ts, sent=label is labels[-1]),
-                replay.Onlooker(
-                    functools.partial(self._viewer.show, label, self.summary.copied), self._viewer.report, self._tend,
-                    interval_s=0.1,
-                ),
-            )  # fmt: skip
+                self._damage_and_repair(view, (labels[at - 1].ts if at else self.summary.copied_ts, label), holds)
+            progress = self._wait_applied(view, label, replay.Goal(label.ts, sent=label is labels[-1]))
             held = time.time() * 1000
             self._compare(label)
-            self._release(labels[at + 1 :])
+            self._release(labels[at + 1 :], label.ts)
             holds.append((held, time.time() * 1000))
         return progress, holds
 
-    def _damage_and_repair(self, last: Label) -> None:
-        """Somebody writes to the replica, and a backfill makes it whole while replication goes on."""
-        with contextlib.closing(connect(self._site.ports["mariadb"])) as database:
-            done = damage(database, self._recording.directory / "snapshots" / last.name, last.tables)
+    def _wait_applied(self, view: View, label: Label, goal: replay.Goal) -> Progress:
+        show = functools.partial(self._viewer.show, label, self.summary.copied)
+        onlooker = replay.Onlooker(show, self._viewer.report, self._tend, interval_s=0.1)
+        return replay.wait_applied(self._stack, view, goal, onlooker)
+
+    def _damage_and_repair(self, view: View, way: tuple[int, Label], holds: list[Span]) -> None:
+        """Somebody writes to the replica, and a backfill makes it whole while replication goes on. `way`: from
+        where (TSO) applying is held, to the last snapshot.
+        """
+        done = self._damage(view, way, holds)
         if done is None:
+            self._viewer.report(
+                "no table has a key of one number and enough rows to damage some: no backfill has anything to repair"
+            )
             return
+        goes_on = "traffic" if not replay.is_sent(self._control) else "replication"
         self._viewer.report(
             f"somebody removes {done.removed} rows of {done.table} from MariaDB, changes {done.changed} and adds"
-            f" {done.added}. While traffic goes on, what `sluice backfill --table {done.table}` does copies it again"
+            f" {done.added}. While {goes_on} goes on, what `sluice backfill --table {done.table}` does copies it again"
         )
         found = copies.copy_again(self._site, self._viewer, done.table)
         self.summary.mended = (
-            f"{done.table}, while traffic went on: {found.total('rows'):,} rows in {found.total('chunks'):,} chunks in"
-            f" {found.seconds:.1f} s; {found.total('inserted'):,} were missing, {found.total('replaced'):,} different,"
-            f" {found.total('deleted'):,} not in TiDB"
+            f"{done.table}, while {goes_on} went on: {found.total('rows'):,} rows in {found.total('chunks'):,} chunks"
+            f" in {found.seconds:.1f} s; {found.total('inserted'):,} were missing, {found.total('replaced'):,}"
+            f" different, {found.total('deleted'):,} not in TiDB"
         )
         self._viewer.report(f"copied again {self.summary.mended}")
+
+    def _damage(self, view: View, way: tuple[int, Label], holds: list[Span]) -> Damage | None:
+        """Damage a table as soon as one has enough rows that stay as they are, at the latest when all is applied. What
+        is there to be damaged depends on where applying is, so it is held for each look.
+        """
+        begin, last = way
+        snapshot = self._recording.directory / "snapshots" / last.name
+        done: Damage | None = None
+        for ts in stops(self._commits, begin, last.ts):
+            self._hold(ts)
+            self._wait_applied(view, last, replay.Goal(ts, sent=False))
+            held = time.time() * 1000
+            with contextlib.closing(connect(self._site.ports["mariadb"])) as database:
+                done = damage(database, snapshot, last.tables)
+            holds.append((held, time.time() * 1000))
+            if done is not None:
+                break
+        self._hold(None)
+        return done
 
     def _compare(self, label: Label) -> None:
         summary = self.summary
@@ -221,6 +251,14 @@ def _relay(stack: Stack) -> RelayLog:
 def _hold_at(labels: Sequence[Label]) -> int | None:
     """Where applying waits (TSO); the last snapshot needs no hold, since no more is sent."""
     return labels[0].ts if len(labels) > 1 else None
+
+
+def stops(commits: Sequence[int], begin: int, end: int) -> list[int]:
+    """Where to look for rows to damage between a checkpoint and the last snapshot (TSO): after each eighth of the
+    `commits` (ascending) between them, and at the end.
+    """
+    between = commits[bisect_right(commits, begin) : bisect_right(commits, end)]
+    return sorted({*(between[len(between) * n // 8] for n in range(1, 8) if between), max(begin, end)})
 
 
 def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:

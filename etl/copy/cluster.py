@@ -4,6 +4,7 @@ place among the drainers, so that they keep it.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -16,11 +17,16 @@ from etl.copy.watch import check_kept
 from etl.landing.planner import Planner
 from etl.ownership import DrainerEntry, Pipeline, other_writers, seen_text
 from etl.settings import Upstream, Window
+from etl.waiting import Waiting
 from upstream import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient, tso
 
 __all__ = ["CopiedCluster"]
 
+log = logging.getLogger("sluice.copy")
+
 _REGISTERED_S = 30.0
+UNKNOWN_S = 90.0
+"""How long a copy waits to know whether it may begin. Nothing is lost by waiting, and by beginning again neither."""
 
 
 class CopiedCluster:
@@ -53,7 +59,9 @@ class CopiedCluster:
         return read_definitions(self.pd, self.tikv, ts, self._settings.new_collations)
 
     def problems(self, ts: int, pipeline: Pipeline, window: Window) -> list[str]:
-        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size."""
+        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size. Raises CopyError, which
+        is transient, if nothing lasting hinders it and that can't be known now.
+        """
         found = [
             f"{seen_text(drainer)}, and may write to the same downstream: stop it first, or name it in [upstream]"
             " unrelated-drainers"
@@ -63,8 +71,28 @@ class CopiedCluster:
             with closing(self.planner(window)) as planner:
                 check_kept(planner, ts)
         except CopyError as error:
+            if error.transient and not found:
+                raise
             found.append(str(error))
         return found
+
+    def awaited_problems(self, ts: int, pipeline: Pipeline, window: Window, wait_s: float = UNKNOWN_S) -> list[str]:
+        """As `problems`, but what can't be known is waited for: a pump starts, PD comes back. Raises CopyError as
+        `problems` after `wait_s` seconds.
+        """
+        waiting = Waiting(log, "the copy")
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                found = self.problems(ts, pipeline, window)
+            except CopyError as error:
+                delay = waiting.after(error)
+                if time.monotonic() + delay > deadline:
+                    raise
+                time.sleep(delay)
+            else:
+                waiting.over()
+                return found
 
     def planner(self, window: Window) -> Planner:
         """Plans windows of at most that size, to be closed."""
@@ -73,7 +101,8 @@ class CopiedCluster:
     @contextmanager
     def registered(self, pipeline: Pipeline, ts: int, window: Window) -> Iterator[None]:
         """Have the registry say that the pipeline needs what was committed since `ts`, so that pumps keep it, also when
-        this has ended. Raises CopyError if they have it no longer, or the registry could not be told.
+        this has ended. Raises CopyError if they have it no longer, if that can't be known, or if the registry could not
+        be told.
         """
         entry = DrainerEntry(pipeline, self.registry, self.tls, self.pd.tso, ts)
         try:
@@ -85,7 +114,7 @@ class CopiedCluster:
                     )
                 time.sleep(0.05)
             # They are asked again now that they keep what is needed.
-            if late := self.problems(ts, pipeline, window):
+            if late := self.awaited_problems(ts, pipeline, window):
                 raise CopyError("\n".join(late))
             yield
         finally:

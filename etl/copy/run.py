@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -102,8 +102,21 @@ class BootstrapWork:
             self._stack.enter_context(self._hold)
 
     def problems(self) -> list[str]:
-        """Why the pipeline can't begin at the source's position to replicate."""
-        return self.cluster.problems(self._source.position, self._pipeline, self._settings.window)
+        """Why the pipeline can't begin at the source's position to replicate; waits until that is known, see
+        `CopiedCluster.awaited_problems`.
+        """
+        return self.cluster.awaited_problems(self._source.position, self._pipeline, self._settings.window)
+
+    def plan(self, into: Sequence[str]) -> CopyPlan:
+        """What would be done, and what hinders it now. What only time can tell is a note."""
+        plan = self.bootstrap.plan(into)
+        try:
+            found = self.cluster.problems(self._source.position, self._pipeline, self._settings.window)
+        except CopyError as error:
+            if not error.transient:
+                raise
+            return dataclasses.replace(plan, notes=(*plan.notes, f"{error}. A copy waits for that"))
+        return dataclasses.replace(plan, problems=(*plan.problems, *found))
 
     def begin(self, wish: BootstrapWish) -> Job:
         """The job, see `Bootstrap.begin`."""
@@ -159,8 +172,7 @@ def plan_bootstrap(settings: Settings, wish: BootstrapWish) -> CopyPlan:
     PDError, TiKVError, EtcdError.
     """
     with BootstrapWork.asked_for(settings, wish) as work:
-        plan = work.bootstrap.plan(wish.into)
-        return dataclasses.replace(plan, problems=(*plan.problems, *work.problems()))
+        return work.plan(wish.into)
 
 
 def run_bootstrap(

@@ -47,7 +47,7 @@ class WindowPump(pb_grpc.window.WindowServicer):
             if taken and (len(taken) == request.max_transactions or size > request.max_bytes):
                 break
             taken.append(row)
-        hi = mark if len(taken) == len(inside) else taken[-1][0]
+        hi = max(request.lo, mark) if len(taken) == len(inside) else taken[-1][0]
         return pb.window.BoundsResponse(
             max_commit_ts=mark, hi=hi, transactions=len(taken), bytes=sum(len(row[2]) for row in taken)
         )

@@ -79,7 +79,8 @@ class PumpReader:
         self, lo: int, fresh_ts: int, wait_ms: int = 0, max_transactions: int = 0, max_bytes: int = 0
     ) -> WindowBounds:
         """Has the pump move its mark up to `fresh_ts` (TSO; waits at most `wait_ms`), then asks how far a window that
-        begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit).
+        begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit): not beyond `lo` while the mark is
+        below that.
         """
         request = pb.window.BoundsRequest(
             cluster_id=self._cluster_id,
@@ -98,7 +99,7 @@ class PumpReader:
             answer = call(request, timeout=self.timeout_s + wait_ms / 1000)
         except (grpc.RpcError, ValueError) as error:
             raise self._error(f"no bounds of a window from {lo}", error) from error
-        if answer.hi > answer.max_commit_ts:
+        if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
             raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
         return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes)
 

@@ -121,6 +121,33 @@ def test_what_hinders_a_bootstrap_is_all_said_before_anything_is_written(
     assert databases(mariadb) == {"bank"}
 
 
+def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy(
+    sluice: Sluice, config: Path, upstream: Stack, mariadb: MariaDBServer
+) -> None:
+    config.write_text(config.read_text() + '[filter]\nreplicate-do-db = ["bank"]\n')
+    asked = ("bootstrap", "--from", str(RECORDING / "dump-csv-plain"))
+    upstream.stop(["pump-1"])
+    try:
+        planned = sluice(*asked, "--plan").stdout
+        assert "note     whether the pumps have what was committed since" in planned and "stops" not in planned
+        said = config.parent / "said"
+        with said.open("w") as file, subprocess.Popen(
+            [sys.executable, "-m", "cli", *asked, "--config", str(config)],
+            cwd=ROOT, stdout=file, stderr=file, env=os.environ | {"SLUICE_HOME": str(config.parent)},
+        ) as child:  # fmt: skip
+            try:
+                while "the copy waits" not in said.read_text() and child.poll() is None:
+                    time.sleep(0.05)
+                assert child.poll() is None and databases(mariadb) == set(), said.read_text()
+                upstream.up(["pump-1"])
+                assert child.wait(300) == 0, said.read_text()
+            finally:
+                child.kill()
+    finally:
+        upstream.up(["pump-1"])
+    assert "can't be asked" in said.read_text() and "6 tables, 8,732 rows are downstream" in said.read_text()
+
+
 def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
     sluice: Sluice, config: Path, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -64,6 +64,16 @@ def test_a_pump_that_does_not_answer_is_told_from_one_that_has_purged(pump: Wind
     assert caught.value.transient
 
 
+def test_a_pump_that_is_behind_the_position_has_not_purged(pump: WindowPump, planner: Planner) -> None:
+    """An orphaned Prewrite holds its mark back until TiKV can be asked about it."""
+    pump.stuck_at = small_story.TS - 1000
+    check_kept(planner, small_story.TS)
+    assert planner.plan(small_story.TS) is None and planner.holding.startswith("a (")
+    pump.purged_through = small_story.TS + 5
+    with pytest.raises(CopyError, match="have no longer"):
+        check_kept(planner, small_story.TS)
+
+
 def test_it_is_looked_no_more_often_than_asked_for() -> None:
     looked: list[int] = []
     watch = Watch(lambda: looked.append(1), every_s=3600)

@@ -153,9 +153,15 @@ def test_bounds_pass_both_ways(pump, reader):
     asked = pump.asked
     assert (asked.cluster_id, asked.lo, asked.fresh_ts, asked.wait_ms) == (CLUSTER_ID, 100, 950, 50)
     assert (asked.max_transactions, asked.max_bytes) == (1000, 2000)
-    pump.bounds = pb.window.BoundsResponse(max_commit_ts=900, hi=901)
-    with pytest.raises(PumpReadError, match="past its own mark"):
-        reader.bounds(100, 950)
+    for wrong in (901, 100):
+        pump.bounds = pb.window.BoundsResponse(max_commit_ts=wrong - 1, hi=wrong, transactions=1)
+        with pytest.raises(PumpReadError, match="past its own mark"):
+            reader.bounds(100, 950)
+
+
+def test_a_pump_that_is_behind_where_a_window_begins_has_nothing_yet_and_nothing_wrong(pump, reader):
+    pump.bounds = pb.window.BoundsResponse(max_commit_ts=60, hi=100)
+    assert reader.bounds(100, 950) == WindowBounds(60, 100, 0, 0)
 
 
 def test_a_pump_without_bulk_reads_is_told_from_one_that_fails():
