@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import google_crc32c
 
+from errors import Signal
 from etl.downstream import ChunkResult
 from etl.formats.layout import Layout
 from etl.recorded_schema import RecordedSchema
@@ -160,5 +161,5 @@ class AppointmentKeeper:
         return data
 
 
-class _Declined(Exception):
+class _Declined(Signal):
     """The rows can't be written; the text says why."""

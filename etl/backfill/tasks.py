@@ -26,6 +26,8 @@ _SAY_EVERY_S = 5.0
 class NotDoneError(SluiceError):
     """The job was paused or given up, as somebody ordered."""
 
+    way_out = "trigger the DAG with the same values to go on with a paused one"
+
 
 class DiffersError(SluiceError):
     """Rows are compared, and aren't the same on both sides."""

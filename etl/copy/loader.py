@@ -19,7 +19,7 @@ from etl.copy.copied_table import CopiedTable
 from etl.copy.errors import CopyError
 from etl.copy.loads import MakeLoads
 from etl.copy.plan import CopyPlan, PlannedTable
-from etl.downstream import LoadOutcome, MySQLSession
+from etl.downstream import DownstreamError, LoadOutcome, MySQLSession
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
 from etl.settings import Downstream
@@ -161,12 +161,11 @@ class Loader:
         for batch in self._make(chunk, planned.table):
             for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
                 sent = time.perf_counter()
-                outcome = session.load(
-                    target,
-                    Layout.from_json(json.loads(layout.as_py())),
-                    payload.as_buffer(),
-                    strict=not warnings.as_py(),
-                )
+                form = Layout.from_json(json.loads(layout.as_py()))
+                try:
+                    outcome = session.load(target, form, payload.as_buffer(), strict=not warnings.as_py())
+                except DownstreamError as error:
+                    raise DownstreamError(error.code, f"copying {chunk.full_name}: {error.message}") from error
                 self._check(session, planned, outcome, (count.as_py(), warnings.as_py()))
                 rows += count.as_py()
                 written_s += time.perf_counter() - sent

@@ -7,20 +7,18 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from etl.copy.load_files import FILE_SCHEMA, read_file, remove_files, write_files
+from etl.copy.chunk_files import CopyChunks
+from etl.copy.load_files import FILE_SCHEMA, read_file, remove_files
 from etl.copy.source import Chunk
-from etl.copy.worker import make_loads
 from etl.spark import session as spark_session
-from etl.spark.errors import SparkError, WorkerError, told_to_client
+from etl.spark.errors import SparkError, WorkerError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
-from etl.spark.worker import freeze_loaded
 from relay.appointments import Load
 from relay.storage import open_storage
 from upstream.schema import Table
@@ -30,24 +28,6 @@ _TIMEOUT_S = 3600.0
 
 MakeLoads = Callable[[Chunk, Table], Iterator[pa.RecordBatch]]
 """A chunk of an upstream table to record batches in LOAD_SCHEMA. Raises CopyError, SparkError."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyChunks:
-    """Runs in Spark's Python workers, which get no credentials of the downstream."""
-
-    spec: dict[str, Any]
-    relay_url: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client():
-            storage = open_storage(self.relay_url)
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    task = json.loads(text)
-                    loads = make_loads(self.spec, Chunk.from_json(task["chunk"]), Table.from_json(task["table"]))
-                    yield write_files(storage, task["prefix"], loads)
-        freeze_loaded()
 
 
 class SparkLoads:

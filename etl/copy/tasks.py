@@ -28,6 +28,8 @@ _SAY_EVERY_S = 5.0
 class NotDoneError(SluiceError):
     """The job was paused or given up, as somebody ordered."""
 
+    way_out = "trigger the DAG with the same values to go on with a paused one"
+
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Plan what the form says, see `etl.copy.form`; unless `plan_only` make a job of it, or find the one that was begun

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from errors import Signal
 from etl.downstream import MySQLSession
 from etl.formats.ddl_forms import unsure_columns
 from etl.formats.sql_text import quote_name
@@ -26,7 +27,7 @@ _INDEXED = 64
 _INDEXED_COLUMNS = 8
 
 
-class UnfitChunkError(Exception):
+class UnfitChunkError(Signal):
     """The downstream's table can't take the chunk; the text says why."""
 
 

@@ -17,6 +17,7 @@ from etl.ddl._alter import alterations
 from etl.ddl._state import fingerprint
 from etl.dialect import Dialect
 from etl.downstream import DownstreamError, MySQLSession
+from etl.formats.layout import Layout
 from etl.settings import Apply
 from tests.etl.apply.test_apply_recordings import replay
 from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
@@ -79,7 +80,7 @@ def test_the_stand_in_commits_with_load_data(mariadb: MariaDBServer, tidb: TiDBS
     session._dialect = dataclasses.replace(session.dialect, product="MySQL")
     session.begin()
     session.execute("INSERT INTO d.t VALUES (1)")
-    session.load("`d`.`t`", {"columns": ["id"], "bits": [], "hex": []}, b"2\n")
+    session.load("`d`.`t`", Layout(("id",)), b"2\n")
     session.rollback()
     assert session.query("SELECT id FROM d.t ORDER BY 1") == [(1,), (2,)]
     session.close()

@@ -5,13 +5,14 @@ in the server is said here, kind by kind. SLUICE_TEST_TABLES says how many table
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,16 @@ from hypothesis import strategies as st
 from etl.copy.bootstrap import Bootstrap
 from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder, DumplingOptions
-from etl.copy.errors import CopyError
 from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbSql
 from etl.copy.worker import make_loads
+from etl.downstream import DownstreamError
 from tests.etl.copy.copying import settings_of
 from tests.etl.copy.dump_writer import Way, content, write
 from tests.etl.copy.given_rows import NOW, serving
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import column, table
+from tests.etl.tidb_stand_in import MYSQL, TiDBStandIn
 from upstream.schema import Column, Schema, Table
 
 TABLES = int(os.environ.get("SLUICE_TEST_TABLES", "6"))
@@ -163,7 +165,6 @@ def port_rows(made: Made) -> list[list[Any]]:
 
 
 def copied(server: MariaDBServer, folder: Path, made: Made, source: Source) -> None:
-    server.empty()
     definitions = Definitions(
         source.position, 5, (Schema(made.table.schema_id, "d", "utf8mb4", "utf8mb4_bin"),), (made.table,)
     )
@@ -222,6 +223,7 @@ def test_any_table_arrives_from_a_dump_as_it_is(mariadb: MariaDBServer, made: Ma
                 options.csv, separator=way.separator.decode(), delimiter=way.delimiter.decode(), terminator="\r\n"
             )
             options = replace(options, csv=form)
+        mariadb.empty()
         copied(mariadb, Path(folder), made, DumplingFolder.open(url, options))
 
 
@@ -229,6 +231,7 @@ def test_any_table_arrives_from_a_dump_as_it_is(mariadb: MariaDBServer, made: Ma
 @given(made=made_tables(), region_rows=st.integers(1, 5))
 def test_any_table_arrives_from_a_live_tidb_as_it_is(mariadb: MariaDBServer, made: Made, region_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder, serving(made.table, port_rows(made), region_rows) as address:
+        mariadb.empty()
         copied(mariadb, Path(folder), made, TidbSql(address, NOW - 1))
 
 
@@ -266,23 +269,43 @@ def test_wide_rows_and_large_values_arrive_from_both_sources(
 ) -> None:
     copied(mariadb, tmp_path / "1", made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way())))
     with serving(made.table, port_rows(made), 1) as address:
+        mariadb.empty()
         copied(mariadb, tmp_path / "2", made, TidbSql(address, NOW - 1))
 
 
-def test_a_value_that_the_server_refuses_for_its_size_is_named_and_nothing_of_its_chunk_stays(
-    mariadb: MariaDBServer, tmp_path: Path
-) -> None:
-    made = large()
-    made = replace(made, rows=[(b"1", None, bytes(range(256)) * 24_000)])  # 6 MB
-    source = DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
+@pytest.fixture
+def small_packets(mariadb: MariaDBServer) -> Iterator[MariaDBServer]:
+    """Sessions that begin now take statements below 4 MiB."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT @@GLOBAL.max_allowed_packet")
-        ((before,),) = cursor.fetchall()
         cursor.execute("SET GLOBAL max_allowed_packet = 4194304")
-        try:
-            with pytest.raises(CopyError, match=r"d\.t`%s.*max_allowed_packet"):
-                copied(mariadb, tmp_path, made, source)
-            cursor.execute("SELECT COUNT(*) FROM d.`t``%s`")
-            assert cursor.fetchone() == (0,)
-        finally:
-            cursor.execute(f"SET GLOBAL max_allowed_packet = {before}")
+        yield mariadb
+        cursor.execute("SET GLOBAL max_allowed_packet = DEFAULT")
+
+
+REFUSED = r"copying d\.t`%s: .*max_allowed_packet is 4194304; raise the server's max_allowed_packet"
+
+
+def larger_than_a_packet() -> Made:
+    return replace(large(), rows=[(b"1", None, bytes(range(256)) * 24_000)])  # 6 MB
+
+
+def test_a_value_that_is_larger_than_a_statement_may_be_arrives_with_load_data(
+    small_packets: MariaDBServer, tmp_path: Path
+) -> None:
+    made = larger_than_a_packet()
+    copied(small_packets, tmp_path, made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way())))
+
+
+def test_a_value_that_the_server_refuses_for_its_size_is_named_and_nothing_of_its_chunk_stays(
+    small_packets: MariaDBServer, tmp_path: Path
+) -> None:
+    mysql: Any = TiDBStandIn(small_packets, MYSQL)  # takes no LOAD DATA, so rows go as statements
+    made = larger_than_a_packet()
+    # Two files: the first row, and the others, which are a chunk of two statements.
+    made = replace(made, rows=[(b"-1", None, b"small"), (b"0", None, b"small"), *made.rows])
+    source = DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
+    with contextlib.closing(mysql), pytest.raises(DownstreamError, match=REFUSED):
+        copied(mysql, tmp_path, made, source)
+    with small_packets.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM d.`t``%s` WHERE id >= 0")
+        assert cursor.fetchone() == (0,)
