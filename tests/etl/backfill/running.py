@@ -116,18 +116,26 @@ class Pipeline:
         """
         self.caught_up()
         names = self.tables()
+        with self.snapshot() as (ts, select):
+            for name in names:
+                statement = f"SELECT * FROM {DATABASE}.{name} ORDER BY id"
+                assert select(statement) == self.upstream(statement, ts), name
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[tuple[int, Callable[[str], list[tuple[Any, ...]]]]]:
+        """The downstream at one checkpoint: that, and what answers a SELECT."""
         server = self.settings.downstream
         with (
             pymysql.connect(host=server.host, port=server.port, user=server.user) as connection,
             connection.cursor() as cursor,
         ):
-            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            cursor.execute(CHECKPOINT)
-            ((ts,),) = cursor.fetchall()
-            for name in names:
-                statement = f"SELECT * FROM {DATABASE}.{name} ORDER BY id"
+
+            def select(statement: str) -> list[tuple[Any, ...]]:
                 cursor.execute(statement)
-                assert list(cursor.fetchall()) == self.upstream(statement, int(ts)), name
+                return list(cursor.fetchall())
+
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            yield int(select(CHECKPOINT)[0][0]), select
 
     # Backfilling
 
