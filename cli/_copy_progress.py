@@ -70,7 +70,7 @@ def copy_text(progress: Progress, now: float) -> str:
         f"{100 * done // in_all} %" if in_all else "",
         f"{size(progress.bytes)} of {size(progress.bytes_in_all)}" if progress.bytes_in_all else "",
         f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
-        f"{duration(seconds * (in_all - done) / done)} left" if done and progress.rows else "",
+        f"{duration(seconds * (in_all - done) / done)} left" if progress.rows and done > in_all // 100 else "",
         progress.doing,
     ]
     return ", ".join(part for part in parts if part)

@@ -136,9 +136,10 @@ class _Run:
 
     def _copy(self) -> None:
         committed = copies.wait_committed(self._site, len(self._commits) // 4)
+        to_come = "no more are to come" if replay.is_sent(self._control) else "more are to come"
         self._viewer.report(
-            f"{committed:,} transactions are committed in TiDB and more are to come; MariaDB is empty. What"
-            " `sluice bootstrap --from tidb://` does makes it a replica"
+            f"{committed:,} transactions are committed in TiDB and {to_come}; MariaDB is empty. What `sluice bootstrap"
+            " --from tidb://` does makes it a replica"
         )
         done = copies.copy_now(self._site, self._viewer)
         summary = self.summary

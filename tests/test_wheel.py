@@ -207,7 +207,7 @@ def state_of(child, port, node):
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 def test_both_tasks_run_from_the_wheel_in_airflow_and_what_they_apply_is_equal(installed, recording):
-    code, output = installed.run("run", "--recording", recording, "--speed", "max", timeout=380)
+    code, output = installed.run("run", "--recording", recording, "--speed", "max", "--no-bootstrap", timeout=380)
     assert code == 0, output
     assert re.search(r"^differences +0$", output, re.M), output
     applied = re.search(r"^transactions +([\d,]+)$", output, re.M)

@@ -2,7 +2,9 @@
 
 import pytest
 
+from cli._copy_progress import copy_text
 from cli._sizes import duration, size
+from etl.copy import Progress
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,10 @@ def test_bytes_are_said_in_the_unit_that_needs_few_digits(count, said):
 )
 def test_times_are_said_in_seconds_minutes_or_hours(seconds, said):
     assert duration(seconds) == said
+
+
+def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
+    progress = Progress(bytes_in_all=200 << 20, bytes=1 << 20, rows=400, doing="bank.account", began_s=0.0)
+    assert "left" not in copy_text(progress, 12.0) and "400 rows" in copy_text(progress, 12.0)
+    progress.bytes = 50 << 20
+    assert "36 s left" in copy_text(progress, 12.0)
