@@ -86,6 +86,10 @@ class ClusterControl:
         """Begin live traffic; the options are those of `embedded.cluster.workload.WorkloadOptions`."""
         _request("POST", f"{self._url}/workload", options, timeout_s=60)
 
+    def add_column(self, schema: str, table: str, name: str) -> None:
+        """ALTER TABLE ... ADD COLUMN upstream, a BIGINT that may be NULL."""
+        _request("POST", f"{self._url}/column", {"schema": schema, "table": table, "name": name}, timeout_s=60)
+
     def stop(self) -> None:
         """End what is being sent; open transactions are rolled back."""
         _request("POST", f"{self._url}/stop", {}, timeout_s=60)

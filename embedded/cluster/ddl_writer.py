@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A column to create: MySQL type number, display length, and its SQL. All are NOT NULL without default."""
+    """A column to create: MySQL type number, display length, and its SQL. None has a default."""
 
     name: str
     tp: int
@@ -40,6 +41,7 @@ class ColumnSpec:
     sql: str
     text: bool = False
     primary: bool = False
+    nullable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,23 @@ class DDLWriter:
             {"TableInfo": info},
         )
         return Table.from_tidb(info, schema_id, schema)
+
+    async def add_column(self, table: Table, info: Mapping[str, Any], column: ColumnSpec) -> None:
+        """ALTER TABLE ... ADD COLUMN, behind the others. `info`: TiDB's TableInfo of the table."""
+        number = info["max_col_id"] + 1
+        changed = {
+            **info,
+            "cols": [*info["cols"], _column_info(column, number)],
+            "max_col_id": number,
+            "update_timestamp": await self._oracle.take(),
+        }
+        names = f"{_quoted(table.schema_name)}.{_quoted(table.name)}"
+        query = f"ALTER TABLE {names} ADD COLUMN {_quoted(column.name)} {column.sql}"
+        await self._finish_job(
+            _Job(Action.ADD_COLUMN, query, table.schema_id, table.schema_name, table.id, table.name),
+            (f"DB:{table.schema_id}", f"Table:{table.id}"),
+            {"TableInfo": changed},
+        )
 
     async def _finish_job(self, job: _Job, hash_field: tuple[str, str], result: dict[str, Any]) -> None:
         queued_ts = await self._oracle.take()
@@ -182,7 +201,8 @@ def _column_info(column: ColumnSpec, number: int) -> dict[str, Any]:
         "dependences": None,
         "type": {
             "Tp": column.tp,
-            "Flag": FLAG_NOT_NULL | FLAG_NO_DEFAULT | (FLAG_PRIMARY_KEY if column.primary else 0),
+            "Flag": (0 if column.nullable else FLAG_NOT_NULL | FLAG_NO_DEFAULT)
+            | (FLAG_PRIMARY_KEY if column.primary else 0),
             "Flen": column.flen,
             "Decimal": 0,
             "Charset": charset,

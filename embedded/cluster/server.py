@@ -17,6 +17,7 @@ import grpc
 from embedded.cluster.commit_log import CommitLog
 from embedded.cluster.control import ControlServer, Refused
 from embedded.cluster.ddl_history import DDLHistory
+from embedded.cluster.ddl_writer import ColumnSpec, DDLWriter
 from embedded.cluster.etcd_proxy import EtcdProxy
 from embedded.cluster.oracle import Oracle
 from embedded.cluster.pd import PDService
@@ -32,7 +33,7 @@ from embedded.cluster.variables import put_variables
 from embedded.cluster.workload import Workload, WorkloadError, WorkloadOptions
 from embedded.collations import recorded_new_collations
 from embedded.recording import Recording, RecordingError
-from upstream import pb_grpc
+from upstream import column_types, pb_grpc
 
 _STORE_ID = 1
 _COMMITS_A_PAGE = 10_000
@@ -123,6 +124,7 @@ class Cluster:
                 "GET /workload": self.workload_status,
                 "POST /tidb": self.tidb,
                 "POST /gc": self.collect_garbage,
+                "POST /column": self.add_column,
             },
         )
         self.control_port = self._control.port
@@ -261,6 +263,24 @@ class Cluster:
     async def collect_garbage(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /gc: TiDB's GC worker runs."""
         return {"safe_point": self._pd.collect_garbage(int(parameters.get("safe_point") or 0))}
+
+    async def add_column(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /column: beside a workload, too, whose rows have NULL there. It returns when TiDB's history has it."""
+        names = tuple(str(parameters.get(name) or "") for name in ("schema", "table", "name"))
+        catalog = self._versions.catalog(await self.oracle.take())
+        table = catalog.find(*names[:2])
+        if table is None or not names[2]:
+            raise Refused(400, f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no name")
+        writer = self._writer({})
+        await self._open(writer)
+        try:
+            state = self._upstream
+            ddl = DDLWriter(writer, state.oracle, state.store, state.history, state.versions)
+            column = ColumnSpec(names[2], column_types.BIGINT, 20, "BIGINT", nullable=True)
+            await ddl.add_column(table, catalog.infos[table.id], column)
+        finally:
+            await writer.close()
+        return await self.status({})
 
     async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /stop: ends a replay or workload, its open transactions rolled back."""

@@ -1,4 +1,4 @@
-"""Backfills beside a pipeline with routes and filters."""
+"""Backfills beside a pipeline with routes and filters, and a DDL in the middle of a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.backfill import BackfillRequest, plan_backfill
+from etl.backfill import BackfillRequest, create_backfill, plan_backfill, run_backfill
+from etl.backfill.reader import ChunkRead, ReadOrder
 from etl.settings.rules import parse_filter, parse_routes
+from relay.jobs import Runner
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
 
@@ -24,8 +26,8 @@ def running(
     mariadb_server.empty()
     rules = {"routes": parse_routes([ROUTE]), "filters": parse_filter(FILTER)[0]}
     with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("by_rules"), **rules) as made:
-        made.control.workload({"rate": "max", "transactions": 40, "tables": 2, "rows": 50})
-        made.wait(lambda: len(made.control.numbered_commits()) == 40, "the tables are filled")
+        made.control.workload({"rate": "max", "transactions": 60, "tables": 2, "rows": 60})
+        made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
         made.control.stop()
         made.caught_up()
         traffic(made)
@@ -69,3 +71,25 @@ def test_all_tables_but_those_that_filters_leave_out_are_made_whole(running: Pip
     assert running.downstream(f"SHOW TABLES FROM {DATABASE}") == [("txn",)]
     (problem,) = plan_backfill(running.settings, BackfillRequest((LEFT_OUT,))).problems
     assert LEFT_OUT in problem and "ignore-table" in problem
+
+
+def test_a_column_that_is_added_in_the_middle_of_a_job_is_in_every_chunk_read_afterwards(running: Pipeline) -> None:
+    running.downstream("UPDATE other.flat SET pad = 'damaged' WHERE id < 300 AND id % 11 = 0")
+    seen: list[tuple[str, ...]] = []
+
+    def read(order: ReadOrder) -> ChunkRead:
+        seen.append(tuple(column.name for column in order.table.columns))
+        if len(seen) == 2:
+            running.control.add_column(DATABASE, "load_1", "later")
+        return running.read(order)
+
+    # A chunk is appointed while the one before is read: the fourth comes after the DDL for certain.
+    job = create_backfill(running.settings, BackfillRequest((ROUTED,), rows_per_second=400), "test")
+    summary = run_backfill(running.settings, job.id, Runner("test"), read=read)
+    assert summary.state == "done" and summary.tables[ROUTED]["replaced"]
+    before = ("id", "k", "pad")
+    assert len(seen) > 3 and seen[:2] == [before, before] and seen[-1] == (*before, "later")
+    check(running, load_1="other.flat")
+    running.downstream("UPDATE other.flat SET later = 7 WHERE id % 11 = 0 AND id < 300")
+    assert running.backfill(ROUTED).total("replaced")
+    check(running, load_1="other.flat")
