@@ -25,12 +25,24 @@
 5. The job waits for the note. It is certain that none will come, and that nothing was done, when the checkpoint, read
    behind its row's lock, is past C and there is no note when that is looked at *afterwards*. Then, and after a void
    outcome, the same rows are read again with another appointment.
-6. The job removes the appointment when it has seen the note, or knows that none will come. Before, it may not.
+6. The job removes the appointment when it has seen the note, or knows that none will come. Before, it may not, unless
+   it is over.
 
 A process that begins with the checkpoint at C finds the appointment and goes on with 3; the note tells whether it was
 done. A job that goes on where another was killed looks through its appointments (`of_job`), settles as void what has no
 outcome, and waits for the note of what is ready, before it makes another one for the same rows. Two appointments may be
 pending, at different C. What lies behind the checkpoint is over, whoever left it there.
+
+*What is left behind.* An appointment is created before its outcome and removed before it, so an outcome without an
+appointment is of no use to anybody. It is there for a moment while a job removes both, or when apply settles what the
+job has removed just before: who settles looks afterwards whether the appointment is still there, and takes the outcome
+back if not. So only a process that is killed in between leaves one. A job that is cancelled while rows of its are ready
+and nothing applies leaves the appointment. `sweep` removes both, and every job calls it, at its beginning and its end.
+It may run beside jobs and apply, though a listing is no single moment: that an appointment is gone is looked up after
+its outcome was seen, so there was no settling on the way, and an appointment at a C that has passed isn't made again.
+(At a C that hasn't, only void outcomes are left behind. A new appointment there is void from the beginning, or, swept
+meanwhile, an appointment like any other.) An appointment of a job that is over may go at any time: apply either has
+seen that it is ready, and writes it, as of C and rightly, or passes C without it.
 
 While operators have paused applying, or hold it at an earlier timestamp (`relay.Control`), or landing is paused, or no
 process applies, the checkpoint doesn't reach C, and the job waits, or settles the appointment as void and says why. An
@@ -155,6 +167,7 @@ class Void:
 
 
 Outcome = Ready | Void
+REMOVED = Void("its job has removed it", "job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +225,21 @@ class Appointments:
         self._storage.remove(_path(at_ts))  # first: without its outcome it would be pending again
         self._storage.remove(_outcome_path(at_ts))
 
+    def sweep(self, is_over: Callable[[str], bool]) -> None:
+        """Remove what nobody needs: what belongs to a job that is over, and outcomes without an appointment."""
+        names = self._names()
+        made = _timestamps(_NAME, names)
+        for at_ts in made:
+            appointment = self._appointment(at_ts)
+            if appointment is not None and is_over(appointment.job):
+                self.remove(at_ts)
+        for mending in self._mendings(names):
+            if is_over(mending.job):
+                self.mended(mending.name)
+        for at_ts in set(_timestamps(_OUTCOME, names)).difference(made):
+            if not self.is_there(at_ts):  # it may have been made while the names were listed
+                self._storage.remove(_outcome_path(at_ts))
+
     def mend(self, mending: Mending) -> None:
         """Durably say so; no error if a file of that name says so already."""
         if not _MENDING.match(f"{mending.name}.mending.json"):
@@ -228,13 +256,26 @@ class Appointments:
     # Both sides'
 
     def settle(self, at_ts: int, outcome: Outcome) -> Outcome:
-        """Durably say what comes of an appointment, unless that was said before; what holds."""
+        """Durably say what comes of an appointment, unless that was said before; what holds. One that is removed is
+        void.
+        """
         path = _outcome_path(at_ts)
         try:
             self._storage.create(path, _dump({_kind_of(outcome): asdict(outcome)}))
         except FileExistsError:
             return self.outcome(at_ts) or outcome
-        return outcome
+        if self.is_there(at_ts):
+            return outcome
+        self._storage.remove(path)  # nobody would, any more
+        return REMOVED
+
+    def is_there(self, at_ts: int) -> bool:
+        """Whether there is an appointment at this timestamp now."""
+        try:
+            self._storage.read(_path(at_ts))
+        except FileNotFoundError:
+            return False
+        return True
 
     def outcome(self, at_ts: int) -> Outcome | None:
         """What was said; None: nothing yet."""

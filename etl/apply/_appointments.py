@@ -20,7 +20,7 @@ from etl.rules import RouteError, Rules
 from etl.sinks import Chunk, ChunkLoad, TakesChunks
 from etl.sinks.sink import Confirm
 from relay import Appointment, Load, Ready, RelayCorruptError, RelayLog, Void
-from relay.appointments import Outcome
+from relay.appointments import REMOVED, Outcome
 from upstream.schema import Table
 
 log = logging.getLogger("sluice.apply")
@@ -82,6 +82,8 @@ class AppointmentKeeper:
         """The outcome; None if the run ends before there is one."""
         began = time.monotonic()
         while (outcome := self._relay.appointments.outcome(appointment.at_ts)) is None:
+            if not self._relay.appointments.is_there(appointment.at_ts):
+                return REMOVED  # void and gone between two looks
             now, since = time.monotonic(), waiting_since()
             waited = 0.0 if since is None else now - max(began, since)
             if waited > self._wait_s or now - began > self._wait_s * _IDLE_TIMES:

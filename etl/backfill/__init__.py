@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from etl.backfill.plan import BackfillPlan, TablePlan
     from etl.backfill.request import MODES, BackfillRequest
     from etl.backfill.run import BackfillSummary, cancel_backfill, create_backfill, plan_backfill, run_backfill
+    from etl.backfill.sweeping import sweep
 
 _ON_FIRST_USE = {
     "MODES": "etl.backfill.request",
@@ -31,6 +32,7 @@ _ON_FIRST_USE = {
     "create_backfill": "etl.backfill.run",
     "plan_backfill": "etl.backfill.run",
     "run_backfill": "etl.backfill.run",
+    "sweep": "etl.backfill.sweeping",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "create_backfill",
     "plan_backfill",
     "run_backfill",
+    "sweep",
 ]
 
 

@@ -102,11 +102,13 @@ class DownstreamSide:
             " pipeline runs"
         )
 
-    def forget(self, job: str) -> None:
-        """Remove the notes of a job that is over."""
+    def sweep(self, is_over: Callable[[str], bool]) -> None:
+        """Remove the notes of jobs that are over. Without its note a chunk is done again, to the same rows: so it does
+        no harm that pipelines of other clusters, whose jobs aren't known here, may have theirs in the same table.
+        """
 
         def remove() -> None:
-            if self._results.is_there(self._session):
+            for job in filter(is_over, self._results.jobs(self._session)):
                 self._results.forget(self._session, job)
 
         self._asked(remove)

@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from etl.backfill.appointing import Appointing
 from etl.backfill.backfill import Backfill, OrderedError, Sides, stop_mending
 from etl.backfill.downstream_side import DownstreamSide
 from etl.backfill.errors import BackfillError
 from etl.backfill.plan import BackfillPlan, make_plan
 from etl.backfill.reads import ReadChunk, SparkReads
 from etl.backfill.request import BackfillRequest
+from etl.backfill.sweeping import sweep
 from etl.backfill.tables import UpstreamTables
 from etl.ownership import Pipeline
 from etl.settings import Settings
@@ -98,6 +98,10 @@ class _Place:
     def touches(self, plan: BackfillPlan) -> Touches:
         return Touches(Pipeline.of(self.settings).downstream, tuple(table.target for table in plan.tables))
 
+    def sweep(self) -> None:
+        """Remove what is left behind of jobs that are over."""
+        sweep(self.relay.storage, self.downstream)
+
     def _stands_still(self) -> list[str]:
         """Why applying would not come to a chunk."""
         control = self.relay.control()
@@ -150,6 +154,7 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
             stack.callback(spark.close)
             read = spark
         run = stack.enter_context(job.run_as(runner))
+        place.sweep()
         sides = Sides(place.upstream, place.downstream, place.relay.storage, read)
         work = Backfill(request, plan, sides, job.id, run)
         state = _worked(work)
@@ -161,6 +166,7 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
             return summary
         said = _leave(place, job, state)
         run.end(state, said=said, result=summary.to_json())
+        place.sweep()
         return summary
 
 
@@ -171,9 +177,9 @@ def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
     with _Place.of(settings) as place:
         job = place.jobs.get(job_id)
         with job.run_as(runner) as run:
-            Appointing(Appointments(place.relay.storage), job.id, place.upstream.now, place.downstream).left_over()
             said = _leave(place, job, CANCELLED)
             run.end(CANCELLED, said=said)
+        place.sweep()
     return said
 
 
@@ -204,8 +210,6 @@ def _leave(place: _Place, job: Job, state: str) -> str:
     for name in storage.names(f"jobs/{job.id}/rows"):
         if state == DONE:
             storage.remove(f"jobs/{job.id}/rows/{name}")
-    if state == DONE:
-        place.downstream.forget(job.id)
     if not mended:
         return ""
     return (

@@ -94,6 +94,12 @@ class ChunkResults:
         found = session.query(f"SELECT at_ts, result FROM {self._table} WHERE job = %s", (job,))
         return {int(at_ts): ChunkResult.parse(str(text)) for at_ts, text in found}
 
+    def jobs(self, session: MySQLSession) -> list[str]:
+        """The jobs of which there are notes; none without the table."""
+        if not self.is_there(session):
+            return []
+        return [str(job) for (job,) in session.query(f"SELECT DISTINCT job FROM {self._table}")]
+
     def note(self, session: MySQLSession, job: str, at_ts: int, result: ChunkResult) -> None:
         """Write a note; refused by the server if there is one."""
         session.execute(fill(f"INSERT INTO {self._table} VALUES (%s, %s, %s)", (job, at_ts, result.to_text())))

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pyarrow as pa
 
 from etl.apply import Prepare, SparkPreparer
-from etl.backfill import DownstreamSide
+from etl.backfill import DownstreamSide, sweep
 from etl.ownership import downstream_name
 from etl.prepare import BatchDocument, PrepareOptions
 from etl.reapply.errors import ReapplyError
@@ -108,6 +108,7 @@ def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) 
         stack.callback(pd.close)
         downstream = DownstreamSide(settings, first.cluster_id)
         stack.callback(downstream.close)
+        sweep(relay.storage, downstream)
         repair = Repair(request, touched, Places(relay, downstream, pd.tso), job.id, run)
         state = _worked(repair, run)
         counts = {name: dict(count) for name, count in repair.counts.items()}
@@ -120,7 +121,7 @@ def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) 
         run.end(state, result=asdict(summary))
         if state in OVER:
             consumers.forget(consumer_of(job.id))
-            downstream.forget(job.id)
+        sweep(relay.storage, downstream)
     return summary
 
 

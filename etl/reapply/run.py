@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from etl.apply import Prepare
+from etl.backfill import DownstreamSide, sweep
 from etl.ownership import downstream_name
 from etl.reapply.errors import ReapplyError
 from etl.reapply.into_sink import IntoSink
@@ -71,4 +73,8 @@ def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
                 relay.appointments.mended(mending.name)
         run.end(CANCELLED, said=said)
         consumers.forget(consumer_of(job.id))
+    first = relay.first()
+    if first is not None and Request.from_json(job.spec.asked).is_repair:
+        with closing(DownstreamSide(settings, first.cluster_id)) as downstream:
+            sweep(relay.storage, downstream)
     return said

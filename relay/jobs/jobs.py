@@ -131,6 +131,11 @@ class Jobs:
                 f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
             ) from None
 
+    def is_over(self, name: str) -> bool:
+        """Whether nothing more comes of the job with this id; so it is if there is none."""
+        job = self.find(name)
+        return job is None or job.entry().state in OVER
+
     def list(self) -> list[Job]:
         """All of them, oldest first."""
         names = dict.fromkeys([*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)])

@@ -70,6 +70,59 @@ def test_an_appointment_removed_and_made_again_is_read_anew(relay: RelayLog) -> 
     assert [found.job for found in other.appointments.agenda(0).pending] == ["b2"]
 
 
+def outcome_alone(relay: RelayLog, at_ts: int) -> None:
+    """As a job leaves it that is killed between the two removals."""
+    relay.appointments.make(appointment(at_ts))
+    relay.appointments.settle(at_ts, Void("no", "job"))
+    relay.storage.remove(f"appointments/{at_ts:020d}.json")
+
+
+def test_an_outcome_without_its_appointment_is_swept_and_no_other(relay: RelayLog) -> None:
+    outcome_alone(relay, C)
+    relay.appointments.make(appointment(C + 1))
+    relay.appointments.settle(C + 1, Ready({"id": 107}, C))
+    relay.appointments.make(appointment(C + 2))
+    RelayLog.open(relay.url).appointments.sweep(lambda job: False)
+    assert relay.appointments.outcome(C + 1) is not None
+    assert relay.storage.names("appointments") == [
+        f"{C + 1:020d}.json", f"{C + 1:020d}.outcome.json", f"{C + 2:020d}.json"
+    ]  # fmt: skip
+
+
+def test_what_is_made_and_settled_while_the_sweep_lists_names_stays(
+    relay: RelayLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome_alone(relay, C)
+    relay.appointments.make(appointment(C + 1))
+    relay.appointments.settle(C + 1, Void("no", "apply"))
+    listed = relay.storage.names("appointments")
+    listed.remove(f"{C + 1:020d}.json")  # the listing came by there before it was made
+    with monkeypatch.context() as listing:
+        listing.setattr(type(relay.storage), "names", lambda self, path: listed)
+        relay.appointments.sweep(lambda job: False)
+    assert relay.storage.names("appointments") == [f"{C + 1:020d}.json", f"{C + 1:020d}.outcome.json"]
+
+
+def test_who_settles_what_was_removed_is_told_that_it_is_void_and_leaves_nothing(relay: RelayLog) -> None:
+    for outcome in (Void("it took too long", "apply"), Ready({"id": 107}, C)):
+        relay.appointments.make(appointment(C))
+        assert relay.appointments.agenda(0).pending
+        RelayLog.open(relay.url).appointments.remove(C)
+        assert isinstance(relay.appointments.settle(C, outcome), Void)
+        assert relay.storage.names("appointments") == []
+
+
+def test_what_belongs_to_a_job_that_is_over_is_swept(relay: RelayLog) -> None:
+    for at_ts, job in ((C, "b1"), (C + 1, "b2")):
+        relay.appointments.make(appointment(at_ts, job))
+        relay.appointments.settle(at_ts, Ready({"id": 107}, at_ts))
+        relay.appointments.mend(Mending(f"{job}.1", job, (107,)))
+    relay.appointments.sweep(lambda job: job == "b1")
+    assert relay.storage.names("appointments") == [
+        f"{C + 1:020d}.json", f"{C + 1:020d}.outcome.json", "b2.1.mending.json"
+    ]  # fmt: skip
+
+
 def test_tables_are_mended_from_when_it_is_said_until_it_is_taken_back(relay: RelayLog) -> None:
     other = RelayLog.open(relay.url)
     relay.appointments.mend(Mending("b1", "b1", (107, 109)))

@@ -154,6 +154,17 @@ def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
     assert scene.checkpoint() == scene.last
 
 
+def test_an_appointment_that_is_removed_while_applying_waits_for_it_holds_nobody_up(scene: Scene) -> None:
+    scene.wait(LONG)
+    appoint(scene.relay, PLAIN, scene.middle)
+    with scene.applying():
+        scene.until(scene.at(scene.middle))
+        RelayLog.open(scene.relay.url).appointments.remove(scene.middle)
+        scene.until(scene.at(scene.last))
+    assert scene.relay.storage.names("appointments") == []
+    assert scene.right()
+
+
 def test_several_appointments_in_one_window_and_one_at_its_end_are_kept_in_order(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -1,4 +1,6 @@
-"""Runs a backfill's job in a process of its own, and kills it (SIGKILL) around the n-th thing it writes down."""
+"""Runs a backfill's job in a process of its own, and kills it (SIGKILL) around the n-th thing it writes down, or
+removes.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from relay.storage import LocalStorage
 _WRITES = ("create", "replace", "remove")
 
 
-def killed(config: Path, job: str, at: int, *, before: bool) -> int:
-    """Run the job until it writes for the `at`-th time; the exit code."""
+def killed(config: Path, job: str, at: int, *, before: bool, what: str = "") -> int:
+    """Run the job until it writes for the `at`-th time, or does `what` of `_WRITES`; the exit code."""
     when = "before" if before else "after"
-    arguments = [sys.executable, "-m", __name__, str(config), job, str(at), when]
+    arguments = [sys.executable, "-m", __name__, str(config), job, str(at), when, what or ",".join(_WRITES)]
     return subprocess.run(arguments, cwd=Path(__file__).parents[3], check=False, timeout=120).returncode
 
 
-def _count(at: int, when: str) -> None:
+def _count(at: int, when: str, what: str) -> None:
     """Of what is written about appointments, and about how far the job is."""
     seen = 0
 
@@ -48,13 +50,13 @@ def _count(at: int, when: str) -> None:
 
         return wrapped
 
-    for name in _WRITES:
+    for name in what.split(","):
         setattr(LocalStorage, name, counting(name))
 
 
-def main(config: str, job: str, at: str, when: str) -> None:
+def main(config: str, job: str, at: str, when: str, what: str) -> None:
     settings = load_settings(config)
-    _count(int(at), when)
+    _count(int(at), when, what)
 
     def read(order: ReadOrder) -> ChunkRead:
         with TidbSession(TidbAddress.of(settings.upstream)) as session:

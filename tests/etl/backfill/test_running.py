@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from etl.backfill import BackfillError, BackfillRequest, cancel_backfill, create
 from etl.backfill.reader import ChunkRead, ReadOrder
 from etl.copy import CopyError
 from etl.copy.tidb_session import TidbAddress, TidbSession
+from etl.downstream import ChunkResult
 from relay import RelayLog
 from relay.jobs import CANCEL, Job, JobOverlapError, Jobs, Runner
 from tests.etl.backfill.killed_backfill import killed
@@ -111,6 +113,10 @@ def config_of(running: Pipeline, folder: Path) -> Path:
     return config
 
 
+def empty(relay: RelayLog) -> bool:
+    return relay.storage.names("appointments") == []
+
+
 def asked(running: Pipeline, *tables: str, **more: object) -> Job:
     return create_backfill(running.settings, BackfillRequest(tables, **more), "test")  # type: ignore[arg-type]
 
@@ -119,13 +125,16 @@ def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(running: Pipelin
     config = config_of(running, tmp_path)
     damage(running)
     job = asked(running, f"{DATABASE}.load_1")
+    relay = RelayLog.open(running.settings.relay.url)
     for at, before in ((2, False), (3, True), (5, False), (7, True)):
         assert killed(config, job.id, at, before=before) == -9
+    assert killed(config, job.id, 1, before=False, what="remove") == -9
+    assert not empty(relay)  # an outcome, mostly, whose appointment is gone
     summary = run_backfill(running.settings, job.id, Runner("test"), read=running.read)
     found = summary.tables[f"{DATABASE}.load_1"]
     assert found["deleted"] == 2 and found["inserted"] and found["replaced"]
-    relay = RelayLog.open(running.settings.relay.url)
-    assert relay.storage.names("appointments") == [] and relay.storage.names(f"jobs/{job.id}/rows") == []
+    running.wait(lambda: empty(relay), "applying has taken back what it settled too late")
+    assert relay.storage.names(f"jobs/{job.id}/rows") == []
     assert running.downstream("SELECT COUNT(*) FROM tidb_binlog.sluice_chunks") == [(0,)]
     running.compared()
 
@@ -174,6 +183,26 @@ def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(runn
     running.compared()
 
 
+def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note(running: Pipeline) -> None:
+    relay = RelayLog.open(running.settings.relay.url)
+    job = asked(running, f"{DATABASE}.txn")
+    for noted in (job.id, "forgotten"):
+        running.downstream(f"INSERT INTO tidb_binlog.sluice_chunks VALUES ('{noted}', 7, '{ChunkResult().to_text()}')")
+
+    def read(order: ReadOrder) -> ChunkRead:
+        job.order(CANCEL, "ann")
+        return running.read(order)
+
+    relay.change_control(lambda control: replace(control, apply_paused=True))
+    try:
+        assert run_backfill(running.settings, job.id, Runner("test"), read=read).state == "cancelled"
+        assert empty(relay)
+        assert running.downstream("SELECT * FROM tidb_binlog.sluice_chunks") == []
+    finally:
+        relay.change_control(lambda control: replace(control, apply_paused=False))
+    running.compared()
+
+
 def test_a_plan_tells_what_is_done_and_what_hinders_it(running: Pipeline) -> None:
     plan = plan_backfill(running.settings, BackfillRequest((f"{DATABASE}.*", "nothing.*")))
     assert [table.name for table in plan.tables] == [f"{DATABASE}.load_1", f"{DATABASE}.txn"]
@@ -190,5 +219,6 @@ def test_a_table_that_is_not_there_is_made_and_filled_while_its_rows_change(runn
     summary = run_backfill(running.settings, job.id, Runner("test"), read=reading_with_updates(running))
     found = summary.tables[f"{DATABASE}.load_1"]
     assert summary.state == "done" and found["inserted"] and found["deleted"] == 0
-    assert RelayLog.open(running.settings.relay.url).storage.names("appointments") == []
+    relay = RelayLog.open(running.settings.relay.url)
+    running.wait(lambda: empty(relay), "applying has taken back what it settled too late")
     running.compared()

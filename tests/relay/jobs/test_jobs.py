@@ -363,11 +363,14 @@ def test_forgetting_takes_every_file_and_refuses_a_job_that_is_not_over(
     job = a_job(jobs, "d.a")
     with pytest.raises(JobError, match=r"is planned, and isn't over.*sluice jobs cancel backfill"):
         jobs.forget(job.id)
+    assert not jobs.is_over(job.id)
     with job.run_as(Runner("a test")) as run:
         job.keep_plan({"chunks": 1})
         storage.create(f"jobs/{job.id}/rows/1.arrow", b"rows")
         run.end(CANCELLED)
+    assert jobs.is_over(job.id)
     jobs.forget(job.id)
+    assert jobs.is_over(job.id)
     assert not (tmp_path / "relay" / "jobs" / job.id).exists()
     with pytest.raises(JobError, match="there is no job backfill"):
         jobs.forget(job.id)

@@ -1,0 +1,28 @@
+"""What is left behind of jobs that are over, in the relay log and in the downstream: whichever job runs next removes
+it.
+
+A job that is killed leaves something between two removals; one that is cancelled, what applying hasn't come to; and
+applying may write a note for a job that is over by then.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from errors import SluiceError
+from etl.backfill.downstream_side import DownstreamSide
+from relay.appointments import Appointments
+from relay.jobs import Jobs
+from relay.storage import Storage
+
+log = logging.getLogger("sluice.backfill")
+
+
+def sweep(storage: Storage, downstream: DownstreamSide) -> None:
+    """Remove it. What hinders that is logged: it hinders nothing else, and the next job tries again."""
+    is_over = Jobs(storage).is_over
+    try:
+        Appointments(storage).sweep(is_over)
+        downstream.sweep(is_over)
+    except (SluiceError, OSError) as error:
+        log.warning("what former jobs left behind stays until the next one: %s", error)
