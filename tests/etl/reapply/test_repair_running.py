@@ -30,7 +30,7 @@ def running(
         made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
         made.control.stop()
         made.caught_up()
-        made.control.workload({"rate": 20, "transactions": None, "rows": 5})
+        made.traffic(updates=0)
         yield made
         made.control.stop()
 
@@ -45,11 +45,15 @@ def since_the_beginning(running: Pipeline, *tables: str) -> Request:
     return Request(first.lo, last.hi, tables=tables)
 
 
-def repair(running: Pipeline, request: Request) -> ReapplySummary:
+def repair(running: Pipeline, request: Request, updates: float = 0) -> ReapplySummary:
+    """`updates`: their share of the traffic from when on rows that are missing stop nothing."""
     settings = running.settings
     options = newest_options(settings, request)
+    waiting = [updates] if updates else []
 
     def newest(windows: BatchDocument):
+        if waiting and relay_of(running).appointments.mendings():
+            running.traffic(waiting.pop())
         return prepare(settings.relay.url, windows, options)
 
     return run_reapply(settings, ask_for(settings, request, "test"), Runner("test"), prepare=newest)
@@ -59,7 +63,8 @@ def test_what_was_touched_is_whole_again_while_it_changes(running: Pipeline) -> 
     request = since_the_beginning(running, LOAD)
     running.downstream(f"DELETE FROM {LOAD} WHERE id % 7 = 0 AND id < 3000")
     running.downstream(f"UPDATE {LOAD} SET pad = 'damaged' WHERE id % 11 = 0 AND id < 3000")
-    done = repair(running, request)
+    done = repair(running, request, updates=0.5)
+    running.traffic(updates=0)
     counts = done.repaired[LOAD]
     assert done.is_done and counts["inserted"] and counts["replaced"]
     assert counts["rows"] == counts["same"] + counts["inserted"] + counts["replaced"]
