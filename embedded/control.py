@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +19,7 @@ from embedded.state import StackError
 
 DAG = "replicate"
 REGISTRY_PREFIX = "/tidb-binlog/"
+_TRIES = 10
 
 
 class Unreachable(StackError):
@@ -25,6 +27,10 @@ class Unreachable(StackError):
 
     transient = True
     way_out = "`sluice up` starts what doesn't run"
+
+
+class _ServerError(StackError):
+    """A part says that it has failed at what it was asked."""
 
 
 def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s: float = 30) -> Any:
@@ -40,7 +46,8 @@ def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s
         said = error.read(2_000).decode("utf-8", "replace").strip()
         with contextlib.suppress(ValueError, TypeError, KeyError):
             said = json.loads(said)["error"]
-        raise StackError(f"{method} {url}: HTTP {error.code}: {said}") from None
+        kind = _ServerError if error.code >= 500 else StackError
+        raise kind(f"{method} {url}: HTTP {error.code}: {said}") from None
     except OSError as error:
         raise Unreachable(f"{method} {url}: {getattr(error, 'reason', error)}") from None
     try:
@@ -112,6 +119,11 @@ class AirflowClient:
             password = json.loads(self._passwords.read_text(encoding="utf-8"))[USER]
             answer = _request("POST", f"{self._url}/auth/token", {"username": USER, "password": password})
             self._token = answer["access_token"]
+        # Airflow's database is one SQLite file, which others may be writing: what may be asked twice is.
+        for _ in range(_TRIES if method in ("GET", "PATCH") else 0):
+            with contextlib.suppress(_ServerError):
+                return _request(method, f"{self._url}/api/v2{path}", body, self._token)
+            time.sleep(1)
         return _request(method, f"{self._url}/api/v2{path}", body, self._token)
 
     def health(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from embedded.processes import marked
-from embedded.recording import Recording
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "tests" / "recordings" / "shop"
@@ -60,21 +59,6 @@ def test_run_copies_replicates_repairs_compares_and_leaves_nothing_running(tmp_p
     assert came_with_the_copy + number(summary["transactions"].split()[0]) == 5_672
     assert "100 were missing, 50 different, 10 not in TiDB" in summary["copied again"]
     assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
-    assert marked(tmp_path / "home") == []
-
-
-@pytest.mark.timeout(600)
-def test_run_without_a_copy_replicates_and_compares_all(tmp_path):
-    recording = small_shop(tmp_path / "shop", {"a_loaded"})
-    output, summary = finished(
-        start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "max", "--no-bootstrap")
-    )
-    assert summary["differences"] == "0" and "copied" not in summary
-    shop = Recording(recording)
-    committed = [each for each in shop.transactions(shop.label("a_loaded").ts).values() if each.commit_ts]
-    assert number(summary["transactions"]) == len(committed)
-    assert number(summary["windows"]) > 0
-    assert "snapshot a_loaded: 4 tables, 400 rows compared" in output
     assert marked(tmp_path / "home") == []
 
 
