@@ -115,7 +115,9 @@ def parse_timestamp(text: str) -> int:
 
 def parse_moment(text: str) -> int:
     """As `parse_timestamp`, but a date-time is the last TSO of its millisecond, so that everything committed until then
-    is in.
+    is in; and ``before:`` with a commit timestamp (TSO) is the moment right before that commit.
     """
+    if match := re.fullmatch(r"before[:\s]\s*([0-9]+)", text.strip()):
+        return parse_timestamp(match[1]) - 1
     ts = parse_timestamp(text)
     return ts if text.strip().isdigit() else last_of_ms(ts)

@@ -1,7 +1,7 @@
 """Columns that are given another type: their new values are computed, put into a column of the new type, and that takes
 the old one's place. The statement itself then finds the type as it is to be.
 
-For each column two tables in `sluice_recycle`, and a third for the DDL:
+For each column two tables in the recycle schema, and a third for the DDL:
 
     old_<job>_<column>   k: SHA-256 of a value, v: the value   every distinct value of the column, by the server itself
     new_<job>_<column>   k, v: what it becomes                 loaded; the rows find it by the hash of their value
@@ -28,7 +28,7 @@ from etl.ddl._generate import column_definition
 from etl.ddl._new_column import NewColumn, bare
 from etl.ddl._session import ddl_session
 from etl.ddl._state import actual_columns, moving_columns
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_forms import holds_bytes
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
@@ -47,6 +47,7 @@ class Converter:
 
     def __init__(self, session: MySQLSession) -> None:
         self._session = session
+        self._places = _Places(session.recycle_schema)
 
     def interrupted(self, ddl: DdlJob) -> bool:
         """Whether a DDL was begun and not finished."""
@@ -59,8 +60,8 @@ class Converter:
             return []
         done = self._swapped(ddl)
         if done is None:
-            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
-            self._session.execute(f"CREATE TABLE {_swapped(ddl)} (c BIGINT PRIMARY KEY) ENGINE=InnoDB")
+            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self._session.recycle_schema)}")
+            self._session.execute(f"CREATE TABLE {self._places.swapped(ddl)} (c BIGINT PRIMARY KEY) ENGINE=InnoDB")
         else:
             self._forget(wanted)
         left = [c for c in wanted if c.change.new.id not in (done or ()) or NewColumn(self._session, c).is_there()]
@@ -85,11 +86,11 @@ class Converter:
         """The whole DDL has been executed: forget how far it was."""
         wanted = conversions(ddl)
         if wanted and not self._session.dialect.is_tidb:
-            self._session.execute(f"DROP TABLE IF EXISTS {_names(wanted)}, {_swapped(ddl)}")
+            self._session.execute(f"DROP TABLE IF EXISTS {self._places.names(wanted)}, {self._places.swapped(ddl)}")
 
     def _swapped(self, ddl: DdlJob) -> set[int] | None:
         try:
-            return {int(c) for (c,) in self._session.query(f"SELECT c FROM {_swapped(ddl)}")}
+            return {int(c) for (c,) in self._session.query(f"SELECT c FROM {self._places.swapped(ddl)}")}
         except DownstreamError as error:
             if error.code not in (server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE):
                 raise
@@ -103,7 +104,7 @@ class Converter:
             raise UnconvertibleError(
                 f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its mode said"
             )
-        results = _tables(conversion)[1]
+        results = self._places.tables(conversion)[1]
         with ddl_session(self._session):
             definition = column_definition(results.columns[1], self._session.dialect)
             self._session.execute(
@@ -172,7 +173,7 @@ class Converter:
                 if found:
                     yield [hashlib.sha256(value).digest() for value in found], found
                 return
-        values = _tables(conversion)[0]
+        values = self._places.tables(conversion)[0]
         self._session.execute(
             f"CREATE TABLE {quote_table(values)} (k BINARY(32) PRIMARY KEY, v LONGBLOB NOT NULL) ENGINE=InnoDB"
         )
@@ -207,7 +208,7 @@ class Converter:
                 if own not in (quote_name(change.old.name), scratch)
             )
             still = "".join(f", t.{own} = t.{own}" for own in moving)
-            results = _tables(conversion)[1]
+            results = self._places.tables(conversion)[1]
             value = f"t.{quote_name(change.old.name)}"
             match = f"r.k = UNHEX(SHA2({self._expression(conversion, value)}, 256))"
             with self._lenient():
@@ -223,7 +224,7 @@ class Converter:
                 raise DownstreamError(
                     server_errors.RECORD_CHANGED, f"{conversion.title}: rows were written to the table meanwhile"
                 )
-            self._session.execute(f"INSERT IGNORE INTO {_swapped(ddl)} VALUES ({change.new.id})")
+            self._session.execute(f"INSERT IGNORE INTO {self._places.swapped(ddl)} VALUES ({change.new.id})")
             self._session.commit()
             return NewColumn(self._session, conversion).take_place()
         except DownstreamError as error:
@@ -251,35 +252,36 @@ class Converter:
         with contextlib.suppress(DownstreamError):
             self._session.rollback()
             if NewColumn(self._session, conversion).is_there():
-                self._session.execute(f"DELETE FROM {_swapped(ddl)} WHERE c = {conversion.change.new.id}")
+                self._session.execute(f"DELETE FROM {self._places.swapped(ddl)} WHERE c = {conversion.change.new.id}")
                 self._session.commit()
                 table = quote_table(conversion.change.before)
                 self._session.execute(f"ALTER TABLE {table} DROP COLUMN {quote_name(conversion.scratch)}")
 
     def _forget(self, gone: Sequence[Conversion]) -> None:
-        self._session.execute(f"DROP TABLE IF EXISTS {_names(gone)}")
+        self._session.execute(f"DROP TABLE IF EXISTS {self._places.names(gone)}")
 
 
-def _names(of: Sequence[Conversion]) -> str:
-    return ", ".join(quote_table(table) for conversion in of for table in _tables(conversion))
+class _Places:
+    """Where the tables of conversions are."""
 
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
 
-def _swapped(ddl: DdlJob) -> str:
-    name = f"swapped_{ddl.job_id}"
-    return f"{quote_name(RECYCLE_SCHEMA)}.{quote_name(name)}"
+    def names(self, of: Sequence[Conversion]) -> str:
+        """The tables of these, for a statement."""
+        return ", ".join(quote_table(table) for conversion in of for table in self.tables(conversion))
 
+    def swapped(self, ddl: DdlJob) -> str:
+        """The table that says which columns are done."""
+        name = f"swapped_{ddl.job_id}"
+        return f"{quote_name(self._schema)}.{quote_name(name)}"
 
-def _tables(conversion: Conversion) -> tuple[Table, Table]:
-    """The table of old values and that of new ones."""
-    number = f"{conversion.job_id}_{conversion.change.new.id}"
-    value = replace(bare(conversion.change.new, "v"), offset=1)
-    return (
-        Table(
-            0,
-            0,
-            RECYCLE_SCHEMA,
-            f"old_{number}",
-            (_HASH, Column(2, "v", 1, column_types.LONGTEXT, charset="binary", collate="binary")),
-        ),
-        Table(0, 0, RECYCLE_SCHEMA, f"new_{number}", (_HASH, value)),
-    )
+    def tables(self, conversion: Conversion) -> tuple[Table, Table]:
+        """The table of old values and that of new ones."""
+        number = f"{conversion.job_id}_{conversion.change.new.id}"
+        value = replace(bare(conversion.change.new, "v"), offset=1)
+        text = Column(2, "v", 1, column_types.LONGTEXT, charset="binary", collate="binary")
+        return (
+            Table(0, 0, self._schema, f"old_{number}", (_HASH, text)),
+            Table(0, 0, self._schema, f"new_{number}", (_HASH, value)),
+        )

@@ -1,8 +1,8 @@
 """DROP TABLE, DROP DATABASE and TRUNCATE TABLE keep the rows for a while, so that RECOVER and FLASHBACK can bring them
 back: they are in no binlog.
 
-A dropped table is renamed to `sluice_recycle`.`t<table id>_<unix seconds of the drop>` and removed for good once the
-checkpoint is `keep_s` past it.
+A dropped table is renamed to `t<table id>_<unix seconds of the drop>` in the session's recycle schema, and removed
+for good once the checkpoint is `keep_s` past it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from etl import server_errors
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import quote_name
 from upstream import tso
 
@@ -27,6 +27,7 @@ class RecycleBin:
 
     def __init__(self, session: MySQLSession, keep_s: int) -> None:
         self._session = session
+        self._schema = session.recycle_schema
         self._keep_s = keep_s
 
     def drop(self, schema: str, table: str, table_id: int, commit_ts: int) -> list[str]:
@@ -42,7 +43,7 @@ class RecycleBin:
         reason = "it takes part in foreign keys"
         if not self._in_foreign_keys(schema, table):
             try:
-                self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
+                self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self._schema)}")
                 self._session.execute(f"RENAME TABLE {name} TO {self._kept(table_id, commit_ts)}")
                 return []
             except DownstreamError as error:
@@ -62,8 +63,8 @@ class RecycleBin:
         if self._keep_s <= 0 or self._in_foreign_keys(schema, table):
             self._session.execute(f"TRUNCATE TABLE {name}")
             return []
-        fresh = f"{quote_name(RECYCLE_SCHEMA)}.{quote_name('sluice_fresh')}"
-        self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(RECYCLE_SCHEMA)}")
+        fresh = f"{quote_name(self._schema)}.{quote_name('sluice_fresh')}"
+        self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self._schema)}")
         self._session.execute(f"DROP TABLE IF EXISTS {fresh}")
         self._session.execute(f"CREATE TABLE {fresh} LIKE {name}")
         self._session.execute(f"RENAME TABLE {name} TO {self._kept(old_id, commit_ts)}, {fresh} TO {name}")
@@ -76,7 +77,7 @@ class RecycleBin:
             return False
         _, _, name = max(kept)
         self._session.execute(
-            f"RENAME TABLE {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)} TO {quote_name(schema)}.{quote_name(table)}"
+            f"RENAME TABLE {quote_name(self._schema)}.{quote_name(name)} TO {quote_name(schema)}.{quote_name(table)}"
         )
         return True
 
@@ -84,15 +85,15 @@ class RecycleBin:
         """Remove what was dropped more than `keep_s` before `commit_ts`; names of what went."""
         gone = [name for _, dropped, name in self._list() if seconds(commit_ts) - dropped > self._keep_s]
         for name in gone:
-            self._session.execute(f"DROP TABLE IF EXISTS {quote_name(RECYCLE_SCHEMA)}.{quote_name(name)}")
+            self._session.execute(f"DROP TABLE IF EXISTS {quote_name(self._schema)}.{quote_name(name)}")
         return gone
 
     def _kept(self, table_id: int, commit_ts: int) -> str:
-        return f"{quote_name(RECYCLE_SCHEMA)}.{quote_name(f't{table_id}_{seconds(commit_ts)}')}"
+        return f"{quote_name(self._schema)}.{quote_name(f't{table_id}_{seconds(commit_ts)}')}"
 
     def _list(self) -> list[tuple[int, int, str]]:
         rows = self._session.query(
-            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (RECYCLE_SCHEMA,)
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (self._schema,)
         )
         matches = ((_NAME.match(str(name)), str(name)) for (name,) in rows)
         return [(int(match[1]), int(match[2]), name) for match, name in matches if match]

@@ -24,7 +24,7 @@ from etl.ddl._settle import UnsettledError, settle
 from etl.ddl._state import actual_columns, fingerprint
 from etl.ddl._swaps import exchange_partition, rename_tables, swap_rows
 from etl.ddl.told import THERE_ALREADY, DdlError
-from etl.downstream import RECYCLE_SCHEMA, DownstreamError, MySQLSession
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_forms import Form, computed, forms, off_page, told
 from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import quote_name, quote_table
@@ -324,8 +324,8 @@ class DdlExecutor:
             if not self.recycle.recover(table.schema_name, table.name, table_id):
                 raise self._failure(
                     ddl,
-                    f"the rows of {table.full_name} are not in {RECYCLE_SCHEMA}: they were dropped too long ago; "
-                    "copy the table from the upstream as of this commit_ts",
+                    f"the rows of {table.full_name} are not in {self._session.recycle_schema}: they were dropped too"
+                    " long ago; copy the table from the upstream as of this commit_ts",
                 )
         return []
 

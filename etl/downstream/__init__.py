@@ -10,12 +10,10 @@ from etl.downstream.checkpoint import (
     Refusal,
 )
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
-from etl.downstream.grants import RECYCLE_SCHEMA
 from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 
 __all__ = [
-    "RECYCLE_SCHEMA",
     "Checkpoint",
     "CheckpointError",
     "CheckpointMovedError",

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-RECYCLE_SCHEMA = "sluice_recycle"
 ON_TABLES = (
     "SELECT",
     "INSERT",
@@ -21,8 +20,8 @@ ON_TABLES = (
     "CREATE VIEW",
     "SHOW VIEW",
 )
-"""On every database that is replicated, and on `sluice_recycle`; on the checkpoint's the first four of them, and CREATE
-unless it is there.
+"""On every database that is replicated, and on the one for dropped tables; on the checkpoint's the first four of
+them, and CREATE unless it is there.
 """
 PROCESS = "PROCESS"
 """On ``*.*``: tells which table is which after names were swapped. Not in TiDB."""
@@ -43,14 +42,14 @@ class _Grant:
     everywhere: bool
 
 
-def missing_rights(grants: Iterable[str], checkpoint_schema: str, *, process: bool) -> list[str]:
+def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool) -> list[str]:
     """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``. A right on the
     replicated databases counts as given if it is given anywhere: which databases there will be nobody knows. `process`:
-    whether PROCESS is needed.
+    whether PROCESS is needed. `own`: the schemas of the checkpoint and of dropped tables.
     """
     found = [grant for line in grants if (grant := _parse(line)) is not None]
     missing = [f"{right} on the replicated databases" for right in ON_TABLES if not _gives(found, right, None)]
-    for schema, rights in ((checkpoint_schema, _ON_CHECKPOINT), (RECYCLE_SCHEMA, ON_TABLES[:7])):
+    for schema, rights in zip(own, (_ON_CHECKPOINT, ON_TABLES[:7]), strict=True):
         missing += [
             f"{right} on {schema}"
             for right in rights

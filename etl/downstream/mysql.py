@@ -144,6 +144,11 @@ class MySQLSession:
         return f"{self._settings.user}@{self._unix_socket or f'{self._settings.host}:{self._settings.port}'}"
 
     @property
+    def recycle_schema(self) -> str:
+        """Where dropped tables are kept."""
+        return self._settings.recycle_schema
+
+    @property
     def dialect(self) -> Dialect:
         """What the server that was connected to last can do. Raises DownstreamError before the first connect."""
         if self._dialect is None:
@@ -229,7 +234,8 @@ class MySQLSession:
         process = not dialect.is_tidb
         try:
             grants = [str(line) for (line,) in self.query("SHOW GRANTS")]
-            missing = missing_rights(grants, self._settings.checkpoint_schema, process=process)
+            own = self._settings.checkpoint_schema, self._settings.recycle_schema
+            missing = missing_rights(grants, own, process=process)
             if missing and has_roles(grants):
                 grants += [
                     str(line)
@@ -237,7 +243,7 @@ class MySQLSession:
                         f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}"
                     )
                 ]
-                missing = missing_rights(grants, self._settings.checkpoint_schema, process=process)
+                missing = missing_rights(grants, own, process=process)
         except DownstreamError as error:
             if error.code in (server_errors.NOT_GRANTED, server_errors.OPTION_PREVENTS):
                 return

@@ -168,6 +168,8 @@ class Downstream:
     """Whether the server's certificate must be for `host`."""
     checkpoint_schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
+    recycle_schema: str = "sluice_recycle"
+    """Where dropped tables are kept for a day, so that RECOVER TABLE brings their rows back."""
     connect_timeout_s: int = 10
     read_timeout_s: int = 300
     type: str = "mysql"

@@ -114,7 +114,7 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
     raw = document.get("filter", {})
     if not isinstance(raw, Mapping):
         raise SettingsError(f"{name}: [filter] must be a table")
-    own = (downstream.checkpoint_schema,)
+    own = (downstream.checkpoint_schema, downstream.recycle_schema)
     try:
         filters, ignored_ts = parse_filter(raw, own)
         return {"filters": filters, "ignored_ts": ignored_ts, "routes": parse_routes(document.get("route", []), own)}

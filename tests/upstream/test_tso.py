@@ -69,6 +69,17 @@ def test_a_moment_that_is_a_time_is_the_whole_millisecond_and_digits_are_exact()
     assert tso.parse_timestamp("2019-03-28T05:35:30.921") == moment + 1
 
 
+@pytest.mark.parametrize("text", ["before:407306588892692486", " before 407306588892692486 "])
+def test_right_before_a_commit_is_a_moment_that_leaves_it_out(text):
+    assert tso.parse_moment(text) == 407306588892692485
+
+
+@pytest.mark.parametrize("text", ["before", "before:", "before:2019-03-28T05:35:30", "before:12345"])
+def test_before_something_else_than_a_commit_is_no_moment(text):
+    with pytest.raises(tso.MomentError):
+        tso.parse_moment(text)
+
+
 @given(st.integers(0, (1 << 44) - 1), st.integers(0, (1 << 18) - 1), st.integers(-(1 << 40), 1 << 40))
 def test_a_span_moves_the_time_and_leaves_the_counter(physical, logical, ms):
     ts = tso.compose(physical, logical)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from etl.ddl import DdlError, create_table
+from etl.ddl._recycle import RecycleBin
 from etl.ddl._state import actual_columns, wrong_collations
-from etl.downstream import RECYCLE_SCHEMA, CheckpointTable, MySQLSession
+from etl.downstream import CheckpointTable, MySQLSession
 from etl.formats.ddl_text import tokens
 from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter, skip_reason
@@ -264,11 +265,31 @@ def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(
     applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=10 * hour + 1)])
     assert session.query("SELECT * FROM d.t") == [(1,)]
     applier.run([ddl_step(4, "DROP TABLE `t`", "t", {"9": None}, {"9": table}, ts=10 * hour + 2)])
-    assert len(session.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}")) == 1
+    assert len(session.query(f"SHOW TABLES FROM {session.recycle_schema}")) == 1
     applier.run([Step(CommitDetail(1), 12 * hour)])
-    assert session.query(f"SHOW TABLES FROM {RECYCLE_SCHEMA}") == []
+    assert session.query(f"SHOW TABLES FROM {session.recycle_schema}") == []
     with pytest.raises(DdlError, match="copy the table"):
         applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=12 * hour + 1)])
+
+
+def test_dropped_tables_of_two_who_write_to_one_server_are_kept_apart(mariadb: MariaDBServer) -> None:
+    """Both drop a table with the same id in the same second, and each brings its own back."""
+    hour = 3600_000 << 18
+    for n, schema in enumerate(("d", "e")):
+        session = MySQLSession(replace(mariadb.downstream, recycle_schema=f"kept_{schema}"))
+        session.connect()
+        session.query(f"CREATE DATABASE {schema}")
+        session.query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY)")
+        session.query(f"INSERT INTO {schema}.t VALUES ({n})")
+        session.query("COMMIT")
+        RecycleBin(session, 3600).drop(schema, "t", 9, hour)
+        session.close()
+    for n, schema in enumerate(("d", "e")):
+        session = MySQLSession(replace(mariadb.downstream, recycle_schema=f"kept_{schema}"))
+        session.connect()
+        assert RecycleBin(session, 3600).recover(schema, "t", 9)
+        assert session.query(f"SELECT * FROM {schema}.t") == [(n,)]
+        session.close()
 
 
 def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(session: MySQLSession) -> None:

@@ -134,19 +134,21 @@ def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: M
 
 def test_grants_are_read_as_servers_write_them() -> None:
     everything = ["GRANT ALL PRIVILEGES ON *.* TO `u`@`%` IDENTIFIED BY PASSWORD '*X' WITH GRANT OPTION"]
-    assert missing_rights(everything, "tidb_binlog", process=True) == []
+    assert missing_rights(everything, ("tidb_binlog", "sluice_recycle"), process=True) == []
     listed = f"GRANT {', '.join(ON_TABLES)}, PROCESS, FILE ON *.* TO 'u'@'%'"
-    assert missing_rights([listed], "tidb_binlog", process=True) == []
-    assert missing_rights([listed.replace("PROCESS, ", "")], "tidb_binlog", process=True) == ["PROCESS on *.*"]
-    assert missing_rights([listed.replace("PROCESS, ", "")], "tidb_binlog", process=False) == []
-    assert missing_rights([listed.replace("INDEX, ", "")], "tidb_binlog", process=True) == [
+    assert missing_rights([listed], ("tidb_binlog", "sluice_recycle"), process=True) == []
+    assert missing_rights([listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=True) == [
+        "PROCESS on *.*"
+    ]
+    assert missing_rights([listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=False) == []
+    assert missing_rights([listed.replace("INDEX, ", "")], ("tidb_binlog", "sluice_recycle"), process=True) == [
         "INDEX on the replicated databases"
     ]
     assert "UPDATE on the replicated databases" in missing_rights(
-        [listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], "c", process=True
+        [listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], ("c", "d"), process=True
     )
     assert (
-        len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], "c", process=True))
+        len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], ("c", "d"), process=True))
         == len(ON_TABLES) + 1
     )
 
