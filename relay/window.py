@@ -1,24 +1,19 @@
 """The window record: what the manifest keeps of a landed window.
 
-A record is one JSON object. Its last member, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so
-that a damaged record is never taken for a good one. Schemas and DDL effects are opaque here.
+A record is one JSON object with a checksum, see `relay.sealed`. Schemas and DDL effects are opaque here.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import google_crc32c
-
 from relay.part import Part
+from relay.sealed import seal, unseal
 from upstream import tso
 
 FORMAT = 1
-_TRAILER = re.compile(rb',"crc32c":(\d{1,10})\}\s*\Z')
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +80,12 @@ class Window:
             record["moved"] = [dict(entry) for entry in self.moved]
         if self.relaxed:
             record["relaxed"] = dict(self.relaxed)
-        body = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
-        return body[:-1] + b',"crc32c":%d}\n' % google_crc32c.value(body)
+        return seal(record)
 
     @classmethod
     def from_json(cls, data: bytes) -> Window:
         """Parse a record. Strict: raises ValueError on a wrong checksum, format, field, type or order."""
-        trailer = _TRAILER.search(data)
-        if trailer is None:
-            raise ValueError("the record doesn't end with its checksum: it is cut short or was edited")
-        body = data[: trailer.start()] + b"}"
-        if google_crc32c.value(body) != int(trailer.group(1)):
-            raise ValueError("the record's checksum is wrong: it was damaged or edited")
-        raw = json.loads(body)
-        version = raw.pop("format", None)
-        if version != FORMAT:
-            raise ValueError(f"the record has format {version}, this version of Sluice reads {FORMAT}")
+        raw = unseal(data, FORMAT)
         raw.setdefault("skipped", [])
         raw.setdefault("moved", [])
         raw.setdefault("relaxed", {})

@@ -1,0 +1,384 @@
+"""Bases: all tables as of one timestamp.
+
+    <archive>/bases/<ts>-<token>/making.json           while it is being made: {"job", "refers_to": [id, …], "made_ms"}
+    <archive>/bases/<ts>-<token>/<table id>/…parquet   rows, in the form of whoever made it
+    <archive>/bases/<ts>-<token>/base.json             the manifest; created last, exclusively: without it there is no base
+
+A file that a manifest names may lie in the folder of an older base: a table without changes since is referred to. So
+the files of a base that is forgotten stay as long as another one, or one that is being made, refers to them.
+
+Tables and databases are opaque JSON here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import google_crc32c
+
+from relay.errors import RelayCorruptError, RelayError
+from relay.sealed import seal, unseal
+from relay.storage import Storage
+
+__all__ = ["Base", "BaseFile", "BaseTable", "Bases", "Making", "base_id"]
+
+FORMAT = 1
+_FOLDER = "bases"
+_MANIFEST, _MAKING = "base.json", "making.json"
+_GONE = "gone_ms"
+_REMEMBERED_MS = 30 * 86_400_000
+_ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
+_WAY_OUT = "restore the file from a copy, or forget the base (`sluice base forget`) and make another one"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """A Parquet file: `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of the
+    rows in memory.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    crc32c: int
+    row_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BaseFile:
+        """The inverse of `to_json`. Raises ValueError."""
+        try:
+            made = cls(**document)
+        except TypeError as error:
+            raise ValueError(f"no file of a base: {error}") from None
+        kinds = dict.fromkeys(cls.__slots__, int) | {"path": str}
+        for name, kind in kinds.items():
+            if type(getattr(made, name)) is not kind:
+                raise ValueError(f"field {name} of a base's file is {getattr(made, name)!r}")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTable:
+    """A table, view or sequence: its names, its definition as its maker wrote it (JSON), its rows, in no order."""
+
+    schema: str
+    name: str
+    table: Mapping[str, Any]
+    files: tuple[BaseFile, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table` upstream."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Of its files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of its rows in memory."""
+        return sum(file.row_bytes for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {
+            "schema": self.schema, "name": self.name, "table": dict(self.table),
+            "files": [file.to_json() for file in self.files],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BaseTable:
+        """The inverse of `to_json`. Raises ValueError."""
+        try:
+            files = tuple(map(BaseFile.from_json, document["files"]))
+            return cls(str(document["schema"]), str(document["name"]), dict(document["table"]), files)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no table of a base: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """All tables as of `ts` (TSO): every transaction through it is inside, none after. `schemas` are the databases as
+    their maker wrote them (JSON), `made_from` says for people what it was made from, `made_ms` is a Unix time.
+    """
+
+    id: str
+    ts: int
+    schema_version: int
+    cluster_id: int
+    made_ms: int
+    made_from: str
+    schemas: tuple[Mapping[str, Any], ...] = ()
+    tables: tuple[BaseTable, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Of its manifest, in the archive."""
+        return f"{_FOLDER}/{self.id}/{_MANIFEST}"
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """Of all files that it names, wherever they lie."""
+        return sum(table.bytes for table in self.tables)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of its rows in memory."""
+        return sum(table.row_bytes for table in self.tables)
+
+    @property
+    def refers_to(self) -> tuple[str, ...]:
+        """The ids of older bases in whose folders files of this one lie."""
+        folders = {file.path.split("/")[1] for table in self.tables for file in table.files}
+        return tuple(sorted(folders - {self.id}))
+
+    def table(self, schema: str, name: str) -> BaseTable | None:
+        """The table of that name, None if there is none."""
+        return next((one for one in self.tables if (one.schema, one.name) == (schema, name)), None)
+
+    def to_json(self) -> bytes:
+        """The manifest as its file has it."""
+        record: dict[str, Any] = {"format": FORMAT}
+        record |= {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        record["schemas"] = [dict(schema) for schema in self.schemas]
+        record["tables"] = [table.to_json() for table in self.tables]
+        return seal(record)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Base:
+        """Parse a manifest. Strict: raises ValueError on a wrong checksum, format, field or type."""
+        raw = unseal(data, FORMAT)
+        if set(raw) != {spec.name for spec in fields(cls)}:
+            raise ValueError(f"the manifest has the fields {sorted(raw)}")
+        for name in ("ts", "schema_version", "cluster_id", "made_ms"):
+            if type(raw[name]) is not int:
+                raise ValueError(f"field {name} is {raw[name]!r}, expected an int")
+        raw["schemas"] = tuple(raw["schemas"])
+        raw["tables"] = tuple(map(BaseTable.from_json, raw["tables"]))
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """A base that isn't made yet: the job that makes it, the older bases whose files it may name."""
+
+    job: str
+    refers_to: tuple[str, ...] = ()
+    made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    def to_json(self) -> bytes:
+        """The file's content."""
+        return seal({"format": FORMAT, "job": self.job, "refers_to": list(self.refers_to), "made_ms": self.made_ms})
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Making:
+        """The inverse of `to_json`. Raises ValueError."""
+        raw = unseal(data, FORMAT)
+        try:
+            return cls(str(raw["job"]), tuple(raw["refers_to"]), int(raw["made_ms"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no note of a base that is being made: {error!r}") from None
+
+
+def ts_of(name: str) -> int:
+    """The timestamp (TSO) in a base's name."""
+    return int(name.partition("-")[0])
+
+
+def base_id(ts: int, token: str) -> str:
+    """The name of a base as of `ts` (TSO); `token` (digits and lower case letters) tells it from others. Names sort by
+    timestamp.
+    """
+    return f"{ts:020d}-{token}"
+
+
+class Bases:
+    """The bases of an archive. Every method may raise RelayCorruptError, which names the file, and OSError."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    # Reading
+
+    def ids(self) -> list[str]:
+        """The names of the folders, by timestamp: of bases, of those that are being made, of what is left of others."""
+        return [name for name in self._storage.names(_FOLDER) if _ID.match(name)]
+
+    def all(self) -> list[Base]:
+        """Every base, by timestamp."""
+        return [base for name in self.ids() if (base := self.find(name)) is not None]
+
+    def find(self, name: str) -> Base | None:
+        """The base with that id, None if there is none, or none yet."""
+        found = self._manifest(name)
+        return found if isinstance(found, Base) else None
+
+    def get(self, name: str) -> Base:
+        """The base with that id. Raises RelayError if there is none."""
+        found = self.find(name)
+        if found is None:
+            raise RelayError(
+                f"{self._storage.url}/{_FOLDER}: there is no base {name}", way_out="`sluice base list` names them"
+            )
+        return found
+
+    def latest(self, at_or_before_ts: int) -> Base | None:
+        """The youngest base as of that moment (TSO) or one before, None if there is none."""
+        for name in reversed(self.ids()):
+            if ts_of(name) <= at_or_before_ts and (base := self.find(name)) is not None:
+                return base
+        return None
+
+    def content(self, file: BaseFile) -> bytes:
+        """A file, whole; length and CRC-32C are checked."""
+        where = f"{self._storage.url}/{file.path}"
+        try:
+            data = self._storage.read(file.path)
+        except FileNotFoundError:
+            raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
+        if len(data) != file.bytes:
+            raise RelayCorruptError(f"{where}: {len(data)} bytes, the manifest says {file.bytes}", way_out=_WAY_OUT)
+        crc = google_crc32c.value(data)
+        if crc != file.crc32c:
+            raise RelayCorruptError(
+                f"{where}: CRC-32C {crc:#010x}, the manifest says {file.crc32c:#010x}", way_out=_WAY_OUT
+            )
+        return data
+
+    # Making
+
+    def begin(self, name: str, making: Making) -> list[str]:
+        """Note that a base is being made; of the bases that it may refer to those that are there, and whose files stay
+        as long as the note does. Raises RelayError if it was forgotten.
+        """
+        self._storage.replace(f"{_FOLDER}/{name}/{_MAKING}", making.to_json())
+        if isinstance(self._manifest(name), _Forgotten):
+            raise self._forgotten(name)
+        return [older for older in making.refers_to if self.find(older) is not None]
+
+    def making(self, name: str) -> Making | None:
+        """What is noted of a base that is being made, None if nothing is."""
+        found: Making | None = self._parsed(name, _MAKING, Making.from_json)
+        return found
+
+    def publish(self, base: Base) -> Base:
+        """Have the base, whose files are durable; the one that is there, if another process was first. What else lies
+        in its folder goes. Raises RelayError if it was forgotten.
+        """
+        with contextlib.suppress(FileExistsError):
+            self._storage.create(base.path, base.to_json())
+        found = self._manifest(base.id)
+        if not isinstance(found, Base):
+            raise self._forgotten(base.id)
+        self._remove(f"{_FOLDER}/{base.id}", {found.path, *_paths(found)})
+        return found
+
+    # Forgetting
+
+    def forget(self, name: str) -> None:
+        """Have the base no longer, and remove its files, but for those that others refer to: these go with the last
+        one. If it is being made it never will be.
+
+        A short note stays in the manifest's place for a month: who wakes up in the middle of making this base finds it
+        there, and can't publish what is removed.
+        """
+        forgotten = seal({"format": FORMAT, _GONE: time.time_ns() // 1_000_000})
+        self._storage.replace(f"{_FOLDER}/{name}/{_MANIFEST}", forgotten)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what is left of bases that were forgotten, unless others refer to it. Nothing is removed while a
+        manifest can't be read.
+        """
+        gone: dict[str, _Forgotten] = {}
+        kept: set[str] = set()
+        held: set[str] = set()
+        for name in self.ids():
+            # The note first: when it goes the manifest is there.
+            note, found = self.making(name), self._manifest(name)
+            if isinstance(found, _Forgotten):
+                gone[name] = found
+            elif found is not None:
+                kept.update(_paths(found))
+            elif note is not None:
+                held.update(note.refers_to)
+        for name in gone.keys() - held:
+            manifest = f"{_FOLDER}/{name}/{_MANIFEST}"
+            if not self._remove(f"{_FOLDER}/{name}", {manifest, *kept}) and gone[name].is_old:
+                self._storage.remove(manifest)
+                self._storage.remove_empty_directory(f"{_FOLDER}/{name}")
+
+    def _remove(self, folder: str, kept: set[str]) -> int:
+        """Remove a folder's files but for those; how many of these there are, the manifest aside."""
+        left = 0
+        files = self._storage.sizes(folder)
+        for name in self._storage.names(folder):
+            path = f"{folder}/{name}"
+            if name not in files:
+                left += self._remove(path, kept)
+            elif path not in kept:
+                self._storage.remove(path)
+            else:
+                left += name != _MANIFEST
+        self._storage.sweep(folder, 0.0)
+        self._storage.remove_empty_directory(folder)
+        return left
+
+    def _forgotten(self, name: str) -> RelayError:
+        return RelayError(
+            f"{self._storage.url}/{_FOLDER}/{name}: the base was forgotten while it was being made",
+            way_out="make another one: `sluice base make`",
+        )
+
+    def _manifest(self, name: str) -> Base | _Forgotten | None:
+        found: Base | _Forgotten | None = self._parsed(name, _MANIFEST, _parse_manifest)
+        return found
+
+    def _parsed(self, name: str, file: str, parse: Callable[[bytes], Any]) -> Any:
+        path = f"{_FOLDER}/{name}/{file}"
+        try:
+            return parse(self._storage.read(path))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=_WAY_OUT) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Forgotten:
+    """What stands in the place of a forgotten base's manifest."""
+
+    gone_ms: int
+
+    @property
+    def is_old(self) -> bool:
+        """Whether nobody can be making that base any more."""
+        return time.time_ns() // 1_000_000 - self.gone_ms > _REMEMBERED_MS
+
+
+def _parse_manifest(data: bytes) -> Base | _Forgotten:
+    raw = unseal(data, FORMAT)
+    return _Forgotten(raw[_GONE]) if set(raw) == {_GONE} else Base.from_json(data)
+
+
+def _paths(base: Base) -> Iterator[str]:
+    return (file.path for table in base.tables for file in table.files)
