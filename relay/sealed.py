@@ -1,7 +1,7 @@
 """JSON records that tell when they were damaged.
 
-The last member of a record, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so that one that was cut
-short or edited is never taken for a good one.
+The last member of a record, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so that one that was
+cut short or edited is never taken for a good one.
 """
 
 from __future__ import annotations

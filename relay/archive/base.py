@@ -2,7 +2,7 @@
 
     <archive>/bases/<ts>-<token>/making.json           while it is being made: {"job", "refers_to": [id, …], "made_ms"}
     <archive>/bases/<ts>-<token>/<table id>/…parquet   rows, in the form of whoever made it
-    <archive>/bases/<ts>-<token>/base.json             the manifest; created last, exclusively: without it there is no base
+    <archive>/bases/<ts>-<token>/base.json             the manifest, created last: without it there is no base
 
 A file that a manifest names may lie in the folder of an older base: a table without changes since is referred to. So
 the files of a base that is forgotten stay as long as another one, or one that is being made, refers to them.

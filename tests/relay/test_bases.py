@@ -1,0 +1,177 @@
+"""Bases in an archive: published once, forgotten without taking from others what they refer to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from relay.archive import Base, BaseFile, Bases, BaseTable, Making, base_id
+from relay.errors import RelayCorruptError, RelayError
+from relay.storage import Storage, open_storage
+
+ROW = b"row" * 100
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(f"file://{tmp_path}/archive")
+
+
+def file_of(storage: Storage, folder: str, name: str = "1.parquet") -> BaseFile:
+    path = f"bases/{folder}/7/{name}"
+    with storage.new_file(path) as file:
+        file.write(ROW)
+    return BaseFile(path, 3, len(ROW), google_crc32c.value(ROW), 900)
+
+
+def base_of(ts: int, token: str, *files: BaseFile) -> Base:
+    table = BaseTable("shop", "orders", {"id": 7, "name": "orders"}, files)
+    return Base(base_id(ts, token), ts, 12, 99, 1_700_000_000_000, "a test", ({"id": 1, "name": "shop"},), (table,))
+
+
+def made(bases: Bases, storage: Storage, ts: int, token: str, *older: BaseFile) -> Base:
+    name = base_id(ts, token)
+    bases.begin(name, Making("base", tuple({file.path.split("/")[1] for file in older})))
+    return bases.publish(base_of(ts, token, *older, file_of(storage, name)))
+
+
+def exists(storage: Storage, file: BaseFile) -> bool:
+    try:
+        storage.read(file.path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def test_a_base_is_there_from_its_manifest_on_and_reads_back_equal(storage: Storage) -> None:
+    bases = Bases(storage)
+    name = base_id(400, "a1")
+    bases.begin(name, Making("base-3"))
+    file = file_of(storage, name)
+    assert bases.all() == []
+    assert bases.find(name) is None
+    assert bases.making(name) is not None
+    base = bases.publish(base_of(400, "a1", file))
+    assert bases.all() == [base] == [bases.get(name)]
+    assert bases.making(name) is None
+    assert bases.content(file) == ROW
+    assert (base.rows, base.bytes, base.row_bytes) == (3, 300, 900)
+
+
+def test_the_latest_base_is_the_youngest_that_is_not_later(storage: Storage) -> None:
+    bases = Bases(storage)
+    old, young = made(bases, storage, 100, "a"), made(bases, storage, 9_000, "b")
+    bases.begin(base_id(8_000, "c"), Making("base"))
+    assert [bases.latest(ts) for ts in (99, 100, 8_999, 9_000)] == [None, old, old, young]
+
+
+def test_what_lies_in_its_folder_and_is_not_named_goes_when_a_base_is_published(storage: Storage) -> None:
+    bases = Bases(storage)
+    name = base_id(400, "a1")
+    bases.begin(name, Making("base"))
+    kept, left = file_of(storage, name), file_of(storage, name, "1-again.parquet")
+    bases.publish(base_of(400, "a1", kept))
+    assert exists(storage, kept)
+    assert not exists(storage, left)
+
+
+def test_two_who_publish_the_same_base_both_have_the_first_ones(storage: Storage) -> None:
+    bases = Bases(storage)
+    first = made(bases, storage, 400, "a1")
+    again = file_of(storage, first.id, "2.parquet")
+    assert bases.publish(base_of(400, "a1", again)) == first
+    assert bases.all() == [first]
+
+
+def test_files_that_a_younger_base_refers_to_outlive_their_own_base(storage: Storage) -> None:
+    bases = Bases(storage)
+    old = made(bases, storage, 100, "a")
+    (shared,) = old.tables[0].files
+    young = made(bases, storage, 200, "b", shared)
+    assert young.refers_to == (old.id,)
+    bases.forget(old.id)
+    assert bases.all() == [young]
+    assert exists(storage, shared)
+    bases.forget(young.id)
+    assert bases.all() == []
+    assert not exists(storage, shared)
+
+
+def test_files_that_a_base_in_the_making_may_refer_to_stay_until_it_is_made(storage: Storage) -> None:
+    bases = Bases(storage)
+    old = made(bases, storage, 100, "a")
+    (shared,) = old.tables[0].files
+    name = base_id(200, "b")
+    assert bases.begin(name, Making("base", (old.id,))) == [old.id]
+    bases.forget(old.id)
+    assert exists(storage, shared)
+    bases.publish(base_of(200, "b", file_of(storage, name)))
+    bases.sweep()
+    assert not exists(storage, shared)
+
+
+def test_a_base_that_was_forgotten_before_is_not_referred_to(storage: Storage) -> None:
+    bases = Bases(storage)
+    old = made(bases, storage, 100, "a")
+    bases.forget(old.id)
+    assert bases.begin(base_id(200, "b"), Making("base", (old.id,))) == []
+
+
+def test_who_wakes_up_can_not_publish_a_base_that_was_forgotten(storage: Storage) -> None:
+    bases = Bases(storage)
+    name = base_id(400, "a1")
+    bases.begin(name, Making("base"))
+    file = file_of(storage, name)
+    bases.forget(name)
+    assert not exists(storage, file)
+    with pytest.raises(RelayError, match="forgotten while it was being made"):
+        bases.publish(base_of(400, "a1", file))
+    with pytest.raises(RelayError, match="forgotten while it was being made"):
+        bases.begin(name, Making("base"))
+    assert bases.all() == []
+
+
+def test_what_came_after_a_base_was_forgotten_goes_with_the_next_sweep(storage: Storage) -> None:
+    bases = Bases(storage)
+    name = base_id(400, "a1")
+    bases.begin(name, Making("base"))
+    bases.forget(name)
+    late = file_of(storage, name)
+    bases.sweep()
+    assert not exists(storage, late)
+
+
+def test_nothing_goes_of_a_base_whose_manifest_is_missing(storage: Storage) -> None:
+    bases = Bases(storage)
+    base = made(bases, storage, 400, "a1")
+    manifest = storage.read(base.path)
+    storage.remove(base.path)
+    bases.sweep()
+    assert bases.all() == []
+    storage.create(base.path, manifest)
+    assert bases.all() == [base]
+    assert exists(storage, base.tables[0].files[0])
+
+
+def test_a_damaged_manifest_is_named_and_nothing_is_removed_meanwhile(storage: Storage) -> None:
+    bases = Bases(storage)
+    old, other = made(bases, storage, 100, "a"), made(bases, storage, 200, "b")
+    text = storage.read(other.path)
+    storage.replace(other.path, text.replace(b"orders", b"others", 1))
+    for attempt in (bases.all, bases.sweep, lambda: bases.forget(old.id)):
+        with pytest.raises(RelayCorruptError, match=f"{other.path}.*checksum"):
+            attempt()
+    assert exists(storage, old.tables[0].files[0])
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_damaged_file_is_named_with_the_way_out(storage: Storage, damage: str) -> None:
+    bases = Bases(storage)
+    base = made(bases, storage, 100, "a")
+    (file,) = base.tables[0].files
+    content = {"flip": b"X" + ROW[1:], "cut": ROW[:-1], "gone": b""}[damage]
+    storage.remove(file.path) if damage == "gone" else storage.replace(file.path, content)
+    with pytest.raises(RelayCorruptError, match=f"{file.path}.*sluice base forget"):
+        bases.content(file)
