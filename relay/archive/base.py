@@ -85,7 +85,7 @@ class BaseTable:
         return sum(file.rows for file in self.files)
 
     @property
-    def bytes(self) -> int:
+    def file_bytes(self) -> int:
         """Of its files."""
         return sum(file.bytes for file in self.files)
 
@@ -136,9 +136,9 @@ class Base:
         return sum(table.rows for table in self.tables)
 
     @property
-    def bytes(self) -> int:
+    def file_bytes(self) -> int:
         """Of all files that it names, wherever they lie."""
-        return sum(table.bytes for table in self.tables)
+        return sum(table.file_bytes for table in self.tables)
 
     @property
     def row_bytes(self) -> int:

@@ -57,7 +57,7 @@ def test_a_base_is_there_from_its_manifest_on_and_reads_back_equal(storage: Stor
     assert bases.all() == [base] == [bases.get(name)]
     assert bases.making(name) is None
     assert bases.content(file) == ROW
-    assert (base.rows, base.bytes, base.row_bytes) == (3, 300, 900)
+    assert (base.rows, base.file_bytes, base.row_bytes) == (3, 300, 900)
 
 
 def test_the_latest_base_is_the_youngest_that_is_not_later(storage: Storage) -> None:
