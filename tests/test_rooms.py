@@ -59,6 +59,7 @@ ETL = {
         "apply", "backfill", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
         "server_errors", "settings", "shapes", "sinks", "steps",
     },
+    "retain": set(),
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip
@@ -128,7 +129,7 @@ RELAY = {
     "part": {"errors", "storage"},
     "sealed": set(),
     "window": {"part", "sealed"},
-    "archive": {"errors", "sealed", "storage"},
+    "archive": {"errors", "numbered", "sealed", "storage"},
     "log": {"appointments", "control", "decisions", "errors", "failures", "ownership", "part", "storage", "window"},
     "retention": {"errors", "log"},
     "jobs": {"errors", "numbered", "storage"},

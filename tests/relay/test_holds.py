@@ -1,0 +1,46 @@
+"""Who reads the archive and who removes from it: one of the two sees the other."""
+
+import pytest
+
+from relay import RelayCorruptError
+from relay.archive import Hold, Holds, RemovedError
+from relay.storage import open_storage
+
+
+@pytest.fixture
+def holds(tmp_path):
+    return Holds(open_storage(tmp_path.as_uri()))
+
+
+def test_what_is_held_is_seen_until_it_is_let_go(holds):
+    with holds.held("restore-1", Hold("restore-1", 50, ("b1",), "restore-1", 90)):
+        assert holds.all() == {"restore-1": Hold("restore-1", 50, ("b1",), "restore-1", 90)}
+    assert holds.all() == {}
+
+
+def test_who_comes_after_the_floor_was_raised_is_told_that_it_is_gone_and_holds_nothing(holds):
+    holds.raise_floor(60, ("b1",))
+    for hold in (Hold("as-of", 59), Hold("as-of", 60, ("b1", "b2"))):
+        with pytest.raises(RemovedError, match="as-of needs it"):
+            holds.note("as-of", hold)
+    assert holds.all() == {}
+    holds.note("as-of", Hold("as-of", 60, ("b2",)))
+
+
+def test_the_floor_never_goes_down_and_forgets_bases_that_are_no_more(holds):
+    holds.raise_floor(60, ("b1",))
+    floor = holds.raise_floor(50, ("b2",), gone=("b1",))
+    assert (floor.before_ts, floor.bases) == (60, ("b2",))
+    assert holds.floor() == floor
+
+
+def test_a_hold_that_cannot_be_read_is_an_error_that_names_its_file(holds):
+    holds.note("one", Hold("one", 1))
+    holds._storage.replace("holds/two.json", b"{")
+    with pytest.raises(RelayCorruptError, match=r"holds/two\.json"):
+        holds.all()
+
+
+def test_a_name_that_would_lie_elsewhere_is_refused(holds):
+    with pytest.raises(Exception, match="name of a hold"):
+        holds.note("../x", Hold("x", 1))
