@@ -14,6 +14,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from relay.counted import Counted
 from relay.errors import RelayCorruptError, RelayError
 from relay.storage import Storage, open_storage
 
@@ -63,36 +64,6 @@ class Part:
         return cls(**raw)
 
 
-class _Counting:
-    """What pyarrow writes to: passes on to a sink, counts bytes and computes the CRC-32C."""
-
-    def __init__(self, sink: Any) -> None:
-        self._sink = sink
-        self.bytes = 0
-        self.crc32c = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        data = bytes(data)
-        self.crc32c = google_crc32c.extend(self.crc32c, data)
-        self.bytes += len(data)
-        return int(self._sink.write(data))
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-
 def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> Part | None:
     """Write a part; it is durable when this returns. None, and no file, if there are no rows.
 
@@ -107,7 +78,7 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
     minimum = int(first["commit_ts"][0].as_py())
     last = (-1, -1)
     with storage.new_file(path) as sink:
-        counting = _Counting(sink)
+        counting = Counted(sink)
         with pa.ipc.new_file(pa.PythonFile(counting, mode="w"), PART_SCHEMA, options=_OPTIONS) as writer:
             batch = first
             while batch is not None:
@@ -118,7 +89,7 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
                 rows += batch.num_rows
                 transactions += fresh
                 batch = next(iterator, None)
-    return Part(path, rows, transactions, counting.bytes, counting.crc32c, minimum, last[0])
+    return Part(path, rows, transactions, counting.written, counting.crc32c, minimum, last[0])
 
 
 def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tuple[int, tuple[int, int]]:

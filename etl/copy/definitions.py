@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from etl.landing import has_new_collations, version_at
 from upstream import TiKVError, read_ddl_jobs
-from upstream.history import SchemaHistory
+from upstream.history import SYSTEM_SCHEMAS, SchemaHistory
 from upstream.job import Job
 from upstream.schema import Schema, Table
 
@@ -35,6 +35,14 @@ class Definitions:
             history.schema_version,
             tuple(sorted(history.schemas.values(), key=lambda schema: schema.name)),
             tuple(sorted(history.tables.values(), key=lambda table: (table.schema_name, table.name))),
+        )
+
+    def of_users(self) -> Definitions:
+        """Without TiDB's own databases."""
+        return replace(
+            self,
+            schemas=tuple(schema for schema in self.schemas if schema.name.lower() not in SYSTEM_SCHEMAS),
+            tables=tuple(table for table in self.tables if table.schema_name.lower() not in SYSTEM_SCHEMAS),
         )
 
 

@@ -18,4 +18,8 @@ def open_source(spec: Mapping[str, Any]) -> Source:
         from etl.copy.tidb_sql import TidbSql  # workers that read a dump load no database client
 
         return TidbSql.from_spec(spec)
+    if spec.get("kind") == "base":
+        from etl.copy.base_source import BaseSource
+
+        return BaseSource.from_spec(spec)
     raise CopyError(f"a source of the unknown kind {spec.get('kind')!r}")

@@ -1,0 +1,114 @@
+"""Rows of a base as files in an archive: Parquet, zstd, in the types and texts of `upstream.rows.arrow_schema`.
+
+Several files where a chunk is large, so that each can be read, checked and loaded as a whole.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from relay.archive import BaseFile, Bases
+from relay.counted import Counted
+from relay.errors import RelayCorruptError
+from relay.storage import Storage
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Table
+
+__all__ = ["read_file", "rows_schema", "write_files"]
+
+FILE_ROW_BYTES = 48 << 20
+"""Of the rows in memory: a file has little more."""
+GROUP_ROW_BYTES = 12 << 20
+_LEVEL = 1
+
+
+def rows_schema(table: Table) -> pa.Schema:
+    """The columns of a base's rows: all that a statement may set, in the types of `upstream.rows.arrow_schema`."""
+    return pa.schema([pa.field(column.name, arrow_type(column)) for column in table.writable_columns])
+
+
+def write_files(storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]) -> list[BaseFile]:
+    """Rows, each batch in `rows_schema(table)`, as files in a folder of the archive; none if there are no rows. They
+    are durable, and in a base once its manifest names them. Raises OSError.
+    """
+    token = secrets.token_hex(6)  # an attempt before this one may be under way yet
+    schema = rows_schema(table)
+    written: list[BaseFile] = []
+    for groups in _files(batches):
+        path = f"{folder}/{token}-{len(written):05}.parquet"
+        written.append(_write_file(storage, path, schema, groups))
+    return written
+
+
+def read_file(storage: Storage, file: BaseFile, table: Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in `rows_schema(table)`, after its checksum was found right. Raises RelayCorruptError."""
+    where = f"{storage.url}/{file.path}"
+    wanted, rows = rows_schema(table), 0
+    try:
+        reader = pq.ParquetFile(pa.BufferReader(Bases(storage).content(file)))
+        if not reader.schema_arrow.equals(wanted):
+            raise RelayCorruptError(
+                f"{where}: it has the columns {reader.schema_arrow}, {table.full_name} has {wanted}"
+            )
+        for number in range(reader.num_row_groups):
+            for batch in reader.read_row_group(number).combine_chunks().to_batches():
+                rows += batch.num_rows
+                yield batch
+    except pa.ArrowException as error:
+        raise RelayCorruptError(f"{where}: {error}") from error
+    if rows != file.rows:
+        raise RelayCorruptError(f"{where}: {rows} rows, the manifest says {file.rows}")
+
+
+def _write_file(storage: Storage, path: str, schema: pa.Schema, groups: Iterable[pa.Table]) -> BaseFile:
+    rows = row_bytes = 0
+    with storage.new_file(path) as sink:
+        counted = Counted(sink)
+        with _writer(counted, schema) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=max(group.num_rows, 1))
+                rows += group.num_rows
+                row_bytes += group.nbytes
+    return BaseFile(path, rows, counted.written, counted.crc32c, row_bytes)
+
+
+def _writer(counted: Counted, schema: pa.Schema) -> Any:
+    return pq.ParquetWriter(
+        pa.PythonFile(counted, mode="w"), schema, compression="zstd", compression_level=_LEVEL, write_statistics=False
+    )
+
+
+def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[Iterator[pa.Table]]:
+    """The groups of one file after another."""
+    groups = _groups(batches)
+    for first in groups:
+        yield _one_file(first, groups)
+
+
+def _one_file(first: pa.Table, groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    size = first.nbytes
+    yield first
+    while size < FILE_ROW_BYTES and (group := next(groups, None)) is not None:
+        size += group.nbytes
+        yield group
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches gathered to row groups."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= GROUP_ROW_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -1,0 +1,114 @@
+"""A base of the archive as a source of rows; a chunk is a file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from etl.copy.base_files import read_file, rows_schema
+from etl.copy.errors import CopyError
+from etl.copy.source import Chunk, TableEstimate
+from relay.archive import Base, BaseFile, Bases, BaseTable
+from relay.errors import RelayError
+from relay.storage import open_storage
+from upstream.schema import Schema, Table
+
+if TYPE_CHECKING:
+    from etl.copy.definitions import Definitions
+
+__all__ = ["BaseSource"]
+
+
+class BaseSource:
+    """The base `name` of the archive at a URL; see `etl.copy.source.Source`. Damaged files are RelayCorruptErrors."""
+
+    def __init__(self, url: str, name: str, position: int) -> None:
+        """Nothing is looked up. `position`: the base's."""
+        self._url = url
+        self._name = name
+        self.position = position
+        self._storage = open_storage(url)
+        self._base: Base | None = None
+
+    @classmethod
+    def of(cls, url: str, base: Base) -> Self:
+        """A base of the archive at `url`."""
+        made = cls(url, base.id, base.ts)
+        made._base = base
+        return made
+
+    @classmethod
+    def latest(cls, url: str) -> Self:
+        """The youngest base of the archive at `url`. Raises CopyError if it has none, RelayError."""
+        base = Bases(open_storage(url)).latest(2**63 - 1)
+        if base is None:
+            raise CopyError(f"{url} has no base", way_out="`sluice base make` makes one")
+        return cls.of(url, base)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """In another process; nothing is looked up."""
+        return cls(spec["url"], spec["base"], spec["position"])
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "base", "url": self._url, "base": self._name, "position": self.position}
+
+    def describe(self) -> str:
+        return f"the base {self._name} of {self._url}"
+
+    @property
+    def base(self) -> Base:
+        """Its manifest. Raises RelayError."""
+        if self._base is None:
+            self._base = Bases(self._storage).get(self._name)
+        return self._base
+
+    def definitions(self) -> Definitions:
+        """The upstream's schema at its position: databases, tables, views and sequences. Raises RelayError."""
+        from etl.copy.definitions import Definitions  # workers load no client of the cluster
+
+        base = self.base
+        return Definitions(
+            base.ts, base.schema_version, tuple(map(Schema.from_json, base.schemas)),
+            tuple(Table.from_json(table.table) for table in base.tables),
+        )  # fmt: skip
+
+    def tables(self) -> list[TableEstimate]:
+        return [
+            TableEstimate(table.schema, table.name, table.row_bytes, table.rows)
+            for table in self.base.tables
+            if Table.from_json(table.table).is_base_table
+        ]
+
+    def check_schema(self, table: Table) -> None:
+        found = Table.from_json(self._table(table).table)
+        if not rows_schema(found).equals(rows_schema(table)):
+            raise CopyError(
+                f"{self.describe()} has {table.full_name} with the columns {_columns(found)}, the upstream had"
+                f" {_columns(table)} at {self.position}: is it of another cluster?"
+            )
+
+    def chunks(self, table: Table) -> list[Chunk]:
+        files = self._table(table).files
+        return [
+            Chunk(table.schema_name, table.name, number, file.to_json(), file.row_bytes)
+            for number, file in enumerate(files)
+        ]
+
+    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+        return read_file(self._storage, BaseFile.from_json(chunk.place), table)
+
+    def _table(self, table: Table) -> BaseTable:
+        try:
+            found = self.base.table(table.schema_name, table.name)
+        except RelayError as error:
+            raise CopyError(str(error)) from error
+        if found is None:
+            raise CopyError(f"{self.describe()} has no table {table.full_name}")
+        return found
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(f"{column.name} ({column.kind})" for column in table.writable_columns)

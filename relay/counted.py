@@ -1,0 +1,40 @@
+"""What pyarrow writes a file to: passes on to a sink, counts bytes and computes the CRC-32C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import google_crc32c
+
+__all__ = ["Counted"]
+
+
+class Counted:
+    """A file for `pyarrow.PythonFile`; `written` bytes have gone to the sink, their checksum is `crc32c`."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.written = 0
+        self.crc32c = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Pass on bytes-like `data`; how many."""
+        data = bytes(data)
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        self.written += len(data)
+        return int(self._sink.write(data))
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False

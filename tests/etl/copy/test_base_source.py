@@ -1,0 +1,148 @@
+"""Rows of a base: what is written is read back, value by value, and damage is named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from etl.copy import base_files
+from etl.copy.base_files import read_file, rows_schema, write_files
+from etl.copy.base_source import BaseSource
+from etl.copy.definitions import Definitions
+from etl.copy.dumpling import DumplingFolder
+from etl.copy.errors import CopyError
+from etl.copy.source import Chunk
+from etl.copy.sources import open_source
+from relay.archive import Base, Bases, BaseTable, Making, base_id
+from relay.errors import RelayCorruptError
+from relay.storage import Storage, open_storage
+from tests.etl.copy.copying import RECORDING, definitions
+from tests.etl.story import table
+from upstream.codec.columnar import from_values
+from upstream.schema import Table
+
+LETTERS = table(7, "letters", "id int", "v text", primary="id")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(f"file://{tmp_path}/archive")
+
+
+def letters(first: int, count: int) -> pa.RecordBatch:
+    schema = rows_schema(LETTERS)
+    texts = [None if n % 7 == 0 else b"\xff\xfe" if n % 5 == 0 else f"row {n}" * 20 for n in range(count)]
+    ids = pa.array(range(first, first + count), schema[0].type)
+    return pa.RecordBatch.from_arrays([ids, from_values(texts, schema[1].type)], schema=schema)
+
+
+def base_of_dump(storage: Storage, dump: DumplingFolder, known: Definitions) -> Base:
+    """As every base is made: files, then the manifest."""
+    name = base_id(dump.position, "test")
+    bases = Bases(storage)
+    bases.begin(name, Making("test"))
+    held = {estimate.full_name for estimate in dump.tables()}
+
+    def rows_of(one: Table) -> Iterator[pa.RecordBatch]:
+        for chunk in dump.chunks(one):
+            yield from dump.read(chunk, one)
+
+    made = [
+        BaseTable(
+            one.schema_name, one.name, one.to_json(),
+            tuple(write_files(storage, f"bases/{name}/{one.id}", one, rows_of(one))) if one.full_name in held else (),
+        )
+        for one in known.tables
+    ]  # fmt: skip
+    schemas = tuple(schema.to_json() for schema in known.schemas)
+    base = Base(name, known.ts, known.schema_version, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(made))
+    return bases.publish(base)
+
+
+def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(storage: Storage) -> None:
+    dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
+    known = definitions(dump.position).of_users()
+    base = base_of_dump(storage, dump, known)
+    source = open_source(BaseSource.of(storage.url, base).spec())
+    assert isinstance(source, BaseSource)
+    assert source.position == dump.position
+    assert source.definitions() == known
+    assert [(one.schema, one.table) for one in source.tables()] == [(one.schema, one.table) for one in dump.tables()]
+    rows = 0
+    for one in known.tables:
+        if not one.is_base_table or not dump.chunks(one):
+            continue
+        source.check_schema(one)
+        expected = pa.Table.from_batches(
+            [batch for chunk in dump.chunks(one) for batch in dump.read(chunk, one)], rows_schema(one)
+        )
+        found = pa.Table.from_batches(
+            [
+                batch
+                for chunk in source.chunks(one)
+                for batch in source.read(Chunk.from_json(chunk.to_json()), one)
+            ],
+            rows_schema(one),
+        )  # fmt: skip
+        assert raw(found) == raw(expected), one.full_name
+        rows += found.num_rows
+    assert rows == base.rows > 7_900
+
+
+def raw(rows: pa.Table) -> list[list[object]]:
+    """Values, text as its bytes: it need not be utf-8."""
+    return [
+        (column.cast(pa.large_binary()) if pa.types.is_large_string(column.type) else column).to_pylist()
+        for column in rows.columns
+    ]
+
+
+def test_many_rows_become_several_files_each_with_its_own_counts(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_files, "FILE_ROW_BYTES", 60_000)
+    monkeypatch.setattr(base_files, "GROUP_ROW_BYTES", 20_000)
+    batches = [letters(n * 100, 100) for n in range(40)]
+    files = write_files(storage, "bases/x/7", LETTERS, iter(batches))
+    assert len(files) >= 5
+    found = pa.Table.from_batches([batch for file in files for batch in read_file(storage, file, LETTERS)])
+    assert raw(found) == raw(pa.Table.from_batches(batches))
+    assert sum(file.rows for file in files) == 4_000
+    for file in files:
+        assert sum(batch.num_rows for batch in read_file(storage, file, LETTERS)) == file.rows
+        assert file.bytes == len(storage.read(file.path))
+
+
+def test_no_rows_are_no_file(storage: Storage) -> None:
+    assert write_files(storage, "bases/x/7", LETTERS, iter([letters(0, 0)])) == []
+
+
+@pytest.mark.parametrize("place", [0, 0.3, 0.9, -1])
+def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file(storage: Storage, place: float) -> None:
+    (file,) = write_files(storage, "bases/x/7", LETTERS, [letters(0, 500)])
+    content = bytearray(storage.read(file.path))
+    content[int(place * len(content)) if place > 0 else int(place)] ^= 1
+    storage.replace(file.path, bytes(content))
+    with pytest.raises(RelayCorruptError, match=file.path):
+        list(read_file(storage, file, LETTERS))
+
+
+def test_rows_of_another_table_are_refused(storage: Storage) -> None:
+    (file,) = write_files(storage, "bases/x/7", LETTERS, [letters(0, 5)])
+    with pytest.raises(RelayCorruptError, match="it has the columns"):
+        list(read_file(storage, file, table(7, "letters", "id int", "v int", primary="id")))
+
+
+def test_a_table_that_became_another_one_is_refused(storage: Storage) -> None:
+    name = base_id(9, "a")
+    Bases(storage).begin(name, Making("test"))
+    files = tuple(write_files(storage, f"bases/{name}/7", LETTERS, [letters(0, 5)]))
+    held = BaseTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
+    source = BaseSource.of(storage.url, Bases(storage).publish(Base(name, 9, 1, 7, 0, "test", (), (held,))))
+    source.check_schema(LETTERS)
+    with pytest.raises(CopyError, match="of another cluster"):
+        source.check_schema(table(7, "letters", "id int", "w text", primary="id"))
