@@ -27,14 +27,19 @@ is kept.
 """
 
 
-def keep_ms(text: str) -> int:
-    """Milliseconds of a span such as "7d", "36h"; 0 for "". Raises ValueError."""
-    if not text:
-        return 0
+def span_ms(text: str) -> int:
+    """Milliseconds of a span such as "7d", "36h", "5m". Raises ValueError."""
     match = _SPAN.match(text)
     if match is None:
         raise ValueError(f"{text!r}: a number and m, h or d are expected, as in 7d")
-    span = int(match[1]) * _UNITS[match[2]]
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def keep_ms(text: str) -> int:
+    """Milliseconds for which something is kept, such as "7d", "36h"; 0 for "". Raises ValueError."""
+    if not text:
+        return 0
+    span = span_ms(text)
     if span < MIN_KEEP_MS:
         raise ValueError(f"{text!r}: at least 1h")
     return span

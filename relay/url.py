@@ -51,6 +51,14 @@ def parse_url(url: str) -> Place:
     return Place(None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query)))
 
 
+def folder_of(url: str, folder: str) -> str:
+    """The URL of a folder inside of what `url` names, with the same options."""
+    parts = urlsplit(url)
+    if not parts.scheme:
+        return f"{url.rstrip('/')}/{folder}"
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{folder}").geturl()
+
+
 def refuse_credentials(url: str) -> None:
     """Raises RelayError for a URL that holds user information, or an option that may be a secret. A secret key may hold
     '/' or '#', so it is looked for in what an unescaped one leaves behind, too.

@@ -5,6 +5,7 @@ from etl.settings.other_target import read_target, with_target
 from etl.settings.sections import (
     MODES,
     Apply,
+    Archive,
     Downstream,
     Relay,
     Settings,
@@ -21,6 +22,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "MODES",
     "Apply",
+    "Archive",
     "Downstream",
     "File",
     "Kafka",

@@ -107,6 +107,27 @@ class Relay:
 
 
 @dataclass(frozen=True, slots=True)
+class Archive:
+    """The archive: the past for as long as it is wanted."""
+
+    url: str = ""
+    """As `[relay] url`; by default the folder ``archive`` there."""
+    every: str = "1m"
+    """How often what is landed is archived: ``1m``, ``1h``."""
+    worker_count: int = 1
+    """How many volumes are made at once, each by a core of Spark's, while there is a backlog."""
+
+    @property
+    def every_ms(self) -> int:
+        """`every` in ms, above 0. Raises ValueError."""
+        from relay.retention import span_ms
+
+        if not (found := span_ms(self.every)):
+            raise ValueError(f"{self.every!r}: at least 1m")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Spark:
     """The Spark Connect server."""
 
@@ -238,6 +259,7 @@ class Settings:
     upstream: Upstream
     relay: Relay
     downstream: Downstream
+    archive: Archive = field(default_factory=Archive)
     spark: Spark = field(default_factory=Spark)
     window: Window = field(default_factory=Window)
     apply: Apply = field(default_factory=Apply)
@@ -249,6 +271,13 @@ class Settings:
     """Sections ``[[route]]``."""
     ignored_ts: frozenset[int] = frozenset()
     """``[filter] ignore-txn-commit-ts``."""
+
+    @property
+    def archive_url(self) -> str:
+        """Where the archive is."""
+        from relay.url import folder_of
+
+        return self.archive.url or folder_of(self.relay.url, "archive")
 
     @property
     def rules(self) -> Rules:

@@ -96,18 +96,28 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     settings = Settings(**sections, **_rules(name, document, typing.cast(Downstream, sections["downstream"])))  # type: ignore[arg-type]
     if settings.apply.mode not in MODES:
         raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
-    from relay import RelayError, refuse_credentials
-
-    try:
-        refuse_credentials(settings.relay.url)
-    except RelayError as error:
-        raise SettingsError(f"{name}: [relay] url: {error}") from None
-    try:
-        settings.relay.keep_ms  # noqa: B018
-    except ValueError as error:
-        raise SettingsError(f"{name}: [relay] keep = {error}") from None
+    _check_places(name, settings)
+    _check_spans(name, settings)
     _check_downstream(name, settings)
     return settings
+
+
+def _check_places(name: str, settings: Settings) -> None:
+    from relay import RelayError, refuse_credentials
+
+    for section, url in (("relay", settings.relay.url), ("archive", settings.archive.url)):
+        try:
+            refuse_credentials(url)
+        except RelayError as error:
+            raise SettingsError(f"{name}: [{section}] url: {error}") from None
+
+
+def _check_spans(name: str, settings: Settings) -> None:
+    for key, section in (("keep", settings.relay), ("every", settings.archive)):
+        try:
+            getattr(section, f"{key}_ms")
+        except ValueError as error:
+            raise SettingsError(f"{name}: [{type(section).__name__.lower()}] {key} = {error}") from None
 
 
 def _rules(name: str, document: Mapping[str, object], downstream: Downstream) -> dict[str, object]:

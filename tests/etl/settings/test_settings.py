@@ -57,3 +57,29 @@ def test_a_missing_password_variable_is_named(monkeypatch):
     settings = parse_settings(with_key("downstream", "password-env", "SLUICE_TEST_PW"))
     with pytest.raises(SettingsError, match="SLUICE_TEST_PW"):
         settings.downstream.password()
+
+
+def archive_of(relay_url, **archive):
+    document = {
+        "upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay_url}, "downstream": {"host": "db"},
+        "archive": archive,
+    }  # fmt: skip
+    return parse_settings(document)
+
+
+@pytest.mark.parametrize(("relay_url", "expected"), [
+    ("/var/relay/", "/var/relay/archive"),
+    ("file:///var/my%20relay", "file:///var/my%20relay/archive"),
+    ("s3://bucket/relay?region=eu&endpoint_override=h:1", "s3://bucket/relay/archive?region=eu&endpoint_override=h:1"),
+    ("gs://bucket", "gs://bucket/archive"),
+])  # fmt: skip
+def test_the_archive_lies_in_the_relay_log_s_folder_unless_it_has_a_place_of_its_own(relay_url, expected):
+    assert archive_of(relay_url).archive_url == expected
+    assert archive_of(relay_url, url="s3://cold/past").archive_url == "s3://cold/past"
+
+
+@pytest.mark.parametrize(("key", "value"), [("every", "0m"), ("every", "soon"), ("url", "s3://key:secret@bucket/x")])
+def test_an_archive_that_can_t_be_is_refused_without_repeating_secrets(key, value):
+    with pytest.raises(SettingsError, match=r"\[archive\]") as refused:
+        archive_of("/relay", **{key: value})
+    assert "secret@" not in str(refused.value)
