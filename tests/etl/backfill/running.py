@@ -153,7 +153,10 @@ class Pipeline:
 
 @contextlib.contextmanager
 def pipeline(mariadb: MariaDBServer, spark_remote: str, folder: Path, **more: Any) -> Iterator[Pipeline]:
-    """A pipeline with nothing upstream as yet."""
+    """A pipeline with nothing upstream as yet, into the server, which is emptied: another test's checkpoint isn't
+    this one's.
+    """
+    mariadb.empty()
     stack = Stack(folder / "stack")
     try:
         stack.up(["etcd", "cluster", "pump-1", "pump-2"], live=True)

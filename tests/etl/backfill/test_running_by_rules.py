@@ -23,7 +23,6 @@ TRAFFIC = {"tables": 2, "rows": 5}
 def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
-    mariadb_server.empty()
     rules = {"routes": parse_routes([ROUTE]), "filters": parse_filter(FILTER)[0]}
     with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("by_rules"), **rules) as made:
         made.control.workload({"rate": "max", "transactions": 60, "tables": 2, "rows": 60})

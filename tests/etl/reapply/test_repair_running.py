@@ -24,7 +24,6 @@ LOAD, TXN = f"{DATABASE}.load_1", f"{DATABASE}.txn"
 def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
-    mariadb_server.empty()
     with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("running")) as made:
         made.control.workload({"rate": "max", "transactions": 60, "rows": 100})
         made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
