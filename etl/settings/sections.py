@@ -101,9 +101,13 @@ class Relay:
     @property
     def keep_ms(self) -> int:
         """`keep` in ms, 0 for ever. Raises ValueError."""
-        from relay.retention import keep_ms
+        return _keep_ms(self.keep)
 
-        return keep_ms(self.keep)
+
+def _keep_ms(text: str) -> int:
+    from relay.retention import keep_ms
+
+    return keep_ms(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,16 @@ class Archive:
     """How often what is landed is archived: ``1m``, ``1h``."""
     worker_count: int = 1
     """How many volumes are made at once, each by a core of Spark's, while there is a backlog."""
+    keep: str = ""
+    """How far back every moment can be restored, counted from the archive's end: ``30d``, at least ``1h``; by default
+    for ever.
+    """
+    bases_every: str = "1d"
+    """How old the youngest base becomes before another one is made; empty: bases are made only when asked for."""
+    bases_keep: str = "7d"
+    """How long each base is kept; of older ones one for each such span stays. Empty: as long as `keep`."""
+    drills_every: str = "7d"
+    """How often restoring is tried; empty: only when asked for."""
 
     @property
     def every_ms(self) -> int:
@@ -125,6 +139,26 @@ class Archive:
         if not (found := span_ms(self.every)):
             raise ValueError(f"{self.every!r}: at least 1m")
         return found
+
+    @property
+    def keep_ms(self) -> int:
+        """`keep` in ms, 0 for ever. Raises ValueError."""
+        return _keep_ms(self.keep)
+
+    @property
+    def bases_every_ms(self) -> int:
+        """`bases_every` in ms, 0 for never. Raises ValueError."""
+        return _keep_ms(self.bases_every)
+
+    @property
+    def bases_keep_ms(self) -> int:
+        """`bases_keep` in ms, 0: as long as `keep`. Raises ValueError."""
+        return _keep_ms(self.bases_keep)
+
+    @property
+    def drills_every_ms(self) -> int:
+        """`drills_every` in ms, 0 for never. Raises ValueError."""
+        return _keep_ms(self.drills_every)
 
 
 @dataclass(frozen=True, slots=True)

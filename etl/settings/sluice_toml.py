@@ -113,9 +113,10 @@ def _check_places(name: str, settings: Settings) -> None:
 
 
 def _check_spans(name: str, settings: Settings) -> None:
-    for key, section in (("keep", settings.relay), ("every", settings.archive)):
+    spans = ("every", "keep", "bases-every", "bases-keep", "drills-every")
+    for key, section in (("keep", settings.relay), *((key, settings.archive) for key in spans)):
         try:
-            getattr(section, f"{key}_ms")
+            getattr(section, f"{key.replace('-', '_')}_ms")
         except ValueError as error:
             raise SettingsError(f"{name}: [{type(section).__name__.lower()}] {key} = {error}") from None
 
