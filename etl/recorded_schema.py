@@ -80,3 +80,28 @@ class RecordedSchema:
             tuple(PastMove.from_json(move) for move in document["moved"]),
             {int(key): tuple(map(int, indexes)) for key, indexes in document["relaxed"].items()},
         )
+
+
+class TablesAt:
+    """The tables of a window as they were at any commit timestamp in it. Tables are parsed when they are looked at."""
+
+    def __init__(self, schema: RecordedSchema) -> None:
+        self._steps: list[tuple[int, Mapping[int, Table | None]]] = [(-1, schema.tables)]
+        self._steps += [(ddl.commit_ts, ddl.effect.tables) for ddl in schema.ddls]
+
+    @classmethod
+    def of(cls, window: Window) -> TablesAt:
+        """As a record tells it."""
+        return cls(RecordedSchema.of(window))
+
+    def find(self, table_id: int, commit_ts: int) -> Table | None:
+        """The table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
+        found = None
+        for after_ts, tables in self._steps:
+            if after_ts < commit_ts and table_id in tables:
+                found = tables[table_id]
+        return found
+
+    def changed_at(self, table_id: int) -> list[int]:
+        """The commit timestamps of the DDL that changed a table, ascending."""
+        return [after_ts for after_ts, tables in self._steps[1:] if table_id in tables]

@@ -60,6 +60,7 @@ ETL = {
         "server_errors", "settings", "shapes", "sinks", "steps",
     },
     "retain": set(),
+    "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip

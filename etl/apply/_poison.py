@@ -19,8 +19,9 @@ import pyarrow as pa
 from errors import Signal
 from etl.apply._batch import Batch
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
-from etl.operate import RowChange, TablesAt, decode
+from etl.operate import RowChange, decode
 from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_steps
+from etl.recorded_schema import TablesAt
 from etl.settings import Downstream
 from etl.sinks import ApplyError
 from etl.sinks.step_writer import StepWriter
@@ -136,7 +137,7 @@ class _Search:
             at, fault = self._first(rows, fault)
             place = rows[at]
         raw = self._changes[place.window].slice(place.rows - 1, 1).to_pylist()[0]
-        table = TablesAt(self._windows[place.window]).find(raw["table_id"], raw["commit_ts"])
+        table = TablesAt.of(self._windows[place.window]).find(raw["table_id"], raw["commit_ts"])
         return decode(raw, table), fault
 
     def _begin(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from etl.downstream import Checkpoint, MySQLSession
 from etl.formats.sql_text import quote_name
-from etl.operate import RowChange, TablesAt, decode
-from etl.recorded_schema import RecordedSchema
+from etl.operate import RowChange, decode
+from etl.recorded_schema import RecordedSchema, TablesAt
 from etl.rules import Rules
 from relay import SKIP, RelayLog
 from upstream.rows import ROWID_NAME
@@ -47,7 +47,7 @@ def first_missing(session: MySQLSession, relay: RelayLog, rules: Rules, checkpoi
         for ddl in RecordedSchema.of(window).ddls:
             if after < ddl.commit_ts <= through:
                 tables |= ddl.effect.tables
-        known = TablesAt(window)
+        known = TablesAt.of(window)
         skipped = {
             decision.commit_ts for decision in relay.decisions.list(window.lo) if decision.action == SKIP
         } | rules.ignored_ts

@@ -25,7 +25,7 @@ from etl.operate.commands import (
     status,
 )
 from etl.operate.form import ACTIONS, Form, act
-from etl.operate.window_view import RowChange, TablesAt, decode, describe, find_window, newest, row_changes
+from etl.operate.window_view import RowChange, decode, describe, find_window, newest, row_changes
 from upstream.tso import parse_moment
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "Form",
     "OperateError",
     "RowChange",
-    "TablesAt",
     "accept",
     "act",
     "decode",

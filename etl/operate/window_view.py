@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from errors import RequestError
 from etl.formats.sql_text import shown
-from etl.recorded_schema import RecordedSchema
+from etl.recorded_schema import RecordedSchema, TablesAt
 from relay import DELETE, INSERT, UPDATE, RelayLog, Window
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
@@ -42,29 +42,6 @@ class RowChange:
     new: dict[str, Any] | None
     fault: str = ""
     others: dict[str, Any] = field(default_factory=dict)
-
-
-class TablesAt:
-    """The tables of a window as they were at any commit timestamp in it."""
-
-    def __init__(self, window: Window) -> None:
-        self._versions: dict[int, list[tuple[int, Table | None]]] = {}
-        schema = RecordedSchema.of(window)
-        self._put(window.lo - 1, schema.tables)
-        for ddl in schema.ddls:
-            self._put(ddl.commit_ts, ddl.effect.tables)
-
-    def _put(self, after_ts: int, tables: Mapping[int, Table | None]) -> None:
-        for table_id, table in tables.items():
-            self._versions.setdefault(table_id, []).append((after_ts, table))
-
-    def find(self, table_id: int, commit_ts: int) -> Table | None:
-        """The table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
-        found = None
-        for after_ts, table in self._versions.get(table_id, ()):
-            if after_ts < commit_ts:
-                found = table
-        return found
 
 
 def find_window(relay: RelayLog, ts: int) -> tuple[Window, bool]:
@@ -129,7 +106,7 @@ def describe(relay: RelayLog, window: Window) -> dict[str, Any]:
 
 def _count_tables(relay: RelayLog, window: Window) -> list[dict[str, Any]]:
     changes = relay.read([window])
-    tables = TablesAt(window)
+    tables = TablesAt.of(window)
     counts: dict[str, dict[str, Any]] = {}
     ids, kinds, commit_ts = (changes[name].to_numpy() for name in ("table_id", "kind", "commit_ts"))
     for table_id in np.unique(ids).tolist():
@@ -149,7 +126,7 @@ def row_changes(
     """The row changes of a window in order; only those of `table` (``schema.table``), or of the transaction at
     `commit_ts`. A row that can't be decoded comes with its fault.
     """
-    tables = TablesAt(window)
+    tables = TablesAt.of(window)
     changes = relay.read([window])
     if commit_ts is not None:
         changes = changes.filter(pa.array(changes["commit_ts"].to_numpy() == commit_ts))

@@ -144,6 +144,11 @@ class Story:
         self._version = 1
         self.statement(1, "CREATE DATABASE `d`", schemas={1: Schema(1, "d", "utf8mb4", "utf8mb4_bin")})
 
+    @property
+    def url(self) -> str:
+        """Of the relay log."""
+        return self._url
+
     def statement(
         self,
         kind: int,

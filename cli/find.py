@@ -1,0 +1,201 @@
+"""sluice find: look through the past for the moment before an accident."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from cli._settings import config_option, settings_of
+from cli._sizes import size
+
+if TYPE_CHECKING:
+    from etl.find import Found, FoundDdl, FoundTransaction, Query, TableRows
+
+_SAY_EVERY_S = 2.0
+_STATEMENT_LENGTH = 160
+
+
+@click.command("find")
+@click.option(
+    "--table", "globs", metavar="GLOB", multiple=True,
+    help="Only tables with such a name then (schema.table, * and ?); may be repeated [all].",
+)  # fmt: skip
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(("insert", "update", "delete", "ddl", "drop")),
+    help="Only this; may be repeated. drop is DDL after which rows are gone, such as DROP and TRUNCATE TABLE [all].",
+)  # fmt: skip
+@click.option(
+    "--since", metavar="TSO|TIME", help="What was committed after this [all that is there]. A TSO, or an ISO date-time"
+    " such as 2026-11-16T09:00:00+01:00 (UTC without a zone).",
+)  # fmt: skip
+@click.option("--until", metavar="TSO|TIME", help="And through this [all that is there].")
+@click.option(
+    "--where", metavar="CONDITION", default="",
+    help="Only row changes that fit, such as \"id = 7\" or \"old.status = 'paid' AND new.status <> 'paid'\". A column"
+    " is looked at before and after the change; old. and new. say which is meant.",
+)  # fmt: skip
+@click.option(
+    "--sort", type=click.Choice(("time", "size")), default="time", show_default=True,
+    help="The earliest first, or those with the most rows.",
+)  # fmt: skip
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Show so many.")
+@click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="Of the times shown: Europe/Berlin.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, the last one with counts.")
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    globs: tuple[str, ...],
+    kinds: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    where: str,
+    sort: Any,
+    limit: int,
+    zone: str,
+    config: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """List past transactions and DDL: when they were committed, and which rows of which tables they changed.
+
+    It looks through what the archive and the relay log hold, and needs neither TiDB nor the downstream. What comes out
+    is a commit timestamp: to look at (`sluice relay show`), to take back (`sluice undo`), or to restore the moment just
+    before it.
+    """
+    from etl.find import Past, Query, find
+    from upstream import tso
+
+    settings = settings_of(ctx, config)
+    shown_zone = _zone(zone)
+    past = Past.of(settings)
+    begin = past.first if since is None else tso.parse_moment(since)
+    end = past.last if until is None else tso.parse_moment(until)
+    if begin >= end:
+        raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
+    query = Query(begin, end, globs, kinds, where, sort, limit)
+    found = find(settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last)))
+    if as_json:
+        for line in _json_lines(found, query):
+            click.echo(line)
+        return
+    for text in (*_ddl_lines(found, shown_zone), *_transaction_lines(found, shown_zone)):
+        click.echo(text)
+    for text in _summary(found, query, past):
+        click.echo(text, err=True)
+
+
+class _Progress:
+    """A line on the standard error every few seconds."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self._begin, self._end = begin, end
+        self._said = time.monotonic()
+
+    def __call__(self, through: int, found: Found) -> None:
+        now = time.monotonic()
+        if now - self._said < _SAY_EVERY_S:
+            return
+        self._said = now
+        from upstream import tso
+
+        share = min(1.0, (through - self._begin) / max(1, self._end - self._begin))
+        click.echo(
+            f"{share:.0%}: looked through {tso.time_text(through)}, {size(found.counts['bytes'])},"
+            f" {found.counts['transactions']:,} transactions found",
+            err=True,
+        )
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise click.UsageError(f"--zone {name!r}: no such time zone; UTC, Europe/Berlin and the like") from None
+
+
+def _time(ts: int, zone: ZoneInfo) -> str:
+    from upstream import tso
+
+    return tso.to_datetime(ts).astimezone(zone).isoformat(" ", "milliseconds")
+
+
+def _ddl_lines(found: Found, zone: ZoneInfo) -> Iterator[str]:
+    for ddl in found.ddls:
+        yield f"{ddl.commit_ts}  {_time(ddl.commit_ts, zone)}  {_ddl(ddl)}"
+
+
+def _ddl(ddl: FoundDdl) -> str:
+    text = ddl.statement if len(ddl.statement) <= _STATEMENT_LENGTH else f"{ddl.statement[:_STATEMENT_LENGTH]}…"
+    return f"{ddl.kind}{', rows are gone' if ddl.drops else ''}: {_printable(text)}"
+
+
+def _printable(text: str) -> str:
+    """For a terminal: what would steer it is escaped."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def _transaction_lines(found: Found, zone: ZoneInfo) -> Iterator[str]:
+    for one in found.transactions:
+        yield f"{one.commit_ts}  {_time(one.commit_ts, zone)}  {_rows(one)}"
+        for rows in one.tables:
+            yield f"    {_table(rows)}"
+
+
+def _rows(one: FoundTransaction) -> str:
+    return f"{one.rows:,} row{'s' if one.rows != 1 else ''}"
+
+
+def _table(rows: TableRows) -> str:
+    counts = ((rows.inserts, "inserted"), (rows.updates, "updated"), (rows.deletes, "deleted"))
+    text = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+    more = "; …" if rows.inserts + rows.updates + rows.deletes > len(rows.keys) else ""
+    return f"{_printable(rows.table)}: {text} ({_printable('; '.join(rows.keys))}{more})"
+
+
+def _json_lines(found: Found, query: Query) -> Iterator[str]:
+    from upstream import tso
+
+    for kind, entries in (("ddl", found.ddls), ("transaction", found.transactions)):
+        for one in entries:
+            moment = tso.to_datetime(one.commit_ts).isoformat(timespec="milliseconds")
+            yield json.dumps({kind: {"time": moment, **asdict(one)}}, ensure_ascii=False)
+    yield json.dumps({"counts": {**found.counts, "since": query.since, "until": query.until}})
+
+
+def _summary(found: Found, query: Query, past: Any) -> Iterator[str]:
+    from upstream import tso
+
+    counts = found.counts
+    parts = [
+        f"{counts['transactions']:,} transactions ({counts['inserts']:,} rows inserted, {counts['updates']:,} updated,"
+        f" {counts['deletes']:,} deleted)"
+        if query.row_kinds
+        else "",
+        f"{counts['ddls']:,} DDL" if query.wants_ddl else "",
+    ]
+    yield (
+        f"{' and '.join(part for part in parts if part)} after {tso.time_text(max(query.since, past.first))} through"
+        f" {tso.time_text(min(query.until, past.last))}"
+    )
+    left = max(counts["transactions"] - len(found.transactions), counts["ddls"] - len(found.ddls))
+    if left:
+        yield f"{left:,} more aren't shown: --limit, --sort size, or a narrower --since, --until, --table, --where"
+    if query.since < past.first:
+        yield f"what was committed through {tso.time_text(past.first)} is kept no more, or never landed"
+    if query.until > past.last:
+        yield f"what was committed after {tso.time_text(past.last)} hasn't landed yet"
+    if found.transactions and sys.stdout.isatty():
+        yield (
+            "`sluice relay show COMMIT_TS --rows` shows a transaction's rows, `sluice undo COMMIT_TS` the SQL that"
+            " takes it back"
+        )

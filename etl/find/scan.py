@@ -1,0 +1,240 @@
+"""Windows looked through, here or in a Spark worker: of each only what the query is about is decoded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from etl.find.condition import Condition, Rows
+from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows, first
+from etl.find.query import Query
+from etl.formats.sql_text import shown
+from etl.prepare import WindowDocument
+from etl.recorded_schema import TablesAt
+from etl.rules import Filter, is_internal_table, only_tables
+from etl.shapes.identity import locating_columns
+from etl.shapes.raw_changes import PORTION_ROWS
+from relay import DELETE, INSERT, UPDATE, iter_parts
+from relay.storage import Storage
+from upstream.ddl_actions import REMOVES_ROWS, action_name
+from upstream.ddl_job import DdlJob
+from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
+from upstream.schema import Table
+
+_KEYS_SHOWN = 3
+_STATEMENT_CHARACTERS = 2_000
+
+
+class Scan:
+    """Looks through windows for what a query wants. Raises ConditionError."""
+
+    def __init__(self, storage: Storage, query: Query) -> None:
+        self._storage = storage
+        self._query = query
+        self._condition = Condition(query.where) if query.where else None
+        self._filter = only_tables(Filter(), query.tables)
+
+    def __call__(self, window: WindowDocument) -> Found:
+        """What is in it. Raises ConditionError, relay errors and RowDecodeError, which name what they are about."""
+        return _WindowScan(self._storage, self._query, self._condition, self._filter, window).found()
+
+
+def wanted_tables(window: WindowDocument, filters: Filter) -> set[int]:
+    """The ids of the window's tables whose rows are looked for, under any of the names they have in it."""
+    named = [window.schema.tables, *(ddl.effect.tables for ddl in window.schema.ddls)]
+    found = {(i, table) for tables in named for i in tables if (table := tables[i]) is not None}
+    return {i for i, table in found if not is_internal_table(i) and filters.wants_table(table.schema_name, table.name)}
+
+
+class _Matches:
+    """Row changes that fit, with their tables."""
+
+    def __init__(self) -> None:
+        self.tables: list[Table] = []
+        self._pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, pa.Array]] = []
+
+    def add(self, table: Table, changes: pa.Table) -> None:
+        numbers = np.full(changes.num_rows, len(self.tables))
+        self.tables.append(table)
+        columns = (changes[name].to_numpy() for name in ("commit_ts", "start_ts", "kind"))
+        self._pieces.append((*columns, numbers, changes["row"].combine_chunks()))
+
+    def is_empty(self) -> bool:
+        return not self._pieces
+
+    def joined(self) -> _Joined:
+        columns = [np.concatenate(column) for column in zip(*(piece[:4] for piece in self._pieces), strict=True)]
+        rows = pa.concat_arrays([_whole(piece[4]) for piece in self._pieces])
+        order = np.lexsort((np.arange(len(columns[0])), columns[0]))
+        commit_ts, start_ts, kinds, numbers = (column[order] for column in columns)
+        return _Joined(self.tables, commit_ts, start_ts, kinds, numbers, order, rows)
+
+
+def _whole(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(rows.chunks) if isinstance(rows, pa.ChunkedArray) else rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """All that fits in a window, ascending by commit timestamp; `at`: where each one's row is in `rows`."""
+
+    tables: Sequence[Table]
+    commit_ts: np.ndarray
+    start_ts: np.ndarray
+    kinds: np.ndarray
+    numbers: np.ndarray
+    at: np.ndarray
+    rows: pa.Array
+
+    def transaction(self, begin: int, end: int) -> FoundTransaction:
+        """The one whose changes lie there."""
+        places = np.arange(begin, end)
+        names = np.array([self.tables[number].full_name for number in self.numbers[begin:end].tolist()], object)
+        tables = tuple(self._table(str(name), places[names == name]) for name in dict.fromkeys(names.tolist()))
+        return FoundTransaction(int(self.commit_ts[begin]), int(self.start_ts[begin]), end - begin, tables)
+
+    def _table(self, name: str, places: np.ndarray) -> TableRows:
+        inserts, updates, deletes = (
+            int(np.count_nonzero(self.kinds[places] == kind)) for kind in (INSERT, UPDATE, DELETE)
+        )
+        keys = tuple(self._key(int(place)) for place in places[:_KEYS_SHOWN])
+        return TableRows(name, inserts, updates, deletes, keys)
+
+    def _key(self, place: int) -> str:
+        table, kind = self.tables[self.numbers[place]], int(self.kinds[place])
+        old, new = _images(table, kind, self.rows.slice(int(self.at[place]), 1))
+        image = new if new is not None else old
+        assert image is not None
+        names = [column.name for column in locating_columns(table)] or [
+            name for name in image.schema.names if name != ROWID_NAME
+        ]
+        return ", ".join(f"{name}={_value(image.column(name))}" for name in names)
+
+
+def _value(array: pa.Array) -> str:
+    value = shown(array, 0)
+    text = "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else ascii(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+class _WindowScan:
+    def __init__(
+        self, storage: Storage, query: Query, condition: Condition | None, filters: Filter, window: WindowDocument
+    ) -> None:
+        self._storage = storage
+        self._query = query
+        self._condition = condition
+        self._filter = filters
+        self._window = window
+        self._tables = TablesAt(window.schema)
+
+    def found(self) -> Found:
+        found = Found()
+        if self._query.wants_ddl:
+            found.ddls = list(self._ddls())
+            found.counts["ddls"] = len(found.ddls)
+            found.ddls = first(found.ddls, self._query)
+        ids = wanted_tables(self._window, self._filter) if self._query.row_kinds and self._window.parts else ()
+        if ids:
+            found.counts["windows"] = 1
+            found.counts["bytes"] = sum(part.bytes for part in self._window.parts)
+            self._rows(found, pa.array(sorted(ids), pa.int64()).to_numpy())
+        return found
+
+    def _ddls(self) -> Iterator[FoundDdl]:
+        query = self._query
+        for ddl in self._window.schema.ddls:
+            drops = ddl.type in REMOVES_ROWS
+            if query.since < ddl.commit_ts <= query.until and (drops or not query.only_drops):
+                names = self._names(ddl)
+                if not query.tables or names:
+                    text = " ".join(ddl.query.split())[:_STATEMENT_CHARACTERS]
+                    yield FoundDdl(ddl.commit_ts, action_name(ddl.type), text, names, drops)
+
+    def _names(self, ddl: DdlJob) -> tuple[str, ...]:
+        """The wanted tables that a DDL is about, under their names before and after it."""
+        both = [
+            table
+            for i, after in ddl.effect.tables.items()
+            for table in (self._tables.find(i, ddl.commit_ts), after)
+            if table is not None
+        ]
+        names = {(table.schema_name, table.name) for table in both}
+        if ddl.table_name:
+            names.add((ddl.schema_name, ddl.table_name))
+        return tuple(sorted(f"{schema}.{name}" for schema, name in names if self._filter.wants_table(schema, name)))
+
+    def _rows(self, found: Found, ids: np.ndarray) -> None:
+        matches = _Matches()
+        for batch in iter_parts(self._storage, self._window.parts):
+            changes = pa.Table.from_batches([batch])
+            self._match(changes.filter(pa.array(self._mask(changes, ids))), matches, found)
+        if matches.is_empty():
+            return
+        joined = matches.joined()
+        _, starts, sizes = np.unique(joined.commit_ts, return_index=True, return_counts=True)
+        found.counts["transactions"] = len(starts)
+        for name, kind in (("inserts", INSERT), ("updates", UPDATE), ("deletes", DELETE)):
+            found.counts[name] = int(np.count_nonzero(joined.kinds == kind))
+        limit = self._query.limit
+        chosen = np.argsort(-sizes, kind="stable")[:limit] if self._query.order == "size" else np.arange(len(starts))
+        found.transactions = [
+            joined.transaction(int(starts[i]), int(starts[i] + sizes[i])) for i in chosen[:limit].tolist()
+        ]
+
+    def _mask(self, changes: pa.Table, ids: np.ndarray) -> np.ndarray:
+        query = self._query
+        ts = changes["commit_ts"].to_numpy()
+        mask = (ts > query.since) & (ts <= query.until) & np.isin(changes["table_id"].to_numpy(), ids)
+        wanted: np.ndarray = mask & np.isin(changes["kind"].to_numpy(), sorted(query.row_kinds))
+        return wanted
+
+    def _match(self, changes: pa.Table, matches: _Matches, found: Found) -> None:
+        ids = changes["table_id"].to_numpy()
+        for table_id in np.unique(ids).tolist():
+            mine = changes.filter(pa.array(ids == table_id))
+            bounds = [0, *self._tables.changed_at(table_id), np.iinfo(np.int64).max]
+            ts = mine["commit_ts"].to_numpy()
+            cuts = np.searchsorted(ts, bounds, side="right").tolist()
+            for begin, end in itertools.pairwise(cuts):
+                if begin < end:
+                    self._match_version(table_id, mine.slice(begin, end - begin), matches, found)
+
+    def _match_version(self, table_id: int, changes: pa.Table, matches: _Matches, found: Found) -> None:
+        """Changes of one table by one definition."""
+        table = self._tables.find(table_id, int(changes["commit_ts"][0].as_py()))
+        if table is None or not self._filter.wants_table(table.schema_name, table.name):
+            return
+        if self._condition is not None:
+            found.saw(self._condition.columns - {column.name.lower() for column in table.stored_columns})
+            changes = changes.filter(pa.array(self._fits(self._condition, table, changes)))
+        if changes.num_rows:
+            matches.add(table, changes)
+
+    def _fits(self, condition: Condition, table: Table, changes: pa.Table) -> np.ndarray:
+        mask = np.zeros(changes.num_rows, bool)
+        kinds = changes["kind"].to_numpy()
+        rows = _whole(changes["row"])
+        for kind in np.unique(kinds).tolist():
+            places = np.flatnonzero(kinds == kind)
+            for at in range(0, len(places), PORTION_ROWS):
+                some = places[at : at + PORTION_ROWS]
+                old, new = _images(table, kind, rows.take(pa.array(some)))
+                mask[some] = condition.fits(Rows(table, len(some), _by_name(old), _by_name(new)))
+        return mask
+
+
+def _images(table: Table, kind: int, rows: pa.Array) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
+    if kind == INSERT:
+        return None, decode_inserts(table, rows)
+    if kind == DELETE:
+        return decode_deletes(table, rows), None
+    return decode_updates(table, rows)
+
+
+def _by_name(images: pa.RecordBatch | None) -> dict[str, pa.Array] | None:
+    return None if images is None else dict(zip(images.schema.names, images.columns, strict=True))

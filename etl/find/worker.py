@@ -1,0 +1,47 @@
+"""What Spark's Python workers do to look through windows. Spark finds it by this module's path, so nothing is imported
+here that the client alone needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from etl.find.query import Query
+from etl.find.scan import Scan
+from etl.prepare import WindowDocument
+from etl.spark.errors import told_to_client
+from etl.spark.worker import freeze_loaded
+from relay.storage import open_storage
+
+TASKS = pa.schema([("windows", pa.string())])
+RESULTS = pa.schema([("found", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class FindInWindows:
+    """Each of its rows is some windows of the log at `url`, as JSON, and becomes a row: what was found, as JSON."""
+
+    url: str
+    query: Mapping[str, Any]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with told_to_client():
+            query = Query.from_json(self.query)
+            scan = Scan(open_storage(self.url), query)
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    yield pa.RecordBatch.from_arrays([pa.array([_found(scan, query, text)])], schema=RESULTS)
+        freeze_loaded()
+
+
+def _found(scan: Scan, query: Query, text: str) -> str:
+    windows = [WindowDocument.from_json(document) for document in json.loads(text)]
+    found = scan(windows[0])
+    for window in windows[1:]:
+        found.add(scan(window), query)
+    return json.dumps(found.to_json())
