@@ -15,6 +15,8 @@ log = logging.getLogger("sluice.apply")
 _POLL_S = 0.02
 _CONTROL_INTERVAL_S = 0.2
 _NO_END = 2**63 - 1
+MAX_WINDOWS = 2_000
+"""In one batch: landing brings an empty window every half second or so, and applying may have been paused for days."""
 
 
 class NextWindows:
@@ -83,7 +85,9 @@ class NextWindows:
                 break
             rows += following.changes
             size += sum(part.bytes for part in following.parts)
-            if self._first_hi is None and (rows > self._limits.max_rows or size > self._limits.max_bytes):
+            if self._first_hi is None and (
+                rows > self._limits.max_rows or size > self._limits.max_bytes or len(windows) == MAX_WINDOWS
+            ):
                 break
             windows.append(following)
         return windows if not self._stopped.is_set() else []
