@@ -1,67 +1,21 @@
-"""A run of a bootstrap's job: what is done downstream, in one process or in several.
-
-The order makes every moment safe to be killed in. The plan is kept before anything is written downstream; a table that
-is there already is taken as made; a chunk is there with its row or not at all; what indexes are missing is seen. The
-checkpoint comes last, in the transaction that finds every chunk there: until then nothing replicates, from then on
-landing and applying begin at the source's position.
+"""A run of a bootstrap's job: what is done downstream, in one process or in several. What it has in common with other
+copies stands in `etl.copy.copy_run`.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from errors import Signal
 from etl.copy.asked import Asked
-from etl.copy.copied_table import CopiedTable
-from etl.copy.definitions import Definitions
-from etl.copy.errors import CopyError
-from etl.copy.hindrances import relay_problems
-from etl.copy.load_files import remove_files
-from etl.copy.loader import ChunkDone, Loader, count_rows
+from etl.copy.copy_run import CopyRun, Ordered, Place, Progress
 from etl.copy.loads import MakeLoads
-from etl.copy.made_tables import MadeTables
 from etl.copy.plan import CopyPlan
-from etl.copy.watch import Watch
-from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
-from etl.settings import Settings
-from relay import RelayLog
-from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Done, Job, JobError, Run, TableProgress
-from upstream import tso
+from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, Run
 
 __all__ = ["BootstrapRun", "BootstrapSummary", "Progress"]
-
-log = logging.getLogger("sluice.copy")
-
-LOCK_WAIT_S = 5.0
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a copy is. `bytes` are those read from the source; `began_s`: a `time.monotonic()`."""
-
-    bytes_in_all: int = 0
-    chunks_in_all: int = 0
-    bytes: int = 0
-    chunks: int = 0
-    rows: int = 0
-    waited_s: float = 0.0
-    """How long sessions, summed, waited for rows; `written_s`: and wrote them."""
-    written_s: float = 0.0
-    doing: str = ""
-    began_s: float = field(default_factory=time.monotonic)
-
-    def add(self, done: ChunkDone) -> None:
-        """A chunk more is downstream."""
-        self.bytes += done.bytes
-        self.chunks += 1
-        self.rows += done.rows
-        self.waited_s += done.waited_s
-        self.written_s += done.written_s
-        self.doing = done.table
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +35,15 @@ class BootstrapSummary:
     left: tuple[str, ...] = ()
 
 
-class _Ordered(Signal):
-    """The job is to pause, or to be cancelled."""
-
-
-class BootstrapRun:
+class BootstrapRun(CopyRun):
     """A run of a bootstrap's job: `prepare`, then `copy`, by one or by several processes, then `finish`, or all three
     as `whole`. Each raises LeaseLostError, CopyError for what hinders it, DdlError, DownstreamError, and what `make`
     raises.
     """
 
-    def __init__(
-        self,
-        place: tuple[Settings, Definitions, CheckpointTable, MySQLSession],
-        job: Job,
-        run: Run,
-        on_progress: Callable[[Progress], None],
-    ) -> None:
-        self._settings, self._definitions, self._checkpoint, self._session = place
-        self._job = job
-        self._run = run
-        self._show = on_progress
-        self._asked = Asked.from_json(job.spec.asked)
-        self.plan = CopyPlan.from_json(_kept(job))
-        rules = self._settings.filters, self._settings.routes
-        self.tables = MadeTables(self._session, rules, self.plan, self._asked)
-        self._copied = CopiedTable(self._settings.downstream.checkpoint_schema, f"{job.spec.kind}-{job.spec.token}")
-        self._lock = self._checkpoint.writer_lock()
-        self.watch = Watch()
-        self.progress = Progress(self.plan.bytes, len(self.plan.chunks))
+    def __init__(self, place: Place, job: Job, run: Run, on_progress: Callable[[Progress], None]) -> None:
+        what = CopyPlan.from_json(_kept(job)), Asked.from_json(job.spec.asked)
+        super().__init__(place, what, job, run, on_progress)
 
     def whole(self, make: MakeLoads) -> BootstrapSummary:
         """All of it in this process, up to where it is ordered to stop."""
@@ -117,7 +51,7 @@ class BootstrapRun:
             self._prepare()
             self._copy(make, 0, 1)
             return self._finish()
-        except _Ordered:
+        except Ordered:
             return self._stop()
         finally:
             self._session.close()
@@ -126,7 +60,7 @@ class BootstrapRun:
         """Make databases and tables. False if the run was ordered to stop."""
         try:
             self._prepare()
-        except _Ordered:
+        except Ordered:
             return False
         finally:
             self._session.close()
@@ -138,7 +72,7 @@ class BootstrapRun:
             self._doing("copying rows")
             self._session.connect()
             self._copy(make, share, shares)
-        except _Ordered:
+        except Ordered:
             pass
         finally:
             self._session.close()
@@ -152,139 +86,20 @@ class BootstrapRun:
             self._doing("looking at what is left")
             self._copy(make, 0, 1)
             return self._finish()
-        except _Ordered:
+        except Ordered:
             return self._stop()
         finally:
             self._session.close()
 
-    def _doing(self, what: str) -> None:
-        """What comes next. Raises _Ordered if the run is to end here, LeaseLostError."""
-        self._run.check()
-        if self._run.order is not None:
-            raise _Ordered
-        self._run.doing(what)
-        self.progress.doing = what
-        self._show(self.progress)
-
-    # Preparing
-
-    def _prepare(self) -> None:
-        self._seize()
-        self._copied.create(self._session)
-        ended = self._copied.has_ended(self._session)
-        self._session.commit()
-        if not ended:
-            self._doing("creating tables")
-            self.tables.create(self._definitions, self._doing)
-            self._list()
-        self._run.begin_with(self._base())
-
-    def _seize(self) -> None:
-        """Be the only process that writes there."""
-        self._session.connect()
-        self._checkpoint.create()
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while not self._lock.try_seize(self._session):
-            if time.monotonic() > deadline:
-                holder = self._lock.holder(self._session)
-                raise CopyError(
-                    f"another process writes to {self._session.address} as this pipeline"
-                    f"{f', in connection {holder[0]}' if holder else ''}: a bootstrap that runs, or applying. If it is"
-                    f" none of yours any more: KILL {holder[0] if holder else 'that connection'} there"
-                )
-            time.sleep(0.1)
-        self._lock.seize(self._session, LOCK_WAIT_S)  # and nobody beside
-        remove_files(RelayLog.open(self._settings.relay.url).storage)  # of processes that were killed
-
-    def _list(self) -> None:
-        """From here on sessions may copy, until the checkpoint is there."""
-        self._session.begin()
-        if self._checkpoint.load(wait=True) is not None:
-            raise CopyError(f"{self._session.address} has a checkpoint by now: another process has ended this copy")
-        self._copied.list(self._session, dict(enumerate(map(str, self.plan.chunks))))
-        self._session.commit()
-
-    def _base(self) -> dict[str, TableProgress]:
-        """By table, what there is to do, and what is downstream already."""
-        there = self._copied.rows(self._session)
-        self._session.commit()
-        found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}
-        for number, chunk in enumerate(self.plan.chunks):
-            before = found[chunk.full_name]
-            done = before.done + Done(there[number], chunk.bytes, 1) if number in there else before.done
-            found[chunk.full_name] = TableProgress(done, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1)
-        return found
-
-    # Copying
-
-    def _copy(self, make: MakeLoads, share: int, shares: int) -> None:
-        there = self._copied.rows(self._session)
-        ended = self._copied.has_ended(self._session)
-        self._session.commit()
-        if ended:
-            return
-        for number in there:
-            self.progress.bytes += self.plan.chunks[number].bytes
-            self.progress.chunks += 1
-        left = [number for number in range(len(self.plan.chunks)) if number not in there]
-        mine = sorted(left, key=lambda number: number % shares != share)
-        sessions = -(-self._settings.apply.worker_count // shares)
-        loader = Loader(self._settings.downstream, self.plan, self._copied, make, sessions)
-        for done in loader.run(
-            mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._may_go_on
-        ):
-            if not done.found_there or shares == 1:
-                self._run.did(done.table, Done(done.rows, done.bytes, 1))
-            self._run.doing(done.table)
-            self.progress.add(done)
-            self._show(self.progress)
-            self.watch.now_and_then()
-        self._doing("looking at what is left")
-
-    def _may_go_on(self) -> bool:
-        self._run.check()
-        return self._run.order is None
-
     # Ending
 
     def _finish(self) -> BootstrapSummary:
-        """Indexes and what else comes after rows. Find every chunk there, and the tables with as many rows; write the
-        checkpoint with it.
-        """
-        if not self._copied.has_ended(self._session):
-            self.tables.add_rest(self._definitions, self._doing)
-            self._doing("counting rows")
-            self.watch.now()
-            self._confirm()
+        self._complete()
         summary = self._summary(DONE)
         self._run.end(DONE, result=asdict(summary))
         self._copied.forget(self._session)
         self._session.commit()
         return summary
-
-    def _confirm(self) -> None:
-        self._session.begin()
-        there = self._copied.rows(self._session)
-        missing = set(range(len(self.plan.chunks))) - there.keys()
-        if missing:
-            raise CopyError(f"{len(missing)} chunks are not downstream, the first is {min(missing)}: begin again")
-        expected = self.tables.expected(there)
-        for schema, name in sorted({(planned.schema, planned.name) for planned in self.plan.tables}):
-            found = count_rows(self._session, schema, name)
-            if found != expected.get((schema, name), 0):
-                raise CopyError(
-                    f"{schema}.{name} on {self._session.address} has {found} rows, {expected.get((schema, name), 0)}"
-                    " were copied: somebody else wrote there. `sluice jobs cancel` gives this copy up; empty the"
-                    " downstream then, and begin anew"
-                )
-        if problems := relay_problems(RelayLog.open(self._settings.relay.url), self.plan.ts):
-            raise CopyError(problems[0])
-        self._run.look()
-        self._doing("writing the checkpoint")
-        self._copied.end(self._session)
-        self._checkpoint.save(Checkpoint(self.plan.ts, self.plan.schema_version), first=True)
-        self._session.commit()
-        log.info("the downstream is complete through %d (%s)", self.plan.ts, tso.to_datetime(self.plan.ts))
 
     def _stop(self) -> BootstrapSummary:
         """Do as was ordered."""

@@ -12,6 +12,7 @@ from etl.downstream.checkpoint import (
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
 from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
+from etl.downstream.servers import connected, is_same_server
 
 __all__ = [
     "Checkpoint",
@@ -28,5 +29,7 @@ __all__ = [
     "Refusal",
     "Savepoint",
     "SavepointFile",
+    "connected",
+    "is_same_server",
     "sync_folder",
 ]

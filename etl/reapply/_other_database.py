@@ -4,13 +4,15 @@ may be replicating there.
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from etl import server_errors
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
+from etl.downstream import (
+    Checkpoint,
+    CheckpointTable,
+    DownstreamError,
+    MySQLSession,
+    connected,
+    is_same_server,
+)
 from etl.reapply.errors import ReapplyError
 from etl.reapply.window_range import WindowRange
 from etl.rules import RouteError
@@ -53,7 +55,7 @@ def not_as_of(found: Checkpoint, since: int) -> str:
 
 def begun(target: Downstream, cluster_id: int, job: str) -> Checkpoint | None:
     """How far the job is there; None if it has written nothing. Raises DownstreamError."""
-    with _session(target) as session:
+    with connected(target) as session:
         found = _checkpoint(session, target, cluster_id)
         return found if found is not None and found.owner == owner_of(job) else None
 
@@ -63,9 +65,9 @@ def problems(pipeline: Settings, own: Settings, found: WindowRange, since: int) 
     downstream; nothing is written. Raises DownstreamError.
     """
     target = own.downstream
-    with _session(target) as session:
+    with connected(target) as session:
         told = []
-        if pipeline.downstream.type == "mysql" and _is_same_server(session, pipeline.downstream):
+        if pipeline.downstream.type == "mysql" and is_same_server(session, pipeline.downstream):
             told += _beside(pipeline, own, found)
         checkpoint = _checkpoint(session, target, found.cluster_id)
         lock = CheckpointTable.of(session, target, found.cluster_id).writer_lock()
@@ -80,21 +82,13 @@ def problems(pipeline: Settings, own: Settings, found: WindowRange, since: int) 
 
 def note(own: Settings, cluster_id: int, since: int) -> str:
     """What is to be said of as of when the database is. Raises DownstreamError."""
-    with _session(own.downstream) as session:
+    with connected(own.downstream) as session:
         if _checkpoint(session, own.downstream, cluster_id) is None:
             return (
                 f"{session.address} has no checkpoint, so that its tables are as of {tso.text(since)} is taken on"
                 " trust: a change that meets another row than it expects stops the job"
             )
     return ""
-
-
-@contextmanager
-def _session(target: Downstream) -> Iterator[MySQLSession]:
-    session = MySQLSession(target)
-    session.connect()
-    with contextlib.closing(session):
-        yield session
 
 
 def _checkpoint(session: MySQLSession, target: Downstream, cluster_id: int) -> Checkpoint | None:
@@ -104,16 +98,6 @@ def _checkpoint(session: MySQLSession, target: Downstream, cluster_id: int) -> C
         if error.code in (server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE):
             return None
         raise
-
-
-def _is_same_server(session: MySQLSession, other: Downstream) -> bool:
-    """Whether the session's server is that of `other`, under whatever name: a lock that is taken there is seen here."""
-    with _session(other) as beside:
-        if not (beside.dialect.has_user_locks and session.dialect.has_is_used_lock):
-            return beside.address.partition("@")[2] == session.address.partition("@")[2]
-        name = f"sluice-{secrets.token_hex(12)}"
-        beside.query("SELECT GET_LOCK(%s, 0)", (name,))
-        return session.query("SELECT IS_USED_LOCK(%s)", (name,))[0][0] is not None
 
 
 def _beside(pipeline: Settings, own: Settings, found: WindowRange) -> list[str]:

@@ -3,6 +3,7 @@
 from etl.rules._ddl_scope import Scoped, ScopeError, scope_ddl
 from etl.rules._digest import rules_digest
 from etl.rules._globs import only_tables
+from etl.rules._restored import SchemaPattern, exactly
 from etl.rules._skip import FOR_TIDB_ALONE, skip_reason
 from etl.rules.filters import (
     DDL_EVENTS,
@@ -32,9 +33,11 @@ __all__ = [
     "RouteError",
     "Routes",
     "Rules",
+    "SchemaPattern",
     "ScopeError",
     "Scoped",
     "check",
+    "exactly",
     "is_internal_table",
     "only_tables",
     "reads_otherwise",

@@ -141,7 +141,7 @@ def test_a_bootstrap_of_something_else_is_told_whose_place_it_would_take(
 def test_two_processes_at_once_are_kept_apart(
     mariadb: MariaDBServer, tmp_path: Path, session: MySQLSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.copy.bootstrap_run.LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("etl.copy.copy_run.LOCK_WAIT_S", 0.2)
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
     source = DumplingFolder.open(url)

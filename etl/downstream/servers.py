@@ -1,0 +1,34 @@
+"""Sessions for a look, and whether two settings name one server."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from etl.downstream.mysql import MySQLSession
+from etl.settings import Downstream
+
+__all__ = ["connected", "is_same_server"]
+
+
+@contextmanager
+def connected(downstream: Downstream) -> Iterator[MySQLSession]:
+    """A session there. Raises DownstreamError."""
+    session = MySQLSession(downstream)
+    session.connect()
+    with contextlib.closing(session):
+        yield session
+
+
+def is_same_server(session: MySQLSession, other: Downstream) -> bool:
+    """Whether the session's server is that of `other`, under whatever name: a lock that is taken there is seen here.
+    Raises DownstreamError.
+    """
+    with connected(other) as beside:
+        if not (beside.dialect.has_user_locks and session.dialect.has_is_used_lock):
+            return beside.address.partition("@")[2] == session.address.partition("@")[2]
+        name = f"sluice-{secrets.token_hex(12)}"
+        beside.query("SELECT GET_LOCK(%s, 0)", (name,))
+        return session.query("SELECT IS_USED_LOCK(%s)", (name,))[0][0] is not None
