@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
-from pymysql.cursors import SSCursor
 
 from etl import server_errors
 from etl.copy.errors import CopyError
+from etl.formats.result_blocks import result_blocks
 from etl.formats.sql_text import fill
+from etl.formats.text_rows import Block
 from etl.sql_tls import sql_tls
 
 if TYPE_CHECKING:
@@ -129,12 +130,10 @@ class TidbSession:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def stream(self, statement: str, rows: int) -> Iterator[list[tuple[bytes | None, ...]]]:
-        """The result, at most `rows` at a time, as it comes from the server."""
-        with self._told(statement), self._connection.cursor(SSCursor) as cursor:
-            cursor.execute(statement)
-            while page := cursor.fetchmany(rows):
-                yield list(page)
+    def blocks(self, statement: str) -> Iterator[Block]:
+        """The result as it comes from the server; who doesn't read to its end closes the session."""
+        with self._told(statement):
+            yield from result_blocks(self._connection, statement, _READ_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection, in the middle of a result, too."""

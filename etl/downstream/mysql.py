@@ -10,7 +10,7 @@ import contextlib
 import re
 import secrets
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,9 @@ from etl.downstream import _session_setup
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.layout import Layout
 from etl.formats.load_data import load_statement, replace_statements
+from etl.formats.result_blocks import result_blocks
 from etl.formats.sql_text import fill
+from etl.formats.text_rows import Block
 from etl.settings import Downstream
 
 _PACKET_BYTES = 1 << 20
@@ -277,6 +279,15 @@ class MySQLSession:
     def query(self, statement: str | bytes, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
         """Run one statement, return its rows. `args` fill ``%s`` places, as literals."""
         return self._run(statement, args)[1]
+
+    def blocks(self, statement: str) -> Iterator[Block]:
+        """The rows of a large result as they come, values as the server prints them; who doesn't read to its end closes
+        the session.
+        """
+        try:
+            yield from result_blocks(self._open(), statement, self._settings.read_timeout_s)
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self._error(error) from error
 
     def execute(self, statement: str | bytes) -> int:
         """Run one statement that writes, return the number of affected rows."""
