@@ -10,9 +10,11 @@ from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGap
 from relay.failures import Failure
 from relay.log import Claim, RelayLog
 from relay.ownership import Ownership, Stop
-from relay.part import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, iter_parts, merge, read_parts
+from relay.part import Part, iter_parts, merge, read_parts
+from relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
 from relay.url import refuse_credentials
 from relay.window import Window, hour_of
+from relay.window_log import WindowLog
 
 __all__ = [
     "DELETE",
@@ -45,6 +47,7 @@ __all__ = [
     "Void",
     "Window",
     "WindowConflictError",
+    "WindowLog",
     "hour_of",
     "iter_parts",
     "merge",

@@ -16,14 +16,24 @@ class Counted:
         self._sink = sink
         self.written = 0
         self.crc32c = 0
+        self.crc32c_since_mark = 0
         self.closed = False
+
+    def mark(self) -> int:
+        """From here on `crc32c_since_mark` counts; how many bytes have been written."""
+        self.crc32c_since_mark = 0
+        return self.written
 
     def write(self, data: Any) -> int:
         """Pass on bytes-like `data`; how many."""
         data = bytes(data)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
+        self.crc32c_since_mark = google_crc32c.extend(self.crc32c_since_mark, data)
         self.written += len(data)
         return int(self._sink.write(data))
+
+    def tell(self) -> int:
+        return self.written
 
     def flush(self) -> None: ...
 

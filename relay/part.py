@@ -2,6 +2,8 @@
 
 A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are compressed with LZ4. Its
 descriptor, which the window record keeps, has the CRC-32C of the whole file; readers check it before they decode.
+
+What has gone into the archive is a part, too: its path names row groups of a log file, see `relay.row_groups`.
 """
 
 from __future__ import annotations
@@ -16,22 +18,9 @@ import pyarrow as pa
 
 from relay.counted import Counted
 from relay.errors import RelayCorruptError, RelayError
+from relay.part_schema import PART_SCHEMA
+from relay.row_groups import is_selection, read_row_groups
 from relay.storage import Storage, open_storage
-
-PART_SCHEMA = pa.schema(
-    [
-        pa.field("commit_ts", pa.int64(), nullable=False),
-        pa.field("start_ts", pa.int64(), nullable=False),
-        pa.field("position", pa.int32(), nullable=False),
-        pa.field("table_id", pa.int64(), nullable=False),
-        pa.field("schema_version", pa.int64(), nullable=False),
-        pa.field("kind", pa.int8(), nullable=False),
-        pa.field("row", pa.large_binary(), nullable=False),
-    ]
-)
-"""One row a row change; `kind` is 0 insert, 1 update, 2 delete; `row` is TiDB's old row format, as in the binlog."""
-
-INSERT, UPDATE, DELETE = 0, 1, 2
 
 _READ_BYTES = 2**20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -39,7 +28,10 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file."""
+    """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file. In the archive
+    `path` goes on with the row groups, `bytes` is their size, and `crc32c` that of what the file says of itself, the
+    checksums of its row groups among it: see `relay.row_groups`.
+    """
 
     path: str
     rows: int
@@ -110,8 +102,12 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     """The record batches of a part, one after another: however large it is, one of them (about 8 MiB) is in memory at a
     time.
 
-    Length and CRC-32C of the whole file are checked before the first. Raises RelayCorruptError.
+    Length and CRC-32C of the whole file are checked before the first; of the archive, those of the row groups that
+    belong together. Raises RelayCorruptError.
     """
+    if is_selection(part.path):
+        yield from read_row_groups(storage, part.path, part.crc32c, part.rows)
+        return
     where = f"relay part {part.path} of {storage.url}, commit_ts {part.min_commit_ts} to {part.max_commit_ts}"
     way_out = (
         "restore the file from a copy, or, while the pumps still hold these commits, remove the window records from "

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from etl.apply._applied_log import AppliedLog
 from etl.apply._batch import END, Batch, Queue, StoppedError, decided_about
 from etl.apply._next_windows import NextWindows
 from etl.downstream import Checkpoint
@@ -18,7 +19,7 @@ from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocumen
 from etl.recorded_schema import RecordedSchema
 from etl.settings import Apply
 from etl.steps import CommitDetail, Step, to_batches
-from relay import Appointment, Part, RelayLog
+from relay import Appointment, Part
 
 Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
 """From windows to record batches in STEP_SCHEMA."""
@@ -30,7 +31,7 @@ class Ahead:
     """A thread that has the windows after a checkpoint prepared. What it prepares waits in memory, bounded by bytes."""
 
     def __init__(
-        self, relay: RelayLog, prepare: Prepare, limits: Apply, checkpoint: Checkpoint, until_ts: int | None = None
+        self, relay: AppliedLog, prepare: Prepare, limits: Apply, checkpoint: Checkpoint, until_ts: int | None = None
     ) -> None:
         """The flight of `checkpoint` is the first batch; batches that begin before its `safe_until` are prepared for
         safe mode. `until_ts`: nothing after this TSO.

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from errors import Signal
+from etl.apply._applied_log import AppliedLog
 from etl.steps import ChangeError, Step, from_batches
-from relay import Decision, RelayLog, Window
+from relay import Decision, Window
 
 END = object()
 """Comes behind the last steps of a batch."""
@@ -79,7 +80,7 @@ class Batch:
     mended: frozenset[int] = frozenset()
     """Ids of tables of which rows may be missing, see `relay.appointments`."""
     _queue: Queue | None = field(default=None, repr=False)
-    _relay: RelayLog | None = field(default=None, repr=False)
+    _relay: AppliedLog | None = field(default=None, repr=False)
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
         """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while
@@ -122,13 +123,13 @@ class Batch:
             yield item
 
 
-def check_not_held(relay: RelayLog, commit_ts: int) -> None:
+def check_not_held(relay: AppliedLog, commit_ts: int) -> None:
     """Raises HeldError while operators don't let applying come to a commit timestamp."""
     control = relay.control()
     if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < commit_ts):
         raise HeldError(f"applying waits before commit_ts {commit_ts}, as operators want it")
 
 
-def decided_about(relay: RelayLog, batch: Batch) -> tuple[Decision, ...]:
+def decided_about(relay: AppliedLog, batch: Batch) -> tuple[Decision, ...]:
     """What operators have decided by now about commits of a batch."""
     return tuple(relay.decisions.list(batch.after_ts, batch.hi))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from errors import SluiceError, ours
@@ -21,8 +21,7 @@ from etl.settings import Apply
 from etl.sinks import Sink
 from etl.spark.errors import SparkError
 from etl.waiting import Waiting
-from relay import Agenda, Appointment, Appointments, Control, RelayLog
-from relay.storage import Storage
+from relay import Agenda, Appointment, Appointments, Control, Decisions, Window, WindowLog
 
 __all__ = ["PastRange", "PastRangeError", "apply_past"]
 
@@ -52,19 +51,36 @@ class _NoAppointments(Appointments):
         return Agenda()
 
 
-class _PastLog(RelayLog):
-    """A relay log in which the orders to the running pipeline aren't seen, and its appointments are none."""
+class _PastLog:
+    """Windows in which the orders to the running pipeline aren't seen, and its appointments are none."""
 
-    def __init__(self, storage: Storage) -> None:
-        super().__init__(storage)
-        self.appointments = _NoAppointments(storage)
+    def __init__(self, windows: WindowLog) -> None:
+        self._windows = windows
+        self.appointments: Appointments = _NoAppointments(windows.storage)
+
+    @property
+    def url(self) -> str:
+        return self._windows.url
+
+    @property
+    def decisions(self) -> Decisions:
+        return self._windows.decisions
+
+    def next(self, lo: int) -> Window | None:
+        return self._windows.next(lo)
+
+    def find(self, ts: int) -> Window | None:
+        return self._windows.find(ts)
+
+    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
+        return self._windows.windows(from_ts, to_ts)
 
     def control(self) -> Control:
         return Control()
 
 
 def apply_past(  # noqa: PLR0913 what it works with, by name
-    relay_url: str,
+    windows: WindowLog,
     past: PastRange,
     sink: Sink,
     *,
@@ -73,20 +89,20 @@ def apply_past(  # noqa: PLR0913 what it works with, by name
     stop: threading.Event,
     on_batch: OnBatch,
 ) -> ApplySummary:
-    """Apply the range to `sink`, from where the sink's own checkpoint is, or from the range's beginning if it has none;
-    until the range's end, or `stop`. The sink is closed then.
+    """Apply the range of `windows` (a relay log's, or an archive's) to `sink`, from where the sink's own checkpoint is,
+    or from the range's beginning if it has none; until the range's end, or `stop`. The sink is closed then.
 
     What passes is tried again. Raises PastRangeError, ApplyError, DdlError, CheckpointMovedError, CheckpointError,
     DownstreamError, relay errors, and what `prepare` and `on_batch` raise.
     """
     with contextlib.closing(sink):
-        return _PastLoop(relay_url, past, sink, prepare, limits, stop, on_batch).run()
+        return _PastLoop(windows, past, sink, prepare, limits, stop, on_batch).run()
 
 
 class _PastLoop:
     def __init__(  # noqa: PLR0913 as apply_past
         self,
-        relay_url: str,
+        windows: WindowLog,
         past: PastRange,
         sink: Sink,
         prepare: Prepare,
@@ -94,7 +110,7 @@ class _PastLoop:
         stop: threading.Event,
         on_batch: OnBatch,
     ) -> None:
-        self._relay = _PastLog.open(relay_url)
+        self._relay = _PastLog(windows)
         self._past = past
         self._sink = sink
         self._prepare = prepare

@@ -63,7 +63,7 @@ class IntoSink:
             prepare = SparkPreparer(own.spark.remote, own.relay.url, prepare_options(own), role)
         with self._stopping_on_orders():
             done = apply_past(
-                own.relay.url, PastRange(request.since, request.until), sink,
+                RelayLog.open(own.relay.url), PastRange(request.since, request.until), sink,
                 prepare=prepare, limits=own.apply, stop=self._stop, on_batch=self._wrote,
             )  # fmt: skip
         return self._end(done)

@@ -1,0 +1,99 @@
+"""The chain of an archive's volumes, for reading."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+from relay.archive.catalogue import Catalogue, Day, path_of
+from relay.archive.volume import Volume, day_of
+from relay.decisions import Decisions
+from relay.errors import RelayGapError
+from relay.storage import Storage
+
+__all__ = ["Chain"]
+
+
+class Chain:
+    """The volumes of an archive, each beginning where the one before it ends."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.catalogue = Catalogue(storage)
+        self.decisions = Decisions(storage)
+        """What operators decided about transactions and DDL inside."""
+
+    @property
+    def url(self) -> str:
+        return self.storage.url
+
+    def first(self) -> Volume | None:
+        """The oldest volume, None if there is none. Raises RelayCorruptError."""
+        return next((day.volumes[0] for day in self._days(0)), None)
+
+    def last(self) -> Volume | None:
+        """The newest volume, None if there is none. Raises RelayCorruptError."""
+        for name in reversed(self.catalogue.days()):
+            day = self.catalogue.load(name)
+            if day.volumes:
+                return day.volumes[-1]
+        return None
+
+    def volumes(self, from_ts: int | None = None, to_ts: int | None = None) -> Iterator[Volume]:
+        """The volumes that hold commits in (from_ts, to_ts], in order; None: from the first, through the last.
+
+        It ends with the last volume there is, which may end before `to_ts`. Raises RelayGapError where the chain is
+        broken or begins behind `from_ts`, RelayCorruptError for a document that can't be read.
+        """
+        following = self.chain(from_ts or 0)
+        first = next(following, None)
+        if first is None:
+            return
+        if from_ts is not None and first.lo > from_ts:
+            raise RelayGapError(
+                f"{self.url}: the archive begins at {first.lo}, what was committed after {from_ts} isn't in it",
+                way_out="ask for a later moment, or restore what was removed from a copy",
+            )
+        volume: Volume | None = first
+        while volume is not None and (to_ts is None or volume.lo < to_ts):
+            yield volume
+            volume = next(following, None)
+
+    def find(self, ts: int) -> Volume | None:
+        """The first volume with hi > ts, None if there is none. Its lo is greater than ts if the archive begins behind
+        it. Raises RelayCorruptError.
+        """
+        return next(self.chain(ts), None)
+
+    def chain(self, ts: int) -> Iterator[Volume]:
+        """The volumes with hi > ts, in order. Raises RelayGapError, RelayCorruptError."""
+        before: Volume | None = None
+        for day in self._days(ts):
+            for volume in day.volumes:
+                if before is not None and before.hi != volume.lo:
+                    raise self._gap(before, volume)
+                before = volume
+                if volume.hi > ts:
+                    yield volume
+
+    def _days(self, ts: int) -> Iterator[Day]:
+        """The days that have volumes, from the one in which ts is."""
+        names = self.catalogue.days()
+        at = max(bisect.bisect_right(names, day_of(ts)) - 1, 0)
+        held = [self.catalogue.load(name) for name in names[at : at + 1]]
+        while at > 0 and not (held[0].volumes and held[0].volumes[0].lo <= ts):
+            at -= 1
+            held.insert(0, self.catalogue.load(names[at]))
+        yield from (day for day in held if day.volumes)
+        for name in names[at + len(held) :]:
+            day = self.catalogue.load(name)
+            if day.volumes:
+                yield day
+
+    def _gap(self, before: Volume, volume: Volume) -> RelayGapError:
+        return RelayGapError(
+            f"{self.url}: no volume begins at {before.hi}, where the one of {path_of(before.day)} ends, but in"
+            f" {path_of(volume.day)} one begins at {volume.lo}",
+            way_out=f"restore the documents of the days from {before.day} through {volume.day} from a copy; moments"
+            " before the hole, or behind a base that lies after it, can be had without them",
+        )

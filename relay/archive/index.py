@@ -1,0 +1,178 @@
+"""The index of a volume: its windows, and where in the log file their changes are.
+
+A `.windows` file is the length of a text (8 bytes, little-endian) and the text as zstd. Its first line is `{"format",
+"lo", "hi", "cluster_id", "log", "footer_crc32c", "windows", "crc32c"}`, where the last is the CRC-32C of all lines that
+follow. These are two a window: its record, as the relay log has it, without parts, and `[smallest commit_ts, largest,
+[band, …]]`, a band being `[[number, rows, bytes, [table ids]], …]` of its row groups: see `relay.row_groups`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+
+from relay.archive.volume import ArchiveFile, checked
+from relay.errors import RelayCorruptError
+from relay.part import Part
+from relay.row_groups import Band, RowGroup, selection
+from relay.storage import Storage
+from relay.window import Window
+
+__all__ = ["Index", "IndexedWindow", "read_index", "write_index"]
+
+_FORMAT = 1
+_LEVEL = 9
+_CODEC = "zstd"
+_HEADER: dict[str, type | tuple[type, ...]] = {
+    "format": int, "lo": int, "hi": int, "cluster_id": int, "log": (str, type(None)), "footer_crc32c": int,
+    "windows": int, "crc32c": int,
+}  # fmt: skip
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedWindow:
+    """A window without its part, and the bands that hold its changes."""
+
+    window: Window
+    bands: tuple[Band, ...]
+    min_commit_ts: int = 0
+    max_commit_ts: int = 0
+
+    def to_lines(self) -> bytes:
+        """Its two lines."""
+        bands = [[[g.number, g.rows, g.bytes, list(g.tables)] for g in band] for band in self.bands]
+        place = [self.min_commit_ts, self.max_commit_ts, bands]
+        return self.window.to_json() + json.dumps(place, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_lines(cls, record: bytes, place: bytes) -> IndexedWindow:
+        """The inverse of `to_lines`. Raises ValueError."""
+        low, high, raw = json.loads(place)
+        bands = tuple(tuple(RowGroup(n, rows, size, tuple(ids)) for n, rows, size, ids in band) for band in raw)
+        return cls(Window.from_json(record), bands, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """All windows of a volume, ascending, without a gap."""
+
+    lo: int
+    hi: int
+    cluster_id: int
+    log: str | None
+    """Path of the log file."""
+    footer_crc32c: int
+    windows: tuple[IndexedWindow, ...]
+
+    def window(self, number: int, tables: frozenset[int] | None = None) -> Window:
+        """The window with its part, which holds the row groups with `tables` (ids), None for all of them."""
+        found = self.windows[number]
+        bands = [
+            band
+            for band in (
+                tuple(group for group in band if tables is None or not tables.isdisjoint(group.tables))
+                for band in found.bands
+            )
+            if band
+        ]
+        if not bands or self.log is None:
+            return replace(found.window, changes=0, transactions=found.window.transactions if tables is None else 0)
+        groups = [group for band in bands for group in band]
+        rows = sum(group.rows for group in groups)
+        part = Part(
+            path=selection(self.log, bands),
+            rows=rows,
+            transactions=found.window.transactions,
+            bytes=sum(group.bytes for group in groups),
+            crc32c=self.footer_crc32c,
+            min_commit_ts=found.min_commit_ts,
+            max_commit_ts=found.max_commit_ts,
+        )
+        return replace(found.window, parts=(part,), changes=rows)
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        body = b"".join(window.to_lines() for window in self.windows)
+        header: dict[str, Any] = {
+            "format": _FORMAT,
+            "lo": self.lo,
+            "hi": self.hi,
+            "cluster_id": self.cluster_id,
+            "log": self.log,
+            "footer_crc32c": self.footer_crc32c,
+            "windows": len(self.windows),
+            "crc32c": google_crc32c.value(body),
+        }
+        text = json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
+        packed: bytes = pa.Codec(_CODEC, compression_level=_LEVEL).compress(text, asbytes=True)
+        return len(text).to_bytes(_LENGTH_BYTES, "little") + packed
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Index:
+        """The inverse of `to_bytes`. Strict: raises ValueError."""
+        lines = _unpacked(data).split(b"\n")
+        header = checked("an index", json.loads(lines[0]), _HEADER)
+        if header.pop("format") != _FORMAT:
+            raise ValueError(f"an index of a format that this version of Sluice doesn't read, it reads {_FORMAT}")
+        if google_crc32c.value(b"\n".join(lines[1:])) != header.pop("crc32c"):
+            raise ValueError("the checksum is wrong: it was damaged or edited")
+        if len(lines) != 2 * header["windows"] + 2:
+            raise ValueError(f"{len(lines)} lines for {header['windows']} windows")
+        found = tuple(IndexedWindow.from_lines(*lines[i : i + 2]) for i in range(1, len(lines) - 1, 2))
+        index = cls(**header | {"windows": found})
+        index.check()
+        return index
+
+    def check(self) -> None:
+        """Raises ValueError if the windows aren't the chain from lo to hi."""
+        at = self.lo
+        for entry in self.windows:
+            if entry.window.lo != at:
+                raise ValueError(f"no window begins at {at}")
+            at = entry.window.hi
+        if at != self.hi:
+            raise ValueError(f"the windows end at {at}, not at {self.hi}")
+
+
+def _unpacked(data: bytes) -> bytes:
+    size = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if len(data) <= _LENGTH_BYTES or size > 2**36:
+        raise ValueError("it is cut short or damaged")
+    try:
+        text: bytes = pa.decompress(data[_LENGTH_BYTES:], decompressed_size=size, codec=_CODEC, asbytes=True)
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise ValueError(f"it can't be unpacked: {error}") from None
+    return text
+
+
+def write_index(storage: Storage, path: str, index: Index) -> ArchiveFile:
+    """Write an index, durable on return. Raises FileExistsError, OSError."""
+    data = index.to_bytes()
+    with storage.new_file(path) as sink:
+        sink.write(data)
+    return ArchiveFile(path, len(data), len(index.windows), google_crc32c.value(data))
+
+
+def read_index(storage: Storage, file: ArchiveFile) -> Index:
+    """The index of a volume, checked. Raises RelayCorruptError."""
+    where = f"archive index {storage.url}/{file.path}"
+    way_out = "restore the file from a copy; a moment before it, or behind a later base, can be had without it"
+    try:
+        data = storage.read(file.path)
+    except FileNotFoundError:
+        raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
+    if len(data) != file.bytes or google_crc32c.value(data) != file.crc32c:
+        raise RelayCorruptError(
+            f"{where}: {len(data)} bytes with CRC-32C {google_crc32c.value(data):#010x}, the catalogue says"
+            f" {file.bytes} with {file.crc32c:#010x}",
+            way_out=way_out,
+        )
+    try:
+        return Index.from_bytes(data)
+    except (ValueError, TypeError) as error:
+        raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from None

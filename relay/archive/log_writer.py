@@ -1,0 +1,198 @@
+"""Landed windows become the log half of a volume: a file with their changes, and the index of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from relay.archive.coalesce import Limits, joined, runs
+from relay.archive.index import Index, IndexedWindow, write_index
+from relay.archive.volume import ArchiveFile, LakeFile, Volume, as_json, checked, day_of
+from relay.errors import RelayError, RelayGapError
+from relay.part import iter_parts
+from relay.part_schema import PART_SCHEMA
+from relay.row_groups import Band, LogFileWriter
+from relay.storage import Storage
+from relay.window import Window
+
+__all__ = ["LogWritten", "Seen", "write_log"]
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
+
+Seen = Callable[[Window, pa.RecordBatch], None]
+"""Told of every batch of changes, in PART_SCHEMA, that is written, in order, with the window it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogWritten:
+    """What has been written of the range `(lo, hi]`; all of a volume but its lake files."""
+
+    lo: int
+    hi: int
+    cluster_id: int
+    token: str
+    windows: int
+    transactions: int
+    changes: int
+    schema_version: int
+    binlog_bytes: int
+    log: ArchiveFile | None
+    index: ArchiveFile
+    tables: Mapping[int, int] = field(default_factory=dict)
+
+    def volume(self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None) -> Volume:
+        """The volume of it, to be put into the archive; `binlog_bytes`: if it isn't what has been read."""
+        fields = as_json(self)
+        if binlog_bytes is not None:
+            fields["binlog_bytes"] = binlog_bytes
+        return Volume(**fields, archived_ms=time.time_ns() // 1_000_000, lake=tuple(lake))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return as_json(self) | {
+            "log": self.log.to_json() if self.log else None,
+            "index": self.index.to_json(),
+            "tables": {str(table_id): changes for table_id, changes in self.tables.items()},
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> LogWritten:
+        """The inverse of `to_json`; strict. Raises ValueError."""
+        values = checked("what was written", raw, _WRITTEN)
+        own = {
+            "log": None if values["log"] is None else ArchiveFile.from_json(values["log"]),
+            "index": ArchiveFile.from_json(values["index"]),
+            "tables": {int(table_id): changes for table_id, changes in values["tables"].items()},
+        }
+        return cls(**values | own)
+
+
+_WRITTEN: dict[str, type | tuple[type, ...]] = {
+    "lo": int,
+    "hi": int,
+    "cluster_id": int,
+    "token": str,
+    "windows": int,
+    "transactions": int,
+    "changes": int,
+    "schema_version": int,
+    "binlog_bytes": int,
+    "log": (dict, type(None)),
+    "index": dict,
+    "tables": dict,
+}
+
+
+def write_log(  # noqa: PLR0913 what it works with
+    source: Storage,
+    archive: Storage,
+    windows: Sequence[Window],
+    token: str,
+    *,
+    limits: Limits | None = None,
+    seen: Seen | None = None,
+) -> LogWritten:
+    """Write the log file and the index of `windows`, a chain of at least one; both are durable on return, and nobody
+    knows of them before `Archive.append`.
+
+    `source` is where the windows' parts are, the relay log's storage or an archive's. `token` makes the names unique:
+    no two attempts may share it. In memory are one band (`limits`) and what writing it takes, however large a
+    transaction is. Raises RelayCorruptError, RelayGapError, FileExistsError, OSError.
+    """
+    _check_chain(windows, token)
+    lo, hi = windows[0].lo, windows[-1].hi
+    stem = f"log/{day_of(lo)}/{lo:020d}-{hi:020d}-{token}"
+    writing = _Writing(source, archive, f"{stem}.parquet", limits or Limits(), seen)
+    entries, log = writing.run(windows)
+    index = Index(lo, hi, windows[0].cluster_id, log.path if log else None, writing.footer_crc32c, tuple(entries))
+    index.check()
+    return LogWritten(
+        lo=lo,
+        hi=hi,
+        cluster_id=index.cluster_id,
+        token=token,
+        windows=len(entries),
+        transactions=sum(entry.window.transactions for entry in entries),
+        changes=log.rows if log else 0,
+        schema_version=windows[-1].schema_version,
+        binlog_bytes=sum(part.bytes for window in windows for part in window.parts),
+        log=log,
+        index=write_index(archive, f"{stem}.windows", index),
+        tables=writing.tables,
+    )
+
+
+def _check_chain(windows: Sequence[Window], token: str) -> None:
+    if not windows or not _TOKEN.match(token):
+        raise RelayError(
+            f"{len(windows)} windows for the token {token!r}: at least one, and only letters, digits, . and _"
+        )
+    for before, window in itertools.pairwise(windows):
+        if window.lo != before.hi:
+            raise RelayGapError(f"a window ends at {before.hi}, and the next one to archive begins at {window.lo}")
+        if window.cluster_id != before.cluster_id:
+            raise RelayError(f"the window at {window.lo} is of another cluster than the one before")
+
+
+class _Writing:
+    def __init__(self, source: Storage, archive: Storage, path: str, limits: Limits, seen: Seen | None) -> None:
+        self._source, self._archive, self._path = source, archive, path
+        self._limits, self._seen = limits, seen
+        self.tables: Mapping[int, int] = {}
+        self.footer_crc32c = 0
+
+    def run(self, windows: Sequence[Window]) -> tuple[list[IndexedWindow], ArchiveFile | None]:
+        if not any(part.rows for window in windows for part in window.parts):
+            return [self._indexed(run, ()) for run in runs(windows, self._limits)], None
+        with self._archive.new_file(self._path) as sink:
+            writer = LogFileWriter(sink)
+            entries = [self._indexed(run, self._bands(run, writer)) for run in runs(windows, self._limits)]
+            writer.close()
+        self.tables, self.footer_crc32c = writer.tables, writer.footer_crc32c
+        return entries, ArchiveFile(self._path, writer.bytes, writer.rows, writer.crc32c)
+
+    def _indexed(self, run: Sequence[Window], bands: Sequence[Band]) -> IndexedWindow:
+        parts = [part for window in run for part in window.parts]
+        return IndexedWindow(
+            joined(run),
+            tuple(bands),
+            min((part.min_commit_ts for part in parts), default=0),
+            max((part.max_commit_ts for part in parts), default=0),
+        )
+
+    def _bands(self, run: Sequence[Window], writer: LogFileWriter) -> list[Band]:
+        return [writer.write_band(changes) for changes in self._stretches(run)]
+
+    def _stretches(self, run: Sequence[Window]) -> Iterator[pa.Table]:
+        """The changes of the windows, in pieces of what a band holds."""
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in self._batches(run):
+            if held and (rows + batch.num_rows > self._limits.changes or size + batch.nbytes > self._limits.bytes):
+                yield pa.Table.from_batches(held, PART_SCHEMA)
+                held, rows, size = [], 0, 0
+            held.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+        if held:
+            yield pa.Table.from_batches(held, PART_SCHEMA)
+
+    def _batches(self, run: Sequence[Window]) -> Iterator[pa.RecordBatch]:
+        for window in run:
+            for batch in iter_parts(self._source, window.parts):
+                for piece in _pieces(batch, self._limits):
+                    if self._seen is not None:
+                        self._seen(window, piece)
+                    yield piece
+
+
+def _pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces that aren't larger than the limits, but for single rows that are."""
+    count = max(-(-batch.num_rows // limits.changes), -(-batch.nbytes // limits.bytes), 1)
+    rows = max(1, -(-batch.num_rows // count))
+    return (batch.slice(i, rows) for i in range(0, batch.num_rows, rows))

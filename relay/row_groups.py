@@ -1,0 +1,377 @@
+"""Log files of the archive: Parquet in PART_SCHEMA, of which readers take the row groups they need, and check them.
+
+A log file holds **bands**: stretches of changes by (commit_ts, position) that are as large as a reader may have in
+memory. Within a band tables lie together, each row group with one large table or several small ones, so that who wants
+a few tables reads little; a reader puts (commit_ts, position) order back, band by band. The path of a part names what
+belongs to it:
+
+    log/2026-11-22/<lo>-<hi>-<token>.parquet#3-5,6-9      row groups 3 to 5 are a band, then 6 to 9 are one
+    log/2026-11-22/<lo>-<hi>-<token>.parquet#3+5,7        the same with the row groups of some tables only
+
+Everything that is used is checked before it is decoded. The file's footer has in its metadata, under `sluice`, a JSON
+list with an entry `[rows, begin, end, crc, content_crc, [table ids]]` for each row group: the bytes `[begin, end)` of
+the file that it fills, their CRC-32C, and the CRC-32C of what is in its columns (`content_crc32c`). The CRC-32C of the
+footer is in the part's descriptor.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from relay.counted import Counted
+from relay.errors import RelayCorruptError, RelayError
+from relay.part_schema import PART_SCHEMA
+from relay.storage import Storage
+
+__all__ = [
+    "Band",
+    "LogFileWriter",
+    "RowGroup",
+    "content_crc32c",
+    "is_selection",
+    "read_row_groups",
+    "selection",
+]
+
+_KEY = b"sluice"
+_PATH = re.compile(r"(?P<file>[^#]+\.parquet)#(?P<bands>\d+(?:-\d+)?(?:[+,]\d+(?:-\d+)?)*)\Z")
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 64 * 2**10
+_BATCH_ROWS = 65_536
+_LEVEL = 6
+_OWN_GROUP_BYTES = 2**20
+"""A table with as many bytes in a band has a row group of its own."""
+_SHARED_GROUP_BYTES = 4 * 2**20
+_PAGE_BYTES = 256 * 2**20  # a column of a row group is one page, so that all of it is compressed together
+
+_WAY_OUT = "restore the file from a copy; a moment before it, or behind a later base, can be had without it"
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group as the index of windows has it: its `number` in the file, `rows`, `bytes` there, and the tables whose
+    rows are in it, by id.
+    """
+
+    number: int
+    rows: int
+    bytes: int
+    tables: tuple[int, ...]
+
+
+Band = tuple[RowGroup, ...]
+"""Row groups whose rows belong together: sorted by (commit_ts, position) they are a stretch of the log."""
+
+
+def selection(file: str, bands: Iterable[Band]) -> str:
+    """The path that names these row groups of a log file; at least one."""
+    return f"{file}#{','.join('+'.join(_ranges([group.number for group in band])) for band in bands)}"
+
+
+def is_selection(path: str) -> bool:
+    """Whether a path names row groups of a log file, and not a file."""
+    return "#" in path
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+    begin = 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield str(numbers[begin]) if i == begin + 1 else f"{numbers[begin]}-{numbers[i - 1]}"
+            begin = i
+
+
+def _parsed(path: str) -> tuple[str, list[list[int]]]:
+    match = _PATH.match(path)
+    if match is None:
+        raise RelayCorruptError(f"{path}: these aren't row groups of a log file", way_out=_WAY_OUT)
+    bands = []
+    for band in match["bands"].split(","):
+        numbers: list[int] = []
+        for span in band.split("+"):
+            first, _, last = span.partition("-")
+            numbers += range(int(first), int(last or first) + 1)
+        bands.append(numbers)
+    return match["file"], bands
+
+
+def content_crc32c(changes: pa.Table) -> int:
+    """CRC-32C of changes in PART_SCHEMA, however they are cut and stored: column by column the values, little-endian;
+    of `row` the lengths as int64, then the bytes.
+    """
+    crc = 0
+    for column in changes.columns[:-1]:
+        for chunk in column.chunks:
+            crc = google_crc32c.extend(crc, chunk.to_numpy().tobytes())
+    rows = [_row_buffers(chunk) for chunk in changes["row"].chunks]
+    for lengths, _ in rows:
+        crc = google_crc32c.extend(crc, lengths.tobytes())
+    for _, data in rows:
+        crc = google_crc32c.extend(crc, data.tobytes())
+    return crc
+
+
+def row_offsets(column: pa.LargeBinaryArray) -> np.ndarray:
+    """Where each value of a large_binary array begins in its data, and the last one's end, as int64."""
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+
+
+def _row_buffers(column: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths and bytes of the values."""
+    if not len(column):
+        return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    offsets = row_offsets(column)
+    data = column.buffers()[2]
+    there = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    return np.diff(offsets), there[offsets[0] : offsets[-1]]
+
+
+class LogFileWriter:
+    """Writes a log file band by band into a sink; the caller ends the sink behind `close`."""
+
+    def __init__(self, sink: Any) -> None:
+        self._out = Counted(sink)
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._out, mode="w"),
+            PART_SCHEMA,
+            compression="zstd",
+            compression_level=_LEVEL,
+            use_dictionary=["table_id", "schema_version", "kind"],
+            column_encoding={"commit_ts": "DELTA_BINARY_PACKED", "start_ts": "DELTA_BINARY_PACKED"},
+            write_statistics=False,
+            data_page_size=_PAGE_BYTES,
+            max_rows_per_page=2**31 - 1,
+            write_batch_size=2**20,
+        )
+        self._entries: list[list[Any]] = []
+        self.rows = 0
+        self.tables: dict[int, int] = {}
+        """Rows by table id."""
+        self.footer_crc32c = 0
+        """Known behind `close`: what a part's descriptor has."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the file; whole behind `close`."""
+        return self._out.written
+
+    @property
+    def crc32c(self) -> int:
+        """Of the file; whole behind `close`."""
+        return self._out.crc32c
+
+    def write_band(self, changes: pa.Table) -> Band:
+        """Write a band: changes in PART_SCHEMA, at least one."""
+        return tuple(self._write_group(piece, tables) for piece, tables in _by_table(changes))
+
+    def _write_group(self, changes: pa.Table, tables: Mapping[int, int]) -> RowGroup:
+        begin = self._out.mark() or len(_MAGIC)
+        self._writer.write_table(changes, row_group_size=changes.num_rows)
+        size = self._out.written - begin
+        self._entries.append(
+            [
+                changes.num_rows,
+                begin,
+                self._out.written,
+                self._out.crc32c_since_mark,
+                content_crc32c(changes),
+                sorted(tables),
+            ]
+        )
+        self.rows += changes.num_rows
+        for table, rows in tables.items():
+            self.tables[table] = self.tables.get(table, 0) + rows
+        return RowGroup(len(self._entries) - 1, changes.num_rows, size, tuple(sorted(tables)))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.add_key_value_metadata({_KEY: json.dumps(self._entries, separators=(",", ":"))})
+        self._out.mark()
+        self._writer.close()
+        self.footer_crc32c = self._out.crc32c_since_mark
+
+
+def _by_table(changes: pa.Table) -> Iterator[tuple[pa.Table, dict[int, int]]]:
+    """Changes cut into row groups, with the rows of each table in it."""
+    ordered, ids, sizes = _ordered(changes)
+    cuts = [*np.flatnonzero(np.append(True, ids[1:] != ids[:-1])).tolist(), len(ids)]
+    begin, held = 0, 0
+    there: dict[int, int] = {}
+    for first, end in itertools.pairwise(cuts):
+        size = int(sizes[first:end].sum())
+        if there and (size >= _OWN_GROUP_BYTES or held + size > _SHARED_GROUP_BYTES):
+            yield ordered.slice(begin, first - begin), there
+            begin, held, there = first, 0, {}
+        there[int(ids[first])] = end - first
+        held += size
+        if size >= _OWN_GROUP_BYTES:
+            yield ordered.slice(begin, end - begin), there
+            begin, held, there = end, 0, {}
+    if there:
+        yield ordered.slice(begin), there
+
+
+def _ordered(changes: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+    """The changes by table and what their rows begin with, which is the key as a rule: so a row's images are near each
+    other, and compress well. With the table ids and the sizes of the rows in that order.
+    """
+    changes = changes.combine_chunks()
+    ids = changes["table_id"].to_numpy()
+    row = changes["row"].chunk(0)
+    order = np.lexsort((*_beginnings(row), ids))
+    lengths, _ = _row_buffers(row)
+    return changes.take(pa.array(order)).combine_chunks(), ids[order], lengths[order]
+
+
+def _beginnings(column: pa.LargeBinaryArray) -> tuple[np.ndarray, ...]:
+    """The first bytes of each value as sort keys, the most significant one last, as numpy.lexsort wants them."""
+    offsets = row_offsets(column)
+    data = column.buffers()[2]
+    padded = np.concatenate([np.frombuffer(data, np.uint8), np.zeros(24, np.uint8)])
+    begins = offsets[:-1]
+    keys = []
+    for word in (2, 1, 0):
+        key = np.zeros(len(begins), np.uint64)
+        for byte in range(8):
+            key = key << np.uint64(8) | padded[begins + (word * 8 + byte)].astype(np.uint64)
+        keys.append(key)
+    return tuple(keys)
+
+
+@dataclass(slots=True)
+class _LogFile:
+    """A log file whose footer has been checked."""
+
+    where: str
+    file: pa.NativeFile
+    metadata: pq.FileMetaData
+    entries: list[list[Any]]
+    size: int
+
+    def table(self, numbers: Sequence[int]) -> pa.Table:
+        """The rows of row groups as they lie, checked. Raises RelayCorruptError."""
+        pieces = []
+        for number in numbers:
+            rows, begin, end, crc, content, _ = self.entries[number]
+            self.file.seek(begin)
+            data = self.file.read(end - begin)
+            if len(data) != end - begin or google_crc32c.value(data) != crc:
+                raise RelayCorruptError(
+                    f"{self.where}: row group {number}, bytes {begin} to {end}: they aren't what was written",
+                    way_out=_WAY_OUT,
+                )
+            piece = self._decoded(number, begin, data)
+            if piece.num_rows != rows or content_crc32c(piece) != content:
+                raise RelayCorruptError(
+                    f"{self.where}: row group {number} holds other rows than were to be written", way_out=_WAY_OUT
+                )
+            pieces.append(piece)
+        return pa.concat_tables(pieces)
+
+    def _decoded(self, number: int, begin: int, data: bytes) -> pa.Table:
+        source = pa.PythonFile(_Piece(begin, data, self.size), mode="r")
+        try:
+            read = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=False).read_row_group(
+                number, use_threads=False
+            )
+            return read.cast(PART_SCHEMA)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise RelayCorruptError(f"{self.where}: row group {number}: {error}", way_out=_WAY_OUT) from error
+
+
+class _Piece(io.RawIOBase):
+    """A file of which one stretch is known."""
+
+    def __init__(self, begin: int, data: bytes, size: int) -> None:
+        super().__init__()
+        self._begin, self._data, self._size = begin, data, size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        begin = self._at - self._begin
+        if begin < 0:
+            raise ValueError(f"byte {self._at} isn't in the row group")
+        data = self._data[begin:] if size < 0 else self._data[begin : begin + size]
+        self._at += len(data)
+        return data
+
+
+def read_row_groups(storage: Storage, path: str, footer_crc32c: int, rows: int) -> Iterator[pa.RecordBatch]:
+    """The changes that `path` names by (commit_ts, position), in PART_SCHEMA. One band is in memory at a time, and
+    checked before its first batch comes.
+
+    `footer_crc32c`, `rows`: as the part's descriptor has them. Raises RelayCorruptError.
+    """
+    name, bands = _parsed(path)
+    where = f"archive file {storage.url}/{name}"
+    try:
+        file = storage.open(name)
+    except FileNotFoundError:
+        raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
+    with file:
+        log_file = _opened(where, file, footer_crc32c)
+        if any(number >= len(log_file.entries) for band in bands for number in band):
+            raise RelayCorruptError(f"{where}: it has no such row groups as {path}", way_out=_WAY_OUT)
+        there = sum(log_file.entries[number][0] for band in bands for number in band)
+        if there != rows:
+            raise RelayCorruptError(f"{path} of {storage.url}: {there} rows, but {rows} are noted", way_out=_WAY_OUT)
+        for band in bands:
+            yield from _in_order(log_file.table(band)).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def _in_order(changes: pa.Table) -> pa.Table:
+    order = np.lexsort((changes["position"].to_numpy(), changes["commit_ts"].to_numpy()))
+    return changes.combine_chunks().take(pa.array(order)).combine_chunks()
+
+
+def _opened(where: str, file: pa.NativeFile, footer_crc32c: int) -> _LogFile:
+    """A log file with its footer, of which nothing is believed before its checksum is right."""
+    size = file.size()
+    tail = _read_at(file, max(0, size - _TAIL_BYTES))
+    length = struct.unpack("<I", tail[-8:-4])[0] + 8 if len(tail) >= 12 and tail[-4:] == _MAGIC else size + 1
+    if length > size:
+        raise RelayCorruptError(f"{where}: {size} bytes without an end: it was cut or damaged", way_out=_WAY_OUT)
+    footer = tail[-length:] if length <= len(tail) else _read_at(file, size - length)
+    if google_crc32c.value(footer) != footer_crc32c:
+        raise RelayCorruptError(
+            f"{where}: the footer (the last {length} bytes) isn't what was written", way_out=_WAY_OUT
+        )
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        entries = json.loads(metadata.metadata[_KEY])
+    except (pa.ArrowException, ValueError, OSError, KeyError, TypeError) as error:
+        raise RelayCorruptError(f"{where}: the footer can't be read: {error}", way_out=_WAY_OUT) from error
+    if not metadata.schema.to_arrow_schema().equals(PART_SCHEMA):
+        raise RelayError(f"{where}: unknown columns {metadata.schema.names}", way_out="read it with a newer Sluice")
+    return _LogFile(where, file, metadata, entries, size)
+
+
+def _read_at(file: pa.NativeFile, begin: int) -> bytes:
+    file.seek(begin)
+    data: bytes = file.read()
+    return data
