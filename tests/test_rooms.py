@@ -51,6 +51,7 @@ ETL = {
     "backfill": {
         "copy", "ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "shapes", "spark",
     },
+    "base": {"copy", "downstream", "formats", "settings", "server_errors"},
     "apply": {
         "downstream", "formats", "operate", "ownership", "prepare", "recorded_schema", "rules", "settings",
         "sinks", "spark", "steps", "waiting",

@@ -6,7 +6,7 @@ The values come in exactly the types and texts in which they were written there,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -44,21 +44,17 @@ class DownstreamTable:
 def page_key(table: Table) -> list[KeyColumn]:
     """The columns of the primary key, if rows can be read page by page in its order; else none."""
     written = {column.name: column for column in table.writable_columns}
-    if table.handle_column is not None:
-        return [KeyColumn.of(table.handle_column)]
     index = table.primary_index
-    if index is None or table.primary_key == ():
-        return []
-    whole = all(length == WHOLE_COLUMN for _, _, length in index.columns)
-    columns = [written.get(name) for name, _, _ in index.columns]
-    if not whole or any(column is None or column.kind not in CUT for column in columns):
+    prefixes = index is not None and any(length != WHOLE_COLUMN for _, _, length in index.columns)
+    columns = [written.get(name) for name in table.primary_key]
+    if prefixes or any(column is None or column.kind not in CUT for column in columns):
         return []
     return [KeyColumn.of(column) for column in columns if column is not None]
 
 
 def read_page(session: MySQLSession, place: DownstreamTable, condition: str) -> Iterator[tuple[pa.RecordBatch, Block]]:
-    """The rows that a condition (SQL, with what may follow it) takes: `table.writable_columns`, and as they came. Raises
-    BaseError, DownstreamError.
+    """The rows that a condition (SQL, with what may follow it) takes: `table.writable_columns`, and as they came.
+    Raises BaseError, DownstreamError.
     """
     columns = place.table.writable_columns
     # A FLOAT is printed with six digits; as a DOUBLE it has all, and its zero keeps its sign.
