@@ -29,6 +29,7 @@ _COMMANDS = {
     "jobs": "What takes long: how far it is, pause it, go on, give it up.",
     "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",
+    "archive": "The past: bring it into the archive, compact and check it.",
     "find": "Which transaction did it, and when.",
     "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",

@@ -44,6 +44,7 @@ ETL = {
         "ddl", "downstream", "formats", "landing", "ownership", "recorded_schema", "server_errors", "settings",
         "shapes", "sinks",
     },
+    "archive": {"settings", "spark", "waiting"},
     "copy": {
         "ddl", "downstream", "formats", "landing", "ownership", "rules", "server_errors", "settings", "spark",
         "sql_tls", "steps", "waiting",
@@ -51,7 +52,6 @@ ETL = {
     "backfill": {
         "copy", "ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "shapes", "spark",
     },
-    "base": {"copy", "downstream", "formats", "settings", "server_errors"},
     "apply": {
         "downstream", "formats", "operate", "ownership", "prepare", "recorded_schema", "rules", "settings",
         "sinks", "spark", "steps", "waiting",

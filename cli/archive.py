@@ -1,0 +1,118 @@
+"""sluice archive: the past, kept for as long as it is wanted."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli._settings import acting_on, config_option, settings_of
+from cli._sizes import size
+from cli._stack import stop_signals_raise
+
+if TYPE_CHECKING:
+    from etl.archive import ArchivedVolume, CheckSummary
+
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
+)
+
+
+@click.group("archive")
+def command() -> None:
+    """The past, kept for as long as it is wanted: bring it there, put its files in order, check it. The DAG `archive`
+    does the first two by itself.
+    """
+
+
+@command.command("run")
+@click.option("--until", metavar="TSO|TIME", help="At least through this moment [all that is landed now].")
+@_JSON
+@config_option
+@click.pass_context
+def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: bool) -> None:
+    """Archive what is landed and isn't archived yet."""
+    from etl.archive import archive_through
+    from upstream import tso
+
+    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
+    until_ts = tso.parse_moment(until) if until else None
+    with stop_signals_raise():
+        done = archive_through(settings, until_ts, on_volume=_reporter("archived", as_json=as_json))
+    if as_json:
+        click.echo(json.dumps(done.as_dict(), indent=1))
+    elif not done.hi:
+        click.echo("nothing is landed yet")
+    else:
+        click.echo(
+            f"archived through {tso.text(done.hi)}: {_count(done.volumes, 'new volume')},"
+            f" {done.transactions:,} transactions, {done.changes:,} row changes; {size(done.read_bytes)} of the relay"
+            f" log became {size(done.log_bytes)}, and {size(done.lake_bytes)} of the lake"
+        )
+
+
+@command.command("compact")
+@_JSON
+@config_option
+@click.pass_context
+def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
+    """Make few large files of many small ones, and remove files that nobody needs."""
+    from etl.archive import compact
+
+    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
+    with stop_signals_raise():
+        done = compact(settings, on_volume=_reporter("compacted", as_json=as_json))
+    if as_json:
+        click.echo(json.dumps(done.as_dict(), indent=1))
+        return
+    click.echo(
+        f"{_count(done.volumes, 'volume')} became {done.into}, {size(done.bytes)} were written;"
+        f" {_count(done.removed, 'file')} removed that nobody needs"
+    )
+
+
+@command.command("check")
+@click.option("--since", metavar="TSO|TIME", help="Only what was committed after this [from the beginning].")
+@click.option("--until", metavar="TSO|TIME", help="And through this [to the end].")
+@_JSON
+@config_option
+@click.pass_context
+def check(ctx: click.Context, *, since: str | None, until: str | None, config: str | None, as_json: bool) -> int:
+    """Read every file of the archive and compare it with its checksums. Exit code 1 if anything is wrong."""
+    from etl.archive import check
+    from upstream import tso
+
+    def progress(far: CheckSummary) -> None:
+        if far.volumes % 20 == 0:
+            click.echo(f"read {far.volumes:,} volumes, {size(far.bytes)}, through {tso.text(far.hi)}", err=as_json)
+
+    from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
+    found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_volume=progress)
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=1))
+        return 1 if found.problems else 0
+    for problem in found.problems:
+        click.echo(f"wrong  {problem}")
+    if not found.volumes:
+        click.echo("the archive holds nothing there")
+        return 1 if found.problems else 0
+    click.echo(
+        f"read {_count(found.volumes, 'volume')} from {tso.text(found.lo)} to {tso.text(found.hi)}:"
+        f" {_count(found.files, 'file')}, {size(found.bytes)}, {found.changes:,} row changes,"
+        f" {_count(len(found.problems), 'problem')}"
+    )
+    return 1 if found.problems else 0
+
+
+def _reporter(what: str, *, as_json: bool) -> Any:
+    from upstream import tso
+
+    def report(volume: ArchivedVolume) -> None:
+        click.echo(f"{what} {volume.changes:,} row changes through {tso.text(volume.hi)}", err=as_json)
+
+    return report
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

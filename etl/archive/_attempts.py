@@ -1,0 +1,111 @@
+"""Volumes that somebody has begun to make: what a killed process, or one that came too late, leaves behind.
+
+    <archive>/attempts/<token>.json    {"lo", "hi", "token", "begun_ms", "compacts"}
+
+It is written before the first file of a volume, and removed when the archive's catalogue names the volume. Files of one
+that is left go when no catalogue can name them any more: the archive has gone past it, or another compaction of that
+day has begun.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from relay.archive import Archive, day_of
+from relay.storage import Storage
+
+__all__ = ["Attempt", "Attempts", "sweep"]
+
+log = logging.getLogger("sluice.archive")
+
+_FOLDER = "attempts"
+_GIVEN_UP_MS = 3_600_000
+"""A worker whose driver is gone may write on for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The range (lo, hi] (TSO) of the volume; `begun_ms`: Unix ms."""
+
+    lo: int
+    hi: int
+    token: str
+    """Begins the token in the names of its files."""
+    begun_ms: int
+    compacts: bool
+    """Whether it is to take the place of volumes that are there."""
+
+
+class Attempts:
+    """What is noted of them in an archive."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def begin(self, lo: int, hi: int, *, compacts: bool = False) -> str:
+        """Durably note that a volume is begun; the token for it, which nobody has had. Raises OSError."""
+        token = secrets.token_hex(8)
+        attempt = Attempt(lo, hi, token, time.time_ns() // 1_000_000, compacts)
+        self._storage.create(_path(token), json.dumps(asdict(attempt)).encode() + b"\n")
+        return token
+
+    def over(self, token: str) -> None:
+        """Forget an attempt. Raises OSError."""
+        self._storage.remove(_path(token))
+
+    def list(self) -> list[Attempt]:
+        """Those that are noted. One that can't be read is passed over: it only keeps files. Raises OSError."""
+        found = []
+        for name in self._storage.names(_FOLDER):
+            try:
+                found.append(Attempt(**json.loads(self._storage.read(f"{_FOLDER}/{name}"))))
+            except FileNotFoundError:
+                continue
+            except (ValueError, TypeError) as error:
+                log.warning("%s/%s/%s: %r: the files that it is about stay", self._storage.url, _FOLDER, name, error)
+        return found
+
+
+def sweep(archive: Archive, stop: Callable[[], bool], given_up_ms: int = _GIVEN_UP_MS) -> int:
+    """Remove what attempts have left that can't come into the archive any more, whoever wakes up; how many files.
+    Raises relay errors, OSError.
+    """
+    attempts = Attempts(archive.storage)
+    last = archive.last()
+    before = time.time_ns() // 1_000_000 - given_up_ms
+    if last is None:
+        return 0
+    removed = 0
+    for attempt in attempts.list():
+        day = archive.catalogue.load(day_of(attempt.lo))
+        too_late = day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi
+        if stop():
+            break
+        if not too_late or attempt.begun_ms > before:
+            continue
+        named = {file.path for volume in day.volumes for file in volume.files} | {file.path for file in day.old}
+        for path in [path for path in _written(archive.storage, attempt) if path not in named]:
+            archive.storage.remove(path)
+            removed += 1
+        attempts.over(attempt.token)
+    return removed
+
+
+def _written(storage: Storage, attempt: Attempt) -> Iterator[str]:
+    """The files that its workers have written."""
+    folder = f"log/{day_of(attempt.lo)}"
+    yield from (f"{folder}/{name}" for name in storage.names(folder) if attempt.token in name)
+    for table in storage.names("lake"):
+        for version in storage.names(f"lake/{table}"):
+            for day in sorted({day_of(attempt.lo), day_of(attempt.hi)}):
+                folder = f"lake/{table}/{version}/day={day}"
+                yield from (f"{folder}/{name}" for name in storage.names(folder) if attempt.token in name)
+
+
+def _path(token: str) -> str:
+    return f"{_FOLDER}/{token}.json"

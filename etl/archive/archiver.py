@@ -1,0 +1,228 @@
+"""From the relay log into the archive: volume by volume, in order, through Spark's workers.
+
+Whoever appends continues at the end of the archive's chain, by compare-and-set, so a second process, or one that stood
+still and wakes up, can at most leave files that the catalogue doesn't name. The claim is there so that it notices soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+
+from errors import ours
+from etl.archive._attempts import Attempts
+from etl.archive._job import ArchiveJobs, Jobs, Made, VolumesAhead
+from etl.archive.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
+from etl.archive.plan import MAX_BYTES, plan_volumes
+from etl.archive.report import ArchiveSummary, Progress, ms_since
+from etl.archive.stopping import OnVolume, Stop, never, wait
+from etl.archive.worker import MakeVolumes
+from etl.settings import Settings
+from etl.waiting import Waiting
+from relay import Claim, ClaimLostError, RelayLog, Window
+from relay.archive import Archive
+from relay.retention import Consumers
+from upstream import tso
+
+__all__ = ["CONSUMER", "QUIET_MS", "Archiver", "archive_through"]
+
+log = logging.getLogger("sluice.archive")
+
+CONSUMER = ROLE = "archive"
+"""By this name the archive is among the relay log's consumers: nothing goes from there that isn't here."""
+QUIET_MS = 600_000
+"""Windows in which nothing happened are archived at the latest when they span so many ms of the upstream's time."""
+_PATIENCE_S = 120.0
+"""How long another archiver may take for one volume."""
+_LOOK_EVERY_S = 0.5
+
+
+def archive_through(
+    settings: Settings, until_ts: int | None = None, *, stop: Stop = never, on_volume: OnVolume | None = None
+) -> ArchiveSummary:
+    """Archive what is landed, at least through `until_ts` (TSO; None: all that is landed now), if it isn't archived
+    yet. For everybody who needs a moment of the past: cheap when there is nothing to do.
+
+    What may pass (Spark or the disk is away) is logged and tried again until `stop` says so; another process that
+    archives is waited for. Raises NotYetLandedError, ArchiveGapError, OtherClusterError, relay errors, SparkError.
+    """
+    with contextlib.closing(Archiver(settings, stop=stop, on_volume=on_volume)) as archiver:
+        archiver.through(until_ts)
+        return archiver.summary
+
+
+class Archiver:
+    """Archives pass by pass, with one warm Spark session. `close` when done."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        stop: Stop = never,
+        on_volume: OnVolume | None = None,
+        jobs: Jobs | None = None,
+        volume_bytes: int = MAX_BYTES,
+    ) -> None:
+        """`jobs`: where volumes are made, by default on Spark. `volume_bytes`: see `plan_volumes`."""
+        self._stop = stop
+        self._on_volume = on_volume
+        self._relay = RelayLog.open(settings.relay.url)
+        self._archive = Archive.open(settings.archive_url)
+        self._attempts = Attempts(self._archive.storage)
+        self._consumers = Consumers(self._relay)
+        work = MakeVolumes(settings.relay.url, settings.archive_url)
+        jobs = jobs or ArchiveJobs(settings.spark.remote, ROLE, settings.relay.url, work)
+        self._ahead = VolumesAhead(jobs, work, settings.archive.worker_count)
+        self._volume_bytes = volume_bytes
+        self._claim: Claim | None = None
+        self._cluster_id: int | None = None
+        self._other: tuple[int | None, float] | None = None
+        """Where the archive ended when another process was last seen to get on, and when that was."""
+        self._waiting = Waiting(log, "archiving")
+        self._progress = Progress()
+        self.summary = ArchiveSummary()
+
+    def through(self, until_ts: int | None = None, *, quiet_ms: int = 0) -> None:
+        """As `archive_through`. With `quiet_ms` windows in which nothing happened may wait until they span so much."""
+        goal = until_ts
+        checked = False
+        more = True
+        while more and not self._stop():
+            try:
+                end = self._end()
+                if not checked and (goal is None or end is None or end < goal):
+                    goal = self._goal(until_ts)
+                checked = True
+                more = goal is not None and (end is None or end < goal) and self._step(end, goal, quiet_ms)
+                self._waiting.over()
+            except Exception as error:
+                self._recover(error)
+        self._progress.say(last=True)
+
+    def close(self) -> None:
+        """Let go of Spark; what is under way is given up."""
+        self._ahead.close()
+
+    def _goal(self, until_ts: int | None) -> int | None:
+        """Through where windows are to be archived; None if nothing is landed."""
+        last = self._relay.last()
+        if until_ts is None:
+            return last.hi if last is not None else None
+        if last is None or last.hi < until_ts:
+            landed = f"landing has come to {tso.text(last.hi)}" if last is not None else "nothing is landed yet"
+            raise NotYetLandedError(f"{tso.text(until_ts)} isn't in {self._relay.url} yet: {landed}")
+        return until_ts
+
+    def _end(self) -> int | None:
+        """Through where the archive goes; None if it is empty."""
+        last = self._archive.last()
+        if last is None:
+            return None
+        self.summary.hi = last.hi
+        self._cluster_id = last.cluster_id
+        return last.hi
+
+    def _step(self, end: int | None, goal: int, quiet_ms: int) -> bool:
+        """Archive what is landed behind `end`, through `goal`. Whether there may be more to do."""
+        if self._is_another_at_work(end):
+            wait(_LOOK_EVERY_S, self._stop)
+            return True
+        plans = plan_volumes(self._windows(end, goal), self._volume_bytes)
+        first = next(plans, None)
+        if first is None or (first.is_quiet and tso.ms_between(first.lo, first.hi) < quiet_ms):
+            return False
+        claim = self._claimed()
+        waiting = itertools.chain([first], plans)
+        while not self._stop():
+            self._ahead.fill(waiting, lambda plan: self._attempts.begin(plan.lo, plan.hi))
+            made = self._ahead.take()
+            if made is None:
+                return True
+            self._append(made, claim)
+        self._ahead.abandon()
+        return False
+
+    def _windows(self, end: int | None, goal: int) -> Iterator[Window]:
+        """The landed windows behind `end` with commits through `goal`, without a gap."""
+        if end is None:
+            end = self._beginning()
+        for window in self._relay.windows(end, goal):
+            if window.lo != end:
+                raise ArchiveGapError(
+                    f"{self._archive.url} ends at {tso.text(end)}, but the first window behind it in {self._relay.url}"
+                    f" begins at {tso.text(window.lo)}"
+                )
+            if self._cluster_id not in (None, window.cluster_id):
+                raise OtherClusterError(
+                    f"{self._archive.url} keeps the past of cluster {self._cluster_id}; {self._relay.url} has windows"
+                    f" of cluster {window.cluster_id}"
+                )
+            yield window
+            end = window.hi
+
+    def _beginning(self) -> int:
+        """Where a new archive begins: at the oldest window that stays."""
+        begin = 0
+        # Windows may go before the archive is among the relay log's consumers; none does afterwards.
+        for _ in range(2):
+            first = self._relay.first()
+            assert first is not None  # the newest is never purged
+            begin = first.lo
+            self._note(begin)
+        return begin
+
+    def _claimed(self) -> Claim:
+        """The claim, if nobody has taken it over."""
+        if self._claim is None:
+            self._claim = self._relay.claim(CONSUMER)
+            log.info("archiving into %s as %s", self._archive.url, self._claim.token)
+        self._claim.check()
+        return self._claim
+
+    def _append(self, made: Made, claim: Claim) -> None:
+        """From now on the volume is archived."""
+        began = time.perf_counter()
+        claim.check()
+        self._archive.append(made.volume)
+        self._attempts.over(made.volume.token)
+        self._note(made.volume.hi)
+        volume = made.report(ms_since(began))
+        self.summary.add(volume)
+        self._progress.add(volume)
+        self._progress.say()
+        if self._on_volume is not None:
+            self._on_volume(volume)
+
+    def _note(self, ts: int) -> None:
+        self._consumers.note(CONSUMER, ts, f"the archive {self._archive.url}")
+
+    # Trouble, and other archivers
+
+    def _recover(self, error: Exception) -> None:
+        """Wait before another attempt; raises what doesn't pass."""
+        told = ours(error)
+        self._ahead.abandon(told)
+        if isinstance(told, ClaimLostError):
+            log.info("another process archives, and is waited for: %s", told)
+            self._claim = None
+            self._other = (self.summary.hi or None, time.monotonic())
+            return
+        if not told.transient:
+            raise error
+        self.summary.retries += 1
+        wait(self._waiting.after(told, f"at {self.summary.hi}"), self._stop)
+
+    def _is_another_at_work(self, end: int | None) -> bool:
+        """Whether the process that has taken the claim over gets on."""
+        if self._other is None:
+            return False
+        now = time.monotonic()
+        at, since = self._other
+        if at != end:
+            self._other = (end, now)
+        elif now - since > _PATIENCE_S:
+            self._other = None
+        return self._other is not None

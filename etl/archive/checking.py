@@ -1,0 +1,100 @@
+"""Whether all of an archive can be read, tried by reading it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from etl.archive._job import ArchiveJobs, Jobs
+from etl.archive.verifying import TASK_SCHEMA, ReadVolumes
+from etl.settings import Settings
+from relay import RelayGapError
+from relay.archive import Archive, Volume
+
+__all__ = ["CheckSummary", "check"]
+
+log = logging.getLogger("sluice.archive")
+
+ROLE = "archive-check"
+
+
+@dataclass(slots=True)
+class CheckSummary:
+    """What was read, and what is wrong: a line each, which names a file. `lo`, `hi`: the range (TSO)."""
+
+    lo: int = 0
+    hi: int = 0
+    volumes: int = 0
+    files: int = 0
+    bytes: int = 0
+    changes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def add(self, volume: Volume, problems: list[str]) -> None:
+        self.lo = self.lo or volume.lo
+        self.hi = volume.hi
+        self.volumes += 1
+        self.files += len(volume.files)
+        self.bytes += volume.bytes
+        self.changes += volume.changes
+        self.problems += problems
+
+
+OnRead = Callable[[CheckSummary], None]
+"""Told of each volume that has been read, what was found so far."""
+
+
+def check(
+    settings: Settings,
+    from_ts: int = 0,
+    to_ts: int | None = None,
+    *,
+    on_volume: OnRead | None = None,
+    jobs: Jobs | None = None,
+) -> CheckSummary:
+    """Read every file of the volumes with commits in (from_ts, to_ts] (TSO; None: through the end), in Spark's workers,
+    and compare it with its checksums and the catalogue. A hole in the chain is a problem, too, and what lies behind it
+    is not read. `jobs`: where it is read, by default on Spark. Raises relay errors for a catalogue that can't be read,
+    SparkError.
+    """
+    summary = CheckSummary()
+    work = ReadVolumes(settings.archive_url)
+    jobs = jobs or ArchiveJobs(settings.spark.remote, ROLE, settings.archive_url, work, tasks=TASK_SCHEMA)
+    with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
+        volumes = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)
+        running: deque[tuple[Volume, Future[list[str]]]] = deque()
+        for volume in volumes:
+            jobs.connect()
+            running.append((volume, threads.submit(jobs.run, {"volume": json.dumps(volume.to_json())})))
+            if len(running) > 2 * settings.archive.worker_count:
+                _take(running, summary, on_volume)
+        while running:
+            _take(running, summary, on_volume)
+    return summary
+
+
+def _take(running: deque[tuple[Volume, Future[list[str]]]], summary: CheckSummary, on_volume: OnRead | None) -> None:
+    volume, answer = running.popleft()
+    summary.add(volume, answer.result())
+    if on_volume is not None:
+        on_volume(summary)
+
+
+def _chain(archive: Archive, from_ts: int, to_ts: int | None, summary: CheckSummary) -> Iterator[Volume]:
+    try:
+        for volume in archive.chain(from_ts):
+            if to_ts is not None and volume.lo >= to_ts:
+                return
+            yield volume
+    except RelayGapError as error:
+        summary.problems.append(str(error))

@@ -1,0 +1,141 @@
+"""Few large volumes in the place of many small ones: their windows are read from the archive, and written as those of
+the relay log are.
+
+Of two who compact a day at once the later one goes on, and the other ends; what it has written is swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from errors import ours
+from etl.archive._attempts import Attempts, sweep
+from etl.archive._job import ArchiveJobs, Jobs, VolumesAhead
+from etl.archive.groups import groups
+from etl.archive.plan import VolumePlan
+from etl.archive.stopping import OnVolume, Stop, never, wait
+from etl.archive.worker import MakeVolumes
+from etl.settings import Settings
+from etl.waiting import Waiting
+from relay.archive import Archive, ArchiveConflictError, Holds, Volume
+
+__all__ = ["CompactSummary", "compact"]
+
+log = logging.getLogger("sluice.archive")
+
+ROLE = "archive-compact"
+GRACE_MS = 6 * 3_600_000
+"""How long files stay that a compaction has replaced: who has looked them up may be reading them."""
+READ_GRACE_MS = 3 * 86_400_000
+"""The same while somebody says that he reads the archive."""
+
+
+@dataclass(slots=True)
+class CompactSummary:
+    """What was done: `volumes` that became `into`; `bytes` written; `removed` files of volumes that were replaced some
+    hours ago, or never came into the archive.
+    """
+
+    volumes: int = 0
+    into: int = 0
+    bytes: int = 0
+    removed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def compact(
+    settings: Settings, *, stop: Stop = never, on_volume: OnVolume | None = None, jobs: Jobs | None = None
+) -> CompactSummary:
+    """Compact what is worth it, day by day, then remove files that nobody needs; until `stop`. `jobs`: where volumes
+    are made, by default on Spark. What may pass is tried again. Raises relay errors, SparkError.
+    """
+    with contextlib.closing(_Compactor(settings, stop, on_volume, jobs)) as compactor:
+        compactor.run()
+        return compactor.summary
+
+
+class _Compactor:
+    def __init__(self, settings: Settings, stop: Stop, on_volume: OnVolume | None, jobs: Jobs | None) -> None:
+        self.summary = CompactSummary()
+        self._stop = stop
+        self._on_volume = on_volume
+        self._archive = Archive.open(settings.archive_url)
+        self._attempts = Attempts(self._archive.storage)
+        work = MakeVolumes(settings.archive_url, settings.archive_url)
+        jobs = jobs or ArchiveJobs(settings.spark.remote, ROLE, settings.archive_url, work)
+        self._ahead = VolumesAhead(jobs, work, at_once=1)
+        self._waiting = Waiting(log, "compacting the archive")
+
+    def run(self) -> None:
+        while not self._stop():
+            try:
+                if not self._some():
+                    self.summary.removed = self._swept()
+                    return
+                self._waiting.over()
+            except ArchiveConflictError as error:
+                log.info("left to another process: %s", error)
+                return
+            except Exception as error:
+                told = ours(error)
+                self._ahead.abandon(told)
+                if not told.transient:
+                    raise
+                wait(self._waiting.after(told), self._stop)
+
+    def close(self) -> None:
+        self._ahead.close()
+
+    def _some(self) -> bool:
+        """Compact what is worth it now. Whether there was anything."""
+        last = self._archive.last()
+        for name in self._archive.catalogue.days():
+            day = self._archive.catalogue.load(name)
+            found = groups(day.volumes, is_over=last is not None and last.day > name)
+            for group in found:
+                if self._stop():
+                    return False
+                self._compact(name, group)
+            if found:
+                return True
+        return False
+
+    def _compact(self, day: str, group: Sequence[Volume]) -> None:
+        windows = tuple(self._archive.log.windows(group[0].lo, group[-1].hi))
+        records = b"".join(window.to_json() for window in windows)
+        plan = VolumePlan(windows, records, sum(volume.binlog_bytes for volume in group))
+        token = self._attempts.begin(plan.lo, plan.hi, compacts=True)
+        self._archive.begin_compaction(day, token)
+        self._ahead.fill(iter([plan]), lambda _: token)
+        began = time.perf_counter()
+        made = self._ahead.take()
+        assert made is not None
+        self._archive.replace(group, made.volume)
+        self._attempts.over(token)
+        report = made.report(0.0)
+        self.summary.volumes += len(group)
+        self.summary.into += 1
+        self.summary.bytes += made.volume.bytes
+        log.info(
+            "compacted volumes=%d windows=%d changes=%d log_bytes=%d lake_bytes=%d seconds=%.1f lo=%d hi=%d",
+            len(group), report.windows, report.changes, report.log_bytes, report.lake_bytes,
+            time.perf_counter() - began, report.lo, report.hi,
+        )  # fmt: skip
+        if self._on_volume is not None:
+            self._on_volume(report)
+
+    def _swept(self) -> int:
+        """Remove files that nobody needs; how many."""
+        grace_ms = READ_GRACE_MS if self._archive_is_read() else GRACE_MS
+        return self._archive.sweep(grace_ms) + sweep(self._archive, self._stop)
+
+    def _archive_is_read(self) -> bool:
+        return bool(Holds(self._archive.storage).all())

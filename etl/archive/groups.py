@@ -1,0 +1,75 @@
+"""Which volumes of a day are compacted together.
+
+A day of passes every minute has more than a thousand small volumes, each with a file for every table that was changed.
+Eight neighbours of about the same size become one, and eight of these again, so what is written is rewritten three or
+four times in all, and a day never has more than some forty. When the day is over, what is left of it becomes as few as
+the largest size allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relay.archive import Volume
+
+__all__ = ["LARGE_BYTES", "MAX_BYTES", "groups"]
+
+MAX_BYTES = 512 * 2**20
+"""No log file becomes larger by being compacted."""
+LARGE_BYTES = 128 * 2**20
+"""A volume whose log file is as large stays as it is while its day lasts."""
+_AT_ONCE = 8
+_SMALL_BYTES = 256 * 2**10
+
+
+def groups(volumes: Sequence[Volume], *, is_over: bool) -> list[list[Volume]]:
+    """Neighbours among the volumes of a day (ascending) that are to become one each; at least two each. `is_over`: no
+    more will come.
+    """
+    if is_over:
+        found = _packed(volumes)
+        return [group for group in found if len(group) > 1 and min(map(_size, group)) < LARGE_BYTES]
+    for tier in range(_tier(LARGE_BYTES)):
+        found = [group for run in _runs(volumes, tier) for group in _packed(run) if len(group) >= _AT_ONCE]
+        if found:
+            return found
+    return []
+
+
+def _size(volume: Volume) -> int:
+    return volume.log.bytes if volume.log is not None else 0
+
+
+def _tier(size: int) -> int:
+    """How often eight of the smallest have become one."""
+    tier = 0
+    while size > _SMALL_BYTES:
+        size //= _AT_ONCE
+        tier += 1
+    return tier
+
+
+def _runs(volumes: Sequence[Volume], tier: int) -> Iterator[list[Volume]]:
+    """Neighbours of this tier or below."""
+    run: list[Volume] = []
+    for volume in volumes:
+        if _tier(_size(volume)) <= tier:
+            run.append(volume)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _packed(run: Sequence[Volume]) -> list[list[Volume]]:
+    """Neighbours put together as long as they fit."""
+    found: list[list[Volume]] = []
+    held = 0
+    for volume in run:
+        if not found or held + _size(volume) > MAX_BYTES:
+            found.append([])
+            held = 0
+        found[-1].append(volume)
+        held += _size(volume)
+    return found

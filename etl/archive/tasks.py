@@ -1,0 +1,43 @@
+"""Archiving as Airflow's tasks: passes for a while, then the files are put in order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from etl.archive.archiver import QUIET_MS, Archiver
+from etl.archive.compaction import compact as compact_files
+from etl.settings import Settings
+
+__all__ = ["archive", "compact"]
+
+GotOn = Callable[[object], None]
+"""To be called, with anything, whenever the task has got on."""
+
+
+def archive(settings: Settings, run_seconds: float, got_on: GotOn) -> dict[str, Any]:
+    """Make a pass every `[archive] every` for so long: what was done. Raises as `archive_through`."""
+    end = time.monotonic() + run_seconds
+
+    def is_over() -> bool:
+        return time.monotonic() >= end
+
+    with contextlib.closing(Archiver(settings, stop=is_over, on_volume=got_on)) as archiver:
+        while not is_over():
+            began = time.monotonic()
+            archiver.through(quiet_ms=QUIET_MS)
+            got_on(None)
+            _sleep_until(min(end, began + settings.archive.every_ms / 1000))
+        return archiver.summary.as_dict()
+
+
+def compact(settings: Settings, got_on: GotOn) -> dict[str, Any]:
+    """Compact what is worth it: what was done. Raises as `etl.archive.compact`."""
+    return compact_files(settings, on_volume=got_on).as_dict()
+
+
+def _sleep_until(monotonic_s: float) -> None:
+    while (left := monotonic_s - time.monotonic()) > 0:
+        time.sleep(min(left, 1.0))

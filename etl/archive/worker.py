@@ -1,0 +1,61 @@
+"""What Spark's Python workers do for the archive: windows become a volume.
+
+A worker reads the windows' changes once, and writes both products of it, the log and the lake. Spark finds the function
+by this module's path, so nothing is imported here that the driver alone needs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from etl.archive.plan import windows_of
+from etl.spark.errors import told_to_client
+from etl.spark.worker import freeze_loaded
+from relay.archive import write_log
+from relay.storage import open_storage
+
+TASK_SCHEMA = pa.schema([("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())])
+"""A volume to be made: the token of its files, its windows' records, and the size of the relay log's parts it is made
+of.
+"""
+RESULT_SCHEMA = pa.schema([("result", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class MakeVolumes:
+    """Runs in Spark's Python workers: makes a volume for each of its rows, which are in TASK_SCHEMA, and yields it as
+    JSON in RESULT_SCHEMA. Nothing of a volume is in here, so that it is the same object from job to job.
+    """
+
+    source_url: str
+    """Where the windows' parts are: the relay log, or the archive itself."""
+    archive_url: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        with told_to_client():
+            for batch in batches:
+                for task in batch.to_pylist():
+                    answer = make_volume(self, task, f"{task['token']}.{context.taskAttemptId()}")
+                    yield pa.record_batch([pa.array([json.dumps(answer)])], schema=RESULT_SCHEMA)
+        freeze_loaded()
+
+
+def make_volume(work: MakeVolumes, task: Mapping[str, Any], token: str) -> dict[str, Any]:
+    """The volume of a task, durable but for the catalogue, and how long what took: {"volume", "stages_ms"}. `token`
+    goes into the names of its files. Raises relay errors, OSError, and what the lake can't say of a change.
+    """
+    began = time.perf_counter()
+    windows = windows_of(task["records"])
+    written = write_log(open_storage(work.source_url), open_storage(work.archive_url), windows, token)
+    volume = replace(written.volume(binlog_bytes=task["binlog_bytes"]), token=task["token"])
+    return {"volume": volume.to_json(), "stages_ms": {"log": (time.perf_counter() - began) * 1000}}

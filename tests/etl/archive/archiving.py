@@ -1,0 +1,95 @@
+"""Volumes made without Spark, and a relay log that grows window by window."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from etl.archive.verifying import problems
+from etl.archive.worker import MakeVolumes, make_volume
+from etl.settings import Settings, parse_settings
+from relay import RelayLog, Window
+from relay.archive import Archive, ArchiveLog, Volume
+
+
+class LocalJobs:
+    """Makes and reads volumes in this process, as Spark's workers would."""
+
+    def __init__(self, settings: Settings, source_url: str = "") -> None:
+        self._work = MakeVolumes(source_url or settings.relay.url, settings.archive_url)
+        self.made = 0
+
+    def connect(self) -> None: ...
+
+    def run(self, task: dict[str, Any]) -> Any:
+        if "volume" in task:
+            return problems(ArchiveLog.open(self._work.archive_url), Volume.from_json(json.loads(task["volume"])))
+        self.made += 1
+        return json.loads(json.dumps(make_volume(self._work, task, f"{task['token']}.{self.made}")))
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def settings_of(relay_url: str, **archive: Any) -> Settings:
+    """A pipeline with this relay log."""
+    return parse_settings(
+        {
+            "upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay_url}, "downstream": {"host": "db"},
+            "archive": archive,
+        }
+    )  # fmt: skip
+
+
+class Growing:
+    """A relay log that gets the windows of another one, as they would be landed."""
+
+    def __init__(self, source: RelayLog, url: str) -> None:
+        self._source = source
+        self._windows = source.windows(0)
+        self.relay = RelayLog.open(url)
+
+    def land(self, count: int = 1) -> list[Window]:
+        """So many more, fewer if there are no more."""
+        landed = list(itertools.islice(self._windows, count))
+        for window in landed:
+            for part in window.parts:
+                with self.relay.storage.new_file(part.path) as file:
+                    file.write(self._source.storage.read(part.path))
+            self.relay.commit(window)
+        return landed
+
+
+def differences(relay: RelayLog, archive: Archive) -> list[str]:
+    """What the archive says otherwise than the relay log: changes, DDL, schemas, transactions, the chain."""
+    landed = list(relay.windows(0))
+    archived = list(archive.log.windows(landed[0].lo))
+    found = []
+    if not relay.read(landed).equals(archive.log.read(archived)):
+        found.append("changes")
+    if [ddl for window in landed for ddl in window.ddls] != [ddl for window in archived for ddl in window.ddls]:
+        found.append("DDL")
+    if sum(window.transactions for window in landed) != sum(window.transactions for window in archived):
+        found.append("transactions")
+    if (landed[0].lo, landed[-1].hi) != (archived[0].lo, archived[-1].hi):
+        found.append("the range")
+    if {i for window in landed for i in window.tables} != {i for window in archived for i in window.tables}:
+        found.append("tables")
+    if any(after.lo != before.hi for before, after in itertools.pairwise(archived)):
+        found.append("the chain")
+    return found
+
+
+def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
+    """The files that volumes have, and those that are there, below log/ and lake/."""
+    named = {file.path for volume in archive.volumes() for file in volume.files}
+    there = {
+        str(path.relative_to(folder))
+        for name in ("log", "lake")
+        for path in (folder / name).rglob("*")
+        if path.is_file()
+    }
+    return named, there

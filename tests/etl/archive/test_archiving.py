@@ -1,0 +1,292 @@
+"""What is landed is in the archive once, whoever is killed, frozen, or archives at the same time."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from etl.archive import ArchiveGapError, NotYetLandedError, OtherClusterError, archive_through, check, compact
+from etl.archive._attempts import Attempts, sweep
+from etl.archive.archiver import CONSUMER, QUIET_MS, Archiver
+from relay import RelayLog
+from relay.archive import Archive, Volume
+from relay.retention import Consumers
+from tests.etl.archive.archiving import Growing, LocalJobs, differences, log_files, settings_of
+from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.relay.relaykit import BASE, HOUR, window
+
+MINUTE = HOUR // 60
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> RelayLog:
+    """The recording shop in some fifty windows."""
+    return land(RECORDINGS / "shop", tmp_path_factory.mktemp("shop").as_uri(), 400)
+
+
+def archiver(settings, **wishes) -> Archiver:
+    return Archiver(settings, **{"jobs": LocalJobs(settings)} | wishes)
+
+
+def test_a_recording_that_is_archived_while_it_lands_is_in_the_archive_change_by_change_once(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing, chance = Growing(shop, settings.relay.url), random.Random(5)
+    archiving = archiver(settings, volume_bytes=60_000)
+    while growing.land(chance.randrange(1, 9)):
+        archiving.through()
+    archive = Archive.open(settings.archive_url)
+    assert archiving.summary.volumes > 10
+    assert differences(growing.relay, archive) == []
+    assert archiving.summary.changes == sum(window.changes for window in growing.relay.windows(0))
+    assert check(settings, jobs=LocalJobs(settings)).problems == []
+    assert archiving.summary.hi == Consumers(growing.relay).positions()[CONSUMER]
+    assert Attempts(archive.storage).list() == []
+
+
+def test_whoever_needs_a_moment_has_it_archived_and_nothing_is_done_twice(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    third, *_, last = growing.land(3)[2], *growing.land(5)
+    archiver(settings, volume_bytes=1).through(third.hi - 1)
+    assert Archive.open(settings.archive_url).last().hi == third.hi
+    # Without a Spark that answers: there is nothing to be done.
+    assert archive_through(settings, third.hi).volumes == 0
+    with pytest.raises(NotYetLandedError, match=r"isn't in .* yet: landing has come to"):
+        archive_through(settings, last.hi + 1)
+    assert archiver(settings).through() is None
+    assert differences(growing.relay, Archive.open(settings.archive_url)) == []
+
+
+def test_what_isn_t_archived_stays_in_the_relay_log_once_there_is_an_archive(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    landed = growing.land(6)
+    consumers = Consumers(growing.relay)
+    archiver(settings).through(landed[2].hi)
+    growing.land(6)
+    consumers.note("apply-1", landed[5].hi, "a database")
+    assert consumers.purge(0, lambda: False) == (3, CONSUMER)
+    archiver(settings).through()
+    assert consumers.purge(0, lambda: False) == (3, "apply-1")
+
+
+def test_a_relay_log_without_what_follows_the_archive_and_one_of_another_cluster_are_refused(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    landed = growing.land(6)
+    archiver(settings).through(landed[1].hi)
+    growing.relay.purge(landed[3].hi)
+    with pytest.raises(ArchiveGapError, match=r"ends at .*, but the first window behind it"):
+        archiver(settings).through()
+    other = settings_of((tmp_path / "other").as_uri(), url=settings.archive_url)
+    relay = RelayLog.open(other.relay.url)
+    relay.commit(window(landed[1].hi, landed[2].hi, cluster_id=8))
+    with pytest.raises(OtherClusterError, match=r"keeps the past of cluster 7; .* has windows of cluster 8"):
+        archiver(other).through()
+
+
+def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_one_window_each(tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    relay = RelayLog.open(settings.relay.url)
+    jobs = LocalJobs(settings)
+    archiving = archiver(settings, jobs=jobs)
+    for minute in range(60):
+        for part in range(5):
+            lo = BASE + minute * MINUTE + part * MINUTE // 5
+            relay.commit(window(lo, lo + MINUTE // 5))
+        archiving.through(quiet_ms=QUIET_MS)
+    archiving.through()
+    volumes = list(Archive.open(settings.archive_url).volumes())
+    assert (len(volumes), jobs.made) == (6, 0)
+    assert [volume.windows for volume in volumes] == [1] * 6
+    assert all(volume.log is None and volume.bytes < 2_000 for volume in volumes)
+    assert volumes[-1].hi == BASE + HOUR
+
+
+CRASHING = """
+import os, signal, sys
+from pathlib import Path
+from etl.archive import archiver as module
+from relay.storage import _local
+from tests.etl.archive.archiving import LocalJobs, settings_of
+
+url, first, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+settings = settings_of(url)
+
+def count_down(left):
+    def counted(method):
+        def call(*arguments, **options):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return method(*arguments, **options)
+        return call
+    for owner, name in ((os, "fsync"), (os, "link"), (os, "write"), (Path, "unlink"), (Path, "replace")):
+        setattr(owner, name, counted(getattr(owner, name)))
+
+kills = 0
+while True:
+    child = os.fork()
+    if not child:
+        count_down([first + kills * step])
+        module.Archiver(settings, jobs=LocalJobs(settings), volume_bytes=100_000).through()
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+        break
+    kills += 1
+print(kills)
+"""
+
+
+def test_after_kill_9_at_any_write_the_archive_goes_on_without_a_loss_or_a_double(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    growing.land(20)
+    killed = subprocess.run(
+        [sys.executable, "-c", CRASHING, settings.relay.url, "1", "9"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert int(killed.stdout) > 5
+    archive = Archive.open(settings.archive_url)
+    assert differences(growing.relay, archive) == []
+    assert check(settings, jobs=LocalJobs(settings)).problems == []
+    folder = tmp_path / "archive"
+    named, there = log_files(archive, folder)
+    assert named < there
+    assert sweep(archive, lambda: False, given_up_ms=0) == len(there - named)
+    assert log_files(archive, folder) == (named, named)
+    assert differences(growing.relay, archive) == []
+
+
+class Interrupted(LocalJobs):
+    """Between making a volume and giving it back, something happens."""
+
+    def __init__(self, settings, meanwhile) -> None:
+        super().__init__(settings)
+        self._meanwhile = meanwhile
+
+    def run(self, task):
+        answer = super().run(task)
+        if self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+        return answer
+
+
+def test_an_archiver_that_stood_still_while_another_one_archived_appends_nothing_and_its_files_are_swept(
+    shop, tmp_path
+):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    growing.land(8)
+    frozen = archiver(settings, jobs=Interrupted(settings, archiver(settings, volume_bytes=1).through))
+    frozen.through()
+    assert frozen.summary.volumes == 0
+    archive = Archive.open(settings.archive_url)
+    assert len(list(archive.volumes())) == 8
+    assert differences(growing.relay, archive) == []
+    named, there = log_files(archive, tmp_path / "archive")
+    assert named < there
+    assert sweep(archive, lambda: False) == 0, "a worker may be writing yet"
+    assert sweep(archive, lambda: False, given_up_ms=0) == len(there - named)
+    assert log_files(archive, tmp_path / "archive")[1] == named
+
+
+def test_one_that_stood_still_right_before_it_appended_appends_nothing(shop, tmp_path, monkeypatch):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    growing.land(8)
+    append = Archive.append
+
+    def late(archive: Archive, volume: Volume) -> None:
+        monkeypatch.setattr(Archive, "append", append)
+        archiver(settings, volume_bytes=1).through()
+        append(archive, volume)
+
+    monkeypatch.setattr(Archive, "append", late)
+    frozen = archiver(settings)
+    frozen.through()
+    assert frozen.summary.volumes == 0
+    assert differences(growing.relay, Archive.open(settings.archive_url)) == []
+
+
+def test_an_archiver_that_is_taken_over_from_goes_on_where_the_other_one_dies(shop, tmp_path, monkeypatch):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    landed = growing.land(8)
+    monkeypatch.setattr("etl.archive.archiver._PATIENCE_S", 0.0)
+    monkeypatch.setattr("etl.archive.archiver._LOOK_EVERY_S", 0.0)
+    dies = archiver(settings, volume_bytes=1)
+    first = archiver(settings, jobs=Interrupted(settings, lambda: dies.through(landed[2].hi)))
+    first.through()
+    assert (dies.summary.volumes, first.summary.volumes) == (3, 1)
+    assert differences(growing.relay, Archive.open(settings.archive_url)) == []
+
+
+def test_a_damaged_a_missing_and_a_forgotten_file_are_found_and_named(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    growing.land(12)
+    archiver(settings, volume_bytes=20_000).through()
+    volumes = list(Archive.open(settings.archive_url).volumes())
+    assert len(volumes) >= 3
+    folder = tmp_path / "archive"
+    log, index = folder / volumes[0].log.path, folder / volumes[1].index.path
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    index.unlink()
+    found = check(settings, jobs=LocalJobs(settings))
+    assert (found.volumes, found.hi) == (len(volumes), volumes[-1].hi)
+    assert sorted(path for path in (log, index) if any(path.name in line for line in found.problems)) == sorted(
+        (log, index)
+    )
+    assert len(found.problems) == 2
+    later = check(settings, volumes[1].hi, jobs=LocalJobs(settings))
+    assert (later.volumes, later.problems) == (len(volumes) - 2, [])
+
+
+def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have_time(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    growing.land(40)
+    archiver(settings, volume_bytes=1).through()
+    archive = Archive.open(settings.archive_url)
+    before = list(archive.volumes())
+    done = compact(settings, jobs=LocalJobs(settings, settings.archive_url))
+    after = list(archive.volumes())
+    assert (done.volumes, done.into) == (len(before), 1)
+    assert len(before) == 40 and len(after) == 1
+    assert differences(growing.relay, archive) == []
+    assert after[0].binlog_bytes == sum(volume.binlog_bytes for volume in before)
+    assert all((tmp_path / "archive" / file.path).is_file() for volume in before for file in volume.files)
+    assert archive.sweep(0) == sum(len(volume.files) for volume in before)
+    named, there = log_files(archive, tmp_path / "archive")
+    assert named == there
+    assert check(settings, jobs=LocalJobs(settings)).problems == []
+
+
+def test_a_compaction_that_stood_still_while_another_one_compacted_changes_nothing(shop, tmp_path):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    growing.land(9)
+    archiver(settings, volume_bytes=1).through()
+    made = []
+
+    def other() -> None:
+        made.append(compact(settings, jobs=LocalJobs(settings, settings.archive_url)))
+
+    jobs = Interrupted(settings, other)
+    jobs._work = LocalJobs(settings, settings.archive_url)._work
+    frozen = compact(settings, jobs=jobs)
+    assert (frozen.into, made[0].into) == (0, 1)
+    archive = Archive.open(settings.archive_url)
+    assert len(list(archive.volumes())) == 1
+    assert differences(growing.relay, archive) == []
+    archive.sweep(0)
+    assert sweep(archive, lambda: False, given_up_ms=0) == 2
+    named, there = log_files(archive, tmp_path / "archive")
+    assert named == there
