@@ -36,6 +36,7 @@ ETL = {
     "spark": set(),
     "explode": {"spark"},
     "prepare": {"recorded_schema", "rules", "shapes", "spark", "steps"},
+    "lake": {"recorded_schema", "shapes"},
     "ddl": {"dialect", "downstream", "formats", "server_errors", "steps"},
     "sinks": {"ddl", "downstream", "formats", "rules", "server_errors", "settings", "shapes", "steps"},
     "ownership": {"downstream", "settings"},

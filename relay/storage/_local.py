@@ -25,6 +25,13 @@ class LocalStorage:
     def new_file(self, path: str) -> Sink:
         return self._sink(path, synced=True)
 
+    def new_whole_file(self, path: str) -> Sink:
+        target = self._root / path
+        if target.exists():
+            raise FileExistsError(path)
+        hidden = f"{path.rpartition('/')[0]}/.{target.name}.{secrets.token_hex(6)}"
+        return _HiddenSink(self._sink(hidden, synced=True), self._root / hidden, target)
+
     def new_scratch(self, path: str) -> Sink:
         return self._sink(path, synced=False)
 
@@ -148,6 +155,33 @@ class _LocalSink:
             if not whole:
                 self._target.unlink(missing_ok=True)
         if whole and self._synced:
+            _sync_directory(self._target.parent)
+
+
+class _HiddenSink:
+    """A file beside its place, under a name that listings leave out, which is linked to it when it is synced."""
+
+    def __init__(self, sink: Sink, hidden: Path, target: Path) -> None:
+        self._sink = sink
+        self._hidden = hidden
+        self._target = target
+
+    def write(self, data: bytes | memoryview) -> int:
+        return self._sink.write(data)
+
+    def __enter__(self) -> Sink:
+        self._sink.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sink.__exit__(kind, error, trace)
+        if error is None:
+            try:
+                os.link(self._hidden, self._target)
+            finally:
+                self._hidden.unlink(missing_ok=True)
             _sync_directory(self._target.parent)
 
 

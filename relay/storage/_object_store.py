@@ -75,6 +75,9 @@ class ObjectStorage:
             self, path, self._call(f"opening {path}", obstore.open_writer, path, buffer_size=_BUFFER_BYTES)
         )
 
+    def new_whole_file(self, path: str) -> Sink:
+        return self.new_file(path)
+
     def new_scratch(self, path: str) -> Sink:
         return self.new_file(path)
 

@@ -43,6 +43,11 @@ class Storage(Protocol):
     def new_file(self, path: str) -> Sink:
         """Write a file whose name nobody else uses. Raises FileExistsError if it is there already."""
 
+    def new_whole_file(self, path: str) -> Sink:
+        """As `new_file`, for readers who look at the directory themselves: the name is there once the file is whole.
+        FileExistsError may come then.
+        """
+
     def new_scratch(self, path: str) -> Sink:
         """As `new_file`, of a file that need not outlive a crash of the machine."""
 
