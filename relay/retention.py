@@ -1,4 +1,4 @@
-"""What may be removed from the relay log: windows that every known consumer has passed by a time.
+"""Who reads the relay log, and how far each is: windows that some of them have not passed by a time stay.
 
     <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
 
@@ -12,12 +12,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 from relay.errors import RelayCorruptError
 from relay.log import RelayLog
-from upstream import tso
 
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"(\d+)([mhd])\Z")
@@ -43,6 +41,10 @@ def keep_ms(text: str) -> int:
     if span < MIN_KEEP_MS:
         raise ValueError(f"{text!r}: at least 1h")
     return span
+
+
+ARCHIVE = "archive"
+"""By this name the archive is among the consumers: what it has archived."""
 
 
 class Consumers:
@@ -75,15 +77,3 @@ class Consumers:
                     " consumer is gone"
                 ) from None
         return found
-
-    def purge(self, keep_ms: int, stop: Callable[[], bool]) -> tuple[int, str]:
-        """Remove the windows that lie more than `keep_ms` behind every consumer; how many, and who is the last in line.
-
-        Nothing goes while no consumer is known. Raises RelayCorruptError, OSError.
-        """
-        positions = self.positions()
-        if not positions:
-            return 0, ""
-        last = min(positions, key=lambda name: positions[name])
-        before = positions[last] - tso.span(keep_ms)
-        return (self._relay.purge(before, stop) if before > 0 else 0), last

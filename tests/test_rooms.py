@@ -61,7 +61,7 @@ ETL = {
         "apply", "backfill", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
         "server_errors", "settings", "shapes", "sinks", "steps",
     },
-    "retain": set(),
+    "retain": {"settings"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},

@@ -1,4 +1,4 @@
-"""The relay log's upkeep beside applying: says how far this pipeline is, and removes what `[relay] keep` lets go.
+"""The relay log's upkeep beside applying: says how far this pipeline is, so that `etl.retain` knows what it is past.
 
 Runs in a thread of its own, now and then; trouble is logged, tried again, and never stops applying.
 """
@@ -22,14 +22,12 @@ _CLOSE_S = 10.0
 class RelayUpkeep:
     """`at` after each checkpoint; `close` at the end."""
 
-    def __init__(self, relay: RelayLog, keep_ms: int, downstream: str) -> None:
-        """`keep_ms`: how long windows stay, 0 for ever. `downstream`: where it is applied to, in words."""
+    def __init__(self, relay: RelayLog, downstream: str) -> None:
+        """`downstream`: where it is applied to, in words."""
         self._consumers = Consumers(relay)
-        self._keep_ms = keep_ms
         self._what = downstream
         self._name = f"apply-{zlib.crc32(self._what.encode()):08x}"
         self._due = 0.0
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def at(self, checkpoint_ts: int) -> None:
@@ -43,16 +41,11 @@ class RelayUpkeep:
 
     def close(self) -> None:
         """End what is under way."""
-        self._stop.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
     def _run(self, checkpoint_ts: int) -> None:
         try:
             self._consumers.note(self._name, checkpoint_ts, self._what)
-            if self._keep_ms:
-                removed, last = self._consumers.purge(self._keep_ms, self._stop.is_set)
-                if removed:
-                    log.info("removed %d windows from the relay log; what %s may still need stays", removed, last)
         except (RelayError, OSError) as error:
             log.warning("the relay log's upkeep failed, and is tried again later: %s", error)

@@ -126,7 +126,7 @@ class _Loop:
         self._relay = RelayLog.open(settings.relay.url)
         self._pipeline = pipeline = Pipeline.of(settings)
         self._sole = SoleWriter(pipeline, settings.upstream, self._relay)
-        self._upkeep = RelayUpkeep(self._relay, settings.relay.keep_ms, pipeline.downstream)
+        self._upkeep = RelayUpkeep(self._relay, pipeline.downstream)
         self._sink = open_sink(settings, first.cluster_id)
         if isinstance(self._sink, TakesOver):
             self._sink.guard(self._sole)

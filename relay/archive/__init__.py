@@ -14,11 +14,12 @@ from relay.archive.archive import Archive
 from relay.archive.archive_log import ArchiveLog
 from relay.archive.base import Base, BaseFile, Bases, BaseTable, Making, base_id
 from relay.archive.errors import ArchiveConflictError
-from relay.archive.holds import Floor, Hold, Holds, RemovedError
+from relay.archive.holds import DEAD_AFTER_MS, Floor, Hold, Holds, RemovedError
 from relay.archive.log_writer import LogWritten, write_log
 from relay.archive.volume import ArchiveFile, LakeFile, Volume, day_of
 
 __all__ = [
+    "DEAD_AFTER_MS",
     "Archive",
     "ArchiveConflictError",
     "ArchiveFile",

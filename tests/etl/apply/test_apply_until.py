@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from etl.apply import run_apply
+from etl.retain import retain
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import Control, retention
-from relay.retention import Consumers
+from relay.archive import Archive, write_log
+from relay.retention import ARCHIVE, Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -60,7 +62,7 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
     assert result and result[0].checkpoint == relay.last().hi
 
 
-def test_applying_notes_its_position_and_lets_windows_go_that_it_has_passed(
+def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_archived(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.retention.MIN_KEEP_MS", 1)
@@ -74,4 +76,9 @@ def test_applying_notes_its_position_and_lets_windows_go_that_it_has_passed(
     assert summary.checkpoint == relay.last().hi
     positions = list(Consumers(relay).positions().values())
     assert len(positions) == 1 and began < positions[0] <= summary.checkpoint
+    archive = Archive.open(settings.archive_url)
+    archive.append(write_log(relay.storage, archive.storage, list(relay.windows(began)), "t").volume())
+    Consumers(relay).note(ARCHIVE, relay.last().hi, "the archive")
+    done = retain(settings)
     assert began < relay.first().lo <= summary.checkpoint - (1_000 << 18)
+    assert done.verified_changes > 1_000

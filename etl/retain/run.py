@@ -1,0 +1,196 @@
+"""Removes what settings let go of: windows of the relay log, bases, volumes. The one road on which anything goes.
+
+Each step leaves what is right, so a kill anywhere is made good by the next run; two at a time do the same twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from etl.retain.checked import CheckedBases
+from etl.retain.contents import Contents, read_contents
+from etl.retain.errors import RetainError
+from etl.retain.facts import facts_of
+from etl.retain.needs import Facts, Keep, Needs, needs
+from etl.retain.relay_windows import RelayLetGo, let_go_of_windows
+from etl.settings import Settings
+from relay import RelayCorruptError, RelayError, RelayLog
+from relay.archive import DEAD_AFTER_MS, Archive, Base, Bases, Hold, Holds
+from relay.jobs import Jobs
+from upstream import tso
+
+__all__ = ["RetainSummary", "keep_of", "living_holds", "readable_bases", "retain"]
+
+log = logging.getLogger("sluice.archive")
+
+
+@dataclass(frozen=True, slots=True)
+class RetainSummary:
+    """What was removed: `windows` of the relay log, `bases` by id, `volumes` with their `bytes`; and what holds the
+    oldest of the rest, in words.
+    """
+
+    windows: int = 0
+    verified_changes: int = 0
+    relay_held_by: str = ""
+    bases: tuple[str, ...] = ()
+    volumes: int = 0
+    bytes: int = 0
+    files: int = 0
+    promised_ts: int = 0
+    archive_held_by: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> RetainSummary:
+    """Remove what may go, until `stop`. What can't be judged stays, and is an error when everything else is done.
+    Raises RetainError, RelayCorruptError, RelayGapError, OSError.
+    """
+    relay, archive = RelayLog.open(settings.relay.url), Archive.open(settings.archive_url)
+    failed: RelayError | RetainError | None = None
+    gone = RelayLetGo()
+    try:
+        gone = let_go_of_windows(relay, archive, settings.relay.keep_ms, stop)
+    except (RelayError, RetainError) as error:
+        failed = error
+    summary = RetainSummary(gone.windows, gone.changes, gone.held_by)
+    if not stop():
+        summary = _of_archive(archive, Jobs(relay.storage), keep_of(settings), summary)
+    log.info("retention: %s", summary.as_dict())
+    if failed is not None:
+        raise failed
+    return summary
+
+
+def keep_of(settings: Settings) -> Keep:
+    """What the settings ask for."""
+    filters = settings.rules.filters
+
+    def wanted(name: str) -> bool:
+        return filters.wants_table(*name.split(".", 1))
+
+    return Keep(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
+
+
+def living_holds(archive: Archive, jobs: Jobs) -> dict[str, Hold]:
+    """Who reads the archive now: holds of jobs that aren't over, and others that are younger than two days of the
+    upstream's time. The rest are taken away. Raises RelayCorruptError, OSError.
+    """
+    holds = Holds(archive.storage)
+    last = archive.last()
+    now = last.hi if last is not None else 0
+    living: dict[str, Hold] = {}
+    for name, hold in holds.all().items():
+        dead = jobs.is_over(hold.job) if hold.job else now - hold.archive_ts > tso.span(DEAD_AFTER_MS)
+        if dead:
+            log.info("%s reads the archive no longer: its hold %s is taken away", hold.what, name)
+            holds.forget(name)
+        else:
+            living[name] = hold
+    return living
+
+
+def readable_bases(archive: Archive, holds: Holds) -> tuple[list[Base], list[str]]:
+    """The bases that are there, and aren't about to go; and what is wrong with others. Raises OSError."""
+    found: list[Base] = []
+    faults: list[str] = []
+    bases, going = Bases(archive.storage), holds.floor().bases
+    for name in bases.ids():
+        try:
+            base = bases.find(name)
+        except RelayCorruptError as error:
+            faults.append(str(error))
+            continue
+        if base is not None and name not in going:
+            found.append(base)
+    return found, faults
+
+
+def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary) -> RetainSummary:
+    holds, living = Holds(archive.storage), living_holds(archive, jobs)
+    _go_on(archive, holds, living)
+    contents = read_contents(archive)
+    _refuse_holes(archive, contents, keep)
+    bases, faults = readable_bases(archive, holds)
+    facts = facts_of(archive, contents, bases, holds.floor().before_ts)
+    if facts is None:
+        return summary
+    found = _judged(CheckedBases(archive), facts, bases, lambda facts: _needs(facts, keep, living), faults)
+    before = max((volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0)
+    floor = holds.raise_floor(before, found.forget)
+    living = living_holds(archive, jobs)
+    gone = _go_on(archive, holds, living)
+    removed = archive.remove(_through(floor.before_ts, living))
+    files = archive.sweep(_GRACE_MS)
+    if faults:
+        raise RetainError("; ".join(faults), way_out="`sluice base forget` the damaged one, and make another")
+    return replace(
+        summary,
+        bases=gone,
+        volumes=len(removed),
+        bytes=sum(volume.bytes for volume in removed),
+        files=files,
+        promised_ts=found.promised_ts,
+        archive_held_by=found.held_by,
+    )
+
+
+_GRACE_MS = 3_600_000
+"""Files of volumes that were compacted stay so long: who began to read before may read them still."""
+
+
+def _go_on(archive: Archive, holds: Holds, living: Mapping[str, Hold]) -> tuple[str, ...]:
+    """Forget the bases that the floor names, unless somebody reads them; which."""
+    bases = Bases(archive.storage)
+    held = {name for hold in living.values() for name in hold.bases}
+    gone = tuple(name for name in holds.floor().bases if name not in held)
+    for name in gone:
+        bases.forget(name)
+    if gone:
+        bases.sweep()
+        holds.raise_floor(0, (), gone)
+        CheckedBases(archive).forget(frozenset(bases.ids()))
+    return gone
+
+
+def _through(before: int, living: Mapping[str, Hold]) -> int:
+    """Through where the chain may go, as nobody reads what lies there."""
+    return min([before, *(hold.from_ts for hold in living.values())])
+
+
+def _needs(facts: Facts, keep: Keep, living: Mapping[str, Hold]) -> Needs:
+    held = sorted({name for hold in living.values() for name in hold.bases})
+    held_ts = min((hold.from_ts for hold in living.values()), default=None)
+    return needs(facts, keep, tso.wall_clock(), held, held_ts)
+
+
+def _judged(
+    checked: CheckedBases, facts: Facts, bases: Sequence[Base], judge: Callable[[Facts], Needs], faults: list[str]
+) -> Needs:
+    """What may go, with every base that the rest relies on read; `faults` gets what is wrong with some."""
+    by_id = {base.id: base for base in bases}
+    while True:
+        found = judge(facts)
+        bad = {name: fault for name in found.rely_on if (fault := checked.fault(by_id[name])) is not None}
+        if not bad:
+            return found
+        faults += bad.values()
+        facts = replace(facts, bases=tuple(base for base in facts.bases if base.id not in bad))
+
+
+def _refuse_holes(archive: Archive, contents: Contents, keep: Keep) -> None:
+    """Raises RetainError if there is a hole that matters: what lies beside it may be what it is repaired with."""
+    end = contents.volumes[-1].hi if contents.volumes else 0
+    since = min(end, tso.wall_clock()) - tso.span(keep.log_ms) if keep.log_ms else 0
+    holes: Iterable[str] = [hole.why for hole in contents.holes if hole.hi > since]
+    if holes:
+        raise RetainError(
+            f"{archive.url} has holes, so nothing is removed from it: {'; '.join(holes)}",
+            way_out="bring the files back from a copy, or wait until the holes are older than [archive] keep",
+        )

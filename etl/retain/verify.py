@@ -1,0 +1,64 @@
+"""Whether the archive has what the relay log has: both are read, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.retain.errors import NotArchivedError
+from relay import RelayLog, Window
+from relay.archive import Archive
+from upstream import tso
+
+__all__ = ["verify_window"]
+
+_SAME = ("truncated_tables", "moved", "relaxed")
+
+
+def verify_window(relay: RelayLog, archive: Archive, archived: Window) -> int:
+    """Read an archived window, and the landed ones it was made from, as far as the relay log still has them: every
+    change, DDL and table definition of them must be there. How many changes were compared. Raises NotArchivedError,
+    RelayCorruptError, RelayGapError.
+    """
+    landed = list(relay.windows(archived.lo, archived.hi))
+    if not landed:
+        return 0
+    if landed[-1].hi != archived.hi or landed[0].lo < archived.lo:
+        raise _differ(relay, archive, archived, "begins or ends elsewhere")
+    _same_schema(relay, archive, archived, landed)
+    return _same_changes(relay, archive, archived, landed)
+
+
+def _same_schema(relay: RelayLog, archive: Archive, archived: Window, landed: Sequence[Window]) -> None:
+    since = landed[0].lo
+    ddls = [ddl for window in landed for ddl in window.ddls]
+    skipped = [entry for window in landed for entry in window.skipped]
+    if [ddl for ddl in archived.ddls if ddl["commit_ts"] > since] != ddls:
+        raise _differ(relay, archive, archived, "has other DDL")
+    if [entry for entry in archived.skipped if entry["commit_ts"] > since] != skipped:
+        raise _differ(relay, archive, archived, "names other transactions as left out")
+    if any(window.schema_version != archived.schema_version for window in landed):
+        raise _differ(relay, archive, archived, "has another schema version")
+    for window in landed:
+        if any(archived.tables.get(table_id) != table for table_id, table in window.tables.items()):
+            raise _differ(relay, archive, archived, "describes tables in another way")
+        if any(getattr(window, name) != getattr(archived, name) for name in _SAME):
+            raise _differ(relay, archive, archived, "has other notes on tables")
+
+
+def _same_changes(relay: RelayLog, archive: Archive, archived: Window, landed: Sequence[Window]) -> int:
+    mine, theirs = archive.log.read([archived]), relay.read(landed)
+    if landed[0].lo > archived.lo:
+        mine = mine.filter(pc.greater(mine["commit_ts"], pa.scalar(landed[0].lo, pa.int64())))
+    if not mine.equals(theirs):
+        raise _differ(relay, archive, archived, f"has other changes ({mine.num_rows:,}, not {theirs.num_rows:,} rows)")
+    return int(theirs.num_rows)
+
+
+def _differ(relay: RelayLog, archive: Archive, archived: Window, how: str) -> NotArchivedError:
+    return NotArchivedError(
+        f"{archive.url}: the window ({archived.lo}, {archived.hi}], from {tso.time_text(archived.lo)} on, {how} than"
+        f" {relay.url} has there; nothing of it is removed from the relay log"
+    )

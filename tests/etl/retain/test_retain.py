@@ -1,0 +1,169 @@
+"""What goes, and what stays where something can't be read."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from past_model import HOUR, Past, crc32c, definition
+
+from etl.retain import NotArchivedError, RetainError, retain
+from etl.settings import Settings, parse_settings
+from relay import RelayCorruptError, RelayLog
+from relay.archive import Archive, Base, BaseFile, Bases, BaseTable, Hold, Holds, Making, base_id, write_log
+from relay.jobs import Jobs, Runner, Touches
+from relay.retention import ARCHIVE, Consumers
+
+
+class Site:
+    """30 windows or so, archived in volumes of five, with a base near the beginning and one in the middle."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.past = Past(random.Random(4))
+        self.past.begin(2)
+        self.relay = RelayLog.open(f"file://{root}/relay")
+        self.archive = Archive.open(f"file://{root}/relay/archive")
+        self.bases, self.consumers = Bases(self.archive.storage), Consumers(self.relay)
+        begun = self.past.now
+        for n in range(30):
+            self.past.land(self.relay, quiet=True)
+            if n in (3, 15):
+                self.base(f"n{n}")
+        windows = list(self.relay.windows(begun))
+        for n in range(0, len(windows), 5):
+            part = windows[n : n + 5]
+            self.archive.append(write_log(self.relay.storage, self.archive.storage, part, f"v{n}").volume())
+        self.consumers.note(ARCHIVE, self.past.now, "archive")
+
+    def base(self, token: str) -> None:
+        name, path = base_id(self.past.now, token), f"bases/{base_id(self.past.now, token)}/1/0.parquet"
+        self.bases.begin(name, Making("", ()))
+        with self.archive.storage.new_file(path) as sink:
+            sink.write(b"rows")
+        table = BaseTable("s", "t", definition(1, "t"), (BaseFile(path, 1, 4, crc32c(b"rows"), 4),))
+        self.bases.publish(Base(name, self.past.now, 1, 1, 0, "a test", (), (table,)))
+
+    def settings(self, relay_keep: str = "", keep: str = "") -> Settings:
+        document = {
+            "upstream": {"pd-urls": "http://127.0.0.1:1"},
+            "relay": {"url": self.relay.url, "keep": relay_keep},
+            "downstream": {"host": "db"},
+            "archive": {"keep": keep},
+        }
+        return parse_settings(document)
+
+    def keep(self) -> str:
+        """So that the second base is older than the promised range."""
+        second = self.bases.all()[1]
+        return f"{(self.past.now - second.ts) // HOUR - 1}h"
+
+    def applied(self) -> None:
+        self.consumers.note("apply-1", self.past.now, "db")
+
+    def windows(self) -> int:
+        first = self.relay.first()
+        assert first is not None
+        return len(list(self.relay.windows(first.lo)))
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def test_windows_stay_until_a_pipeline_has_applied_them(site):
+    assert retain(site.settings("1h")).relay_held_by == "that no pipeline has applied anything yet"
+    assert site.windows() == 30
+    site.applied()
+    assert retain(site.settings("1h")).windows == 30 - site.windows() > 20
+
+
+def test_without_settings_nothing_goes(site):
+    site.applied()
+    done = retain(site.settings())
+    assert (done.windows, done.volumes, done.bases, done.files) == (0, 0, (), 0)
+
+
+def test_windows_that_are_not_archived_stay(site):
+    site.applied()
+    for _ in range(9):
+        site.past.land(site.relay)
+    site.consumers.note("apply-1", site.past.now + 50 * HOUR, "db")
+    site.consumers.note(ARCHIVE, site.past.now + 50 * HOUR, "a note that is wrong")
+    done = retain(site.settings("1h"))
+    last = site.archive.last()
+    assert site.relay.first().lo == last.hi
+    assert "the archive, which has nothing of" in done.relay_held_by
+
+
+def _only(folder: Path, suffix: str) -> Path:
+    return sorted(folder.rglob(f"*{suffix}"))[0]
+
+
+def test_windows_stay_if_the_archive_has_other_changes_than_the_relay_log(tmp_path):
+    site = Site(tmp_path)
+    site.applied()
+    first = next(iter(site.relay.windows(site.relay.first().lo)))
+    site.relay.storage.replace(first.path, replace(first, schema_version=99).to_json())
+    with pytest.raises(NotArchivedError, match="has another schema version"):
+        retain(site.settings("1h"))
+    assert site.windows() == 30
+
+
+def test_windows_stay_if_the_archive_can_not_be_read(site):
+    site.applied()
+    index = _only(site.root / "relay/archive/log", ".windows")
+    data = bytearray(index.read_bytes())
+    data[len(data) // 2] ^= 1
+    index.write_bytes(data)
+    with pytest.raises(RelayCorruptError, match=r"\.windows"):
+        retain(site.settings("1h"))
+    assert site.windows() == 30
+
+
+def test_older_bases_and_volumes_go_when_a_younger_base_is_readable(site):
+    settings = site.settings(keep=site.keep())
+    done = retain(settings)
+    old, young = (done.bases[0], site.bases.all()[0])
+    assert old.endswith("n3") and young.id.endswith("n15")
+    assert site.archive.first().lo <= young.ts
+    assert done.volumes >= 2
+    assert "in the base" in done.archive_held_by
+    assert retain(settings).volumes == 0
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
+def test_nothing_older_goes_while_the_younger_base_can_not_be_read(site, damage):
+    path = site.root / "relay/archive" / site.bases.all()[1].tables[0].files[0].path
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"rowz" if damage == "flipped" else b"row")
+    with pytest.raises(RetainError, match="n15"):
+        retain(site.settings(keep=site.keep()))
+    assert len(site.bases.all()) == 2
+    assert site.archive.first().lo < site.bases.all()[0].ts
+
+
+def test_nothing_goes_while_the_archive_has_a_hole_in_the_promised_range(site):
+    files = sorted((site.root / "relay/archive/log").rglob("*.windows"))
+    files[-1].unlink()
+    before = len(list(site.archive.volumes()))
+    with pytest.raises(RetainError, match=f"{files[-1].name} is missing"):
+        retain(site.settings(keep=site.keep()))
+    assert (len(site.bases.all()), len(list(site.archive.volumes()))) == (2, before)
+
+
+def test_what_a_job_reads_stays_until_the_job_is_over(site):
+    base = site.bases.all()[0]
+    jobs = Jobs(site.relay.storage)
+    job = jobs.create("restore", {}, Touches("db", ("x.t",)), "a test")
+    Holds(site.archive.storage).note(job.id, Hold("a restore", base.ts, (base.id,), job.id))
+    assert retain(site.settings(keep=site.keep())).bases == ()
+    assert site.archive.first().lo <= base.ts
+    with job.run_as(Runner("a test")) as run:
+        run.end("done")
+    assert retain(site.settings(keep=site.keep())).bases == (base.id,)
