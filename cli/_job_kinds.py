@@ -79,15 +79,29 @@ def _cancel_backfill(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
+def _resume_restore(settings: Settings, job: Job) -> int:
+    from cli._restore_job import run_here
+
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_restore(settings: Settings, job: Job) -> int:
+    from cli._restore_job import cancel_here
+
+    return cancel_here(settings, job)
+
+
 RESUME: dict[str, Act] = {
     "backfill": _resume_backfill,
     "bootstrap": _resume_bootstrap,
     "reapply": _resume_reapply,
+    "restore": _resume_restore,
 }
 """Goes on with a job of each kind in this process; the exit code."""
 CANCEL: dict[str, Act] = {
     "backfill": _cancel_backfill,
     "bootstrap": _cancel_bootstrap,
     "reapply": _cancel_reapply,
+    "restore": _cancel_restore,
 }
 """Gives up a job of each kind that no process runs, as was ordered already; the exit code."""

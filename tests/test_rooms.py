@@ -45,7 +45,7 @@ ETL = {
         "ddl", "downstream", "formats", "landing", "ownership", "recorded_schema", "server_errors", "settings",
         "shapes", "sinks",
     },
-    "archive": {"lake", "settings", "spark", "waiting"},
+    "archive": {"settings", "spark", "waiting"},
     "copy": {
         "ddl", "downstream", "formats", "landing", "ownership", "rules", "server_errors", "settings", "spark",
         "sql_tls", "steps", "waiting",
@@ -63,6 +63,10 @@ ETL = {
     },
     "retain": {"settings"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
+    "restore": {
+        "apply", "archive", "copy", "ddl", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
+        "settings", "sinks",
+    },
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip

@@ -14,14 +14,15 @@ from typing import Any
 from tests.etl.mariadb_fixture import MariaDBServer
 
 
-def differences(recording: Path, label: str, server: MariaDBServer) -> list[str]:
-    """One line a table that isn't as in the snapshot, [] if all are."""
+def differences(recording: Path, label: str, server: MariaDBServer, into: str = "{schema}") -> list[str]:
+    """One line a table that isn't as in the snapshot, [] if all are. `into`: the databases' names there."""
     listed = next(s for s in json.loads((recording / "snapshots.json").read_text()) if s["label"] == label)
     connection = server.connect(conv={}, use_unicode=False, init_command="SET time_zone='+00:00'")
     found = []
     with connection.cursor() as cursor:
         for full in listed["tables"]:
-            schema, table = full.split(".", 1)
+            upstream, table = full.split(".", 1)
+            schema = into.replace("{schema}", upstream)
             path = recording / "snapshots" / label / f"{urllib.parse.quote(full, safe='._-')}.jsonl"
             text = (
                 path.read_text()

@@ -201,16 +201,24 @@ def three_chunks(mariadb: MariaDBServer, folder: Path) -> tuple[Settings, Bootst
 
 
 def ordered(made: Bootstrap, make: MakeLoads, order: str, runner: Runner | None = None) -> tuple[Job, BootstrapSummary]:
-    """A run to which something is ordered after its first chunk."""
+    """A run to which something is ordered after its first chunk; the next ones don't come before."""
     job = made.begin()
+    given = threading.Event()
+
+    def waiting(chunk: Chunk, one: Table) -> Iterator[pa.RecordBatch]:
+        if chunk.number:
+            given.wait()
+        return make(chunk, one)
+
     with job.run_as(runner or Runner("a test")) as run:
 
         def give(progress: Progress) -> None:
             if progress.rows == 1:
                 job.order(order, "ann")
                 run.look()
+                given.set()
 
-        return job, made.run_of(job, run, give).whole(make)
+        return job, made.run_of(job, run, give).whole(waiting)
 
 
 def test_a_copy_that_is_paused_stops_between_chunks_and_goes_on_with_what_is_left(

@@ -1,0 +1,57 @@
+"""sluice restore: tables as they were at a moment, beside what is there now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cli._settings import acting_on, config_option, operator, settings_of
+
+_MOMENT = (
+    "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO, which is right"
+    " before that commit."
+)
+
+
+@click.command("restore")
+@click.option("--until", metavar="MOMENT", required=True, help=f"Everything committed until then is in. {_MOMENT}")
+@click.option(
+    "--table", "globs", metavar="GLOB", multiple=True,
+    help="Only tables that had such a name then (schema.table, * and ?); may be repeated [all].",
+)  # fmt: skip
+@click.option(
+    "--into", metavar="PATTERN", help="Names of the databases that it goes into [{schema}_restored; with --to or"
+    " --connection the upstream's own, {schema}].",
+)  # fmt: skip
+@click.option(
+    "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+    help="A settings file whose [downstream] is the server; a whole sluice.toml does [the pipeline's own server].",
+)  # fmt: skip
+@click.option("--connection", metavar="ID", help="An Airflow connection that is the server, in place of --to.")
+@click.option(
+    "--replace", "replacing", metavar="TABLE", multiple=True,
+    help="A table that is there (its database and name on that server), and is replaced once all is done; may be"
+    " repeated.",
+)  # fmt: skip
+@click.option("--no-verify", "verify", is_flag=True, flag_value=False, default=True, help="Compare nothing afterwards.")
+@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@config_option
+@click.pass_context
+def command(ctx: click.Context, /, config: str | None, *, plan_only: bool, **said: Any) -> int:
+    """Restore tables as they were at a moment, from the archive: into new databases on the same server, or on another.
+
+    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up; given up it leaves nothing
+    behind. Killed, or stopped by an error, the same command goes on with what is left.
+    """
+    from etl.restore import ask_for, plan_restore, request_of
+
+    settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
+    request = request_of(said)
+    if plan_only:
+        plan = plan_restore(settings, request)
+        click.echo("\n".join(plan.lines()))
+        return 1 if plan.problems else 0
+    from cli._restore_job import run_here
+
+    return run_here(settings, ask_for(settings, request, operator()), "sluice restore")

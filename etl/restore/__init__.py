@@ -1,0 +1,26 @@
+"""Point-in-time restore: any tables as of any moment of the archive, into a database."""
+
+from etl.restore.errors import RestoreError, VerifyError
+from etl.restore.form import request_of
+from etl.restore.jobs import ask_for, cancel_restore, run_restore
+from etl.restore.pace import KIND
+from etl.restore.plan import RestorePlan
+from etl.restore.planning import plan_restore
+from etl.restore.request import SAME_SERVER_INTO, Request
+from etl.restore.summary import RestoreSummary, Verified
+
+__all__ = [
+    "KIND",
+    "SAME_SERVER_INTO",
+    "Request",
+    "RestoreError",
+    "RestorePlan",
+    "RestoreSummary",
+    "Verified",
+    "VerifyError",
+    "ask_for",
+    "cancel_restore",
+    "plan_restore",
+    "request_of",
+    "run_restore",
+]

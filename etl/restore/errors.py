@@ -1,0 +1,20 @@
+"""What hinders a restore."""
+
+from __future__ import annotations
+
+from errors import RequestError, SluiceError
+
+__all__ = ["RestoreError", "VerifyError"]
+
+
+class RestoreError(RequestError):
+    """It can't be done as it was asked for; says why and what can. Nothing has changed."""
+
+
+class VerifyError(SluiceError):
+    """What was restored isn't what was computed independently; names the tables. They are there to be looked at."""
+
+    way_out = (
+        "look at the tables that are named: somebody wrote there meanwhile, or it is a defect of Sluice."
+        " `sluice jobs resume` verifies again, `sluice jobs cancel` removes what was restored"
+    )

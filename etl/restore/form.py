@@ -1,0 +1,50 @@
+"""What a person says of a restore, on the command line and in Airflow's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.restore.errors import RestoreError
+from etl.restore.request import SAME_SERVER_INTO, Request
+from etl.settings import read_target
+from upstream import tso
+
+__all__ = ["request_of"]
+
+
+def request_of(said: Mapping[str, Any]) -> Request:
+    """The request in a form's fields: `until` (see `upstream.tso.parse_moment`), `globs`, `into`, `target` (a settings
+    file's path), `connection` (an Airflow connection's id), `replacing`, `verify`; what is empty is as if it weren't
+    said. Raises RestoreError, SettingsError, MomentError.
+    """
+    path, connection = said.get("target"), said.get("connection")
+    if path and connection:
+        raise RestoreError("a settings file and an Airflow connection: one of them says where to restore to")
+    target = read_target(path) if path else _of_connection(connection) if connection else {}
+    return Request(
+        tso.parse_moment(said["until"]),
+        tuple(said.get("globs") or ()),
+        said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
+        target,
+        tuple(said.get("replacing") or ()),
+        verify=bool(said.get("verify", True)),
+    )
+
+
+def _of_connection(name: str) -> dict[str, Any]:
+    """An Airflow connection as the settings of a downstream; its password stays where it is."""
+    from airflow.sdk import Connection
+
+    try:
+        found = Connection.get(name)
+    except Exception as error:  # Airflow's own: not found, or no way to ask for it now
+        raise RestoreError(f"the Airflow connection {name}: {type(error).__name__}: {error}") from None
+    if not found.host:
+        raise RestoreError(f"the Airflow connection {name} names no host")
+    server: dict[str, Any] = {"host": found.host, "password-connection": name}
+    if found.port:
+        server["port"] = int(found.port)
+    if found.login:
+        server["user"] = found.login
+    return {"downstream": server}

@@ -1,0 +1,175 @@
+"""What became of tables between a base and a moment: under which names and ids each was, and which belong together.
+
+What is asked for are tables as they are named at the moment. A table that had another name before, or whose rows were
+in another table (EXCHANGE PARTITION), is followed back by its id. Since it is applied by names, all tables that ever
+had one of these names come along: those among them that weren't asked for are removed in the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from etl.formats.ddl_partitions import plain_name
+from etl.prepare import WindowDocument
+from etl.recorded_schema import RecordedSchema
+from etl.rules import is_internal_table
+from relay import Window
+from upstream import tso
+from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
+from upstream.history import SYSTEM_SCHEMAS
+from upstream.schema import Schema, Table
+
+__all__ = ["Family", "Lineage", "Name", "missing_references", "unmatched"]
+
+Name = tuple[str, str]
+"""A schema and a table as they are written upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The tables that are asked for, and those that they can't be restored without. `ids`: of tables and of what they
+    were; `names`: all they had; `ddls`: the DDL about them, in order.
+    """
+
+    asked: tuple[Table, ...]
+    others: tuple[Table, ...]
+    """Views, sequences and temporary tables that are asked for."""
+    ids: frozenset[int]
+    names: frozenset[Name]
+    begun: tuple[Table, ...]
+    """Those that were there at the beginning, as they were."""
+    ddls: tuple[DdlJob, ...]
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The schema from `since` on, moved on by windows. `oldest`: where the log of windows begins (TSO)."""
+
+    since: int
+    oldest: int
+    begun: dict[int, Table]
+    """Tables, views and sequences as of `since`, by id."""
+    schemas: dict[int, Schema]
+    now: dict[int, Table] = field(default_factory=dict)
+    """As far as windows have been followed."""
+    unknown: dict[int, Table] = field(default_factory=dict)
+    """Tables that were there at `since`, as windows tell, and that no base holds."""
+    problems: list[str] = field(default_factory=list)
+    ddls: list[DdlJob] = field(default_factory=list)
+    _names: defaultdict[int, set[Name]] = field(default_factory=lambda: defaultdict(set))
+    _known: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, since: int, oldest: int, tables: Iterable[Table], schemas: Iterable[Schema]) -> Lineage:
+        """From a base's tables and databases; or from none, where the log of windows begins."""
+        begun = {table.id: table for table in tables}
+        made = cls(since, oldest, begun, {schema.id: schema for schema in schemas}, dict(begun))
+        made._known.update(begun)
+        for table in begun.values():
+            made._note(table)
+        return made
+
+    def follow(self, windows: Iterable[Window], until: int) -> None:
+        """Go on through the windows' DDL up to `until` (TSO). Raises RelayGapError, RelayCorruptError."""
+        for window in windows:
+            schema = RecordedSchema.of(window)
+            for table_id, table in schema.tables.items():
+                if table is not None and table_id not in self._known and not is_internal_table(table_id):
+                    self._known.add(table_id)
+                    self.unknown[table_id] = self.now[table_id] = table
+                    self._note(table)
+            for ddl in schema.ddls:
+                if self.since < ddl.commit_ts <= until:
+                    self._apply(ddl)
+            if schema.ddls:
+                self._check_began(window, until)
+
+    def _apply(self, ddl: DdlJob) -> None:
+        self.ddls.append(ddl)
+        for schema_id, schema in ddl.effect.schemas.items():
+            if schema is not None:
+                self.schemas[schema_id] = schema
+        for table_id, table in ddl.effect.tables.items():
+            self._known.add(table_id)
+            if table is None:
+                self.now.pop(table_id, None)
+            else:
+                self.now[table_id] = table
+                self._note(table)
+
+    def _check_began(self, window: Window, until: int) -> None:
+        for commit_ts, began_ts in WindowDocument.of(window, self.since, until).began_before().items():
+            if began_ts < self.oldest:
+                self.problems.append(
+                    f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the oldest window that is"
+                    " there: which rows it keeps can't be told"
+                )
+
+    def _note(self, table: Table) -> None:
+        self._names[table.id].add((table.schema_name, table.name))
+
+    def family(self, globs: Sequence[str]) -> Family:
+        """What fits one of the globs now (() is all of it), and what that needs."""
+        wanted = [table for table in self.now.values() if _fits(table, globs)]
+        asked = [table for table in wanted if table.is_base_table]
+        ids = self._related({table.id for table in asked})
+        return Family(
+            asked=tuple(sorted(asked, key=lambda table: (table.schema_name, table.name))),
+            others=tuple(sorted((t for t in wanted if not t.is_base_table), key=lambda t: (t.is_view, t.id))),
+            ids=frozenset(ids),
+            names=frozenset(name for table_id in ids for name in self._names[table_id]),
+            begun=tuple(table for table_id, table in self.begun.items() if table_id in ids and table.is_base_table),
+            ddls=tuple(ddl for ddl in self.ddls if not ids.isdisjoint(ddl.effect.tables)),
+        )
+
+    def _related(self, ids: set[int]) -> set[int]:
+        """These, and those that have had one of their names, or their rows."""
+        of_name: defaultdict[Name, set[int]] = defaultdict(set)
+        for table_id, names in self._names.items():
+            for schema, table in names:
+                of_name[schema.lower(), table.lower()].add(table_id)
+        with_rows_of: defaultdict[int, set[int]] = defaultdict(set)
+        for ddl in self.ddls:
+            if ddl.type == Action.EXCHANGE_PARTITION:
+                for table_id in ddl.effect.tables:
+                    with_rows_of[table_id].update(ddl.effect.tables)
+        found: set[int] = set()
+        new = set(ids)
+        while new:
+            found |= new
+            named = {
+                other
+                for i in new
+                for schema, table in self._names[i]
+                for other in of_name[schema.lower(), table.lower()]
+            }
+            new = (named | {other for i in new for other in with_rows_of[i]}) - found
+        return found
+
+
+def _fits(table: Table, globs: Sequence[str]) -> bool:
+    if table.schema_name.lower() in SYSTEM_SCHEMAS or is_internal_table(table.id):
+        return False
+    return not globs or any(fnmatchcase(table.full_name, glob) for glob in globs)
+
+
+def unmatched(globs: Iterable[str], family: Family) -> list[str]:
+    """The globs that nothing fits."""
+    names = [table.full_name for table in (*family.asked, *family.others)]
+    return [glob for glob in globs if not any(fnmatchcase(name, glob) for name in names)]
+
+
+def missing_references(family: Family) -> Mapping[str, list[str]]:
+    """By table that is asked for, the tables that its foreign keys refer to and that aren't asked for."""
+    there = {(table.schema_name.lower(), table.name.lower()) for table in family.asked}
+    found: dict[str, list[str]] = {}
+    for table in family.asked:
+        for key in table.foreign_keys:
+            schema, name = plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"])
+            if (schema.lower(), name.lower()) not in there:
+                found.setdefault(table.full_name, []).append(f"{schema}.{name}")
+    return found

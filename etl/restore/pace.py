@@ -1,0 +1,46 @@
+"""How long a restore takes and how much room it needs, told before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from relay.jobs import DONE, Job
+
+__all__ = ["KIND", "Pace"]
+
+KIND = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds, on two cores that MariaDB has a part of; see docs/performance.md."""
+
+    a_row: float = 6.0e-6
+    """Of the base, with its indexes."""
+    a_byte: float = 1.2e-8
+    """Of the base's rows in memory."""
+    a_change: float = 1.0e-5
+    verified_row: float = 4.0e-6
+    a_job: float = 6.0
+    """However little there is to do."""
+    a_table: float = 0.05
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job]) -> Self:
+        """As the last restore of this pipeline went, if it was large enough to tell."""
+        made = cls()
+        for job in jobs:
+            if job.spec.kind == KIND and (entry := job.entry()).state == DONE and entry.result:
+                made = made._learned(entry.result.get("pace") or {})
+        return made
+
+    def _learned(self, found: Mapping[str, Any]) -> Self:
+        known = asdict(self)
+        return type(self)(**{**known, **{name: float(value) for name, value in found.items() if name in known}})
+
+    def seconds(self, rows: int, size: int, changes: int, tables: int) -> float:
+        """For so many rows of a base with `size` bytes in memory, changes, and tables."""
+        loading = rows * self.a_row + size * self.a_byte
+        return self.a_job + tables * self.a_table + loading + changes * self.a_change + rows * self.verified_row

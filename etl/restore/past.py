@@ -1,0 +1,96 @@
+"""What a restore reads: the base that is nearest to the moment, and the windows from there on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from etl.copy.base_source import BaseSource
+from etl.restore.errors import RestoreError
+from etl.restore.lineage import Lineage
+from relay import RelayLog, Window
+from relay.archive import Archive, Base, Bases, Volume
+from upstream import tso
+
+__all__ = ["Past"]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The archive at `archive`, and the relay log at `relay` with what is landed and not archived yet, up to `until`
+    (TSO). `oldest`: where the archive begins; `archived`: where it ends, `oldest` if it is empty.
+    """
+
+    archive: Archive
+    relay: RelayLog
+    until: int
+    cluster_id: int
+    oldest: int
+    archived: int
+    base: Base | None
+
+    @classmethod
+    def of(cls, archive_url: str, relay_url: str, until: int, base: str | None = None) -> Self:
+        """`base`: the id of the one to be used, "" for none; None: the latest one before `until`. Raises RestoreError
+        if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
+        """
+        archive, relay = Archive.open(archive_url), RelayLog.open(relay_url)
+        first, last = archive.first(), archive.last()
+        newest = relay.last()
+        begins = first or relay.first()
+        if begins is None:
+            raise RestoreError(f"neither {archive_url} nor {relay_url} holds anything")
+        end = max(last.hi if last else 0, newest.hi if newest else 0)
+        if until > end:
+            raise RestoreError(
+                f"{tso.text(until)} isn't landed yet: what was committed through {tso.text(end)} is there"
+            )
+        oldest = begins.lo
+        bases = Bases(archive.storage)
+        if base is None:
+            found = bases.latest(until)
+            if found is not None and found.ts < oldest and until > found.ts:
+                found = None  # what came after it is gone
+        else:
+            found = bases.get(base) if base else None
+        if found is None and until < oldest:
+            raise RestoreError(
+                f"the archive {archive_url} begins at {tso.text(oldest)}, and there is no base before"
+                f" {tso.text(until)}: `sluice archive status` says from when on one can restore"
+            )
+        return cls(archive, relay, until, begins.cluster_id, oldest, last.hi if last else oldest, found)
+
+    @property
+    def since(self) -> int:
+        """From where on windows are applied (TSO)."""
+        return self.base.ts if self.base else self.oldest
+
+    def source(self) -> BaseSource | None:
+        """The base's rows."""
+        return BaseSource.of(self.archive.url, self.base) if self.base else None
+
+    def lineage(self) -> Lineage:
+        """The schema from there on, followed to the moment. Raises RelayGapError, RelayCorruptError."""
+        source = self.source()
+        known = source.definitions() if source else None
+        made = Lineage.of(self.since, self.oldest, known.tables if known else (), known.schemas if known else ())
+        made.follow(self.windows(), self.until)
+        return made
+
+    def windows(self) -> Iterator[Window]:
+        """From there to the moment, those that aren't archived yet as they are landed."""
+        if self.since < self.archived:
+            yield from self.archive.log.windows(self.since, min(self.until, self.archived))
+        yield from self.unarchived()
+
+    def volumes(self) -> Iterator[Volume]:
+        """Those of the archive that are needed."""
+        if self.since < self.archived:
+            yield from self.archive.volumes(self.since, min(self.until, self.archived))
+
+    def unarchived(self) -> Iterator[Window]:
+        """Those that are needed, and aren't archived yet."""
+        at = max(self.since, self.archived)
+        if at < self.until:
+            yield from self.relay.windows(at, self.until)

@@ -1,0 +1,122 @@
+"""What a restore is going to do: kept by its job, and shown to people before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from etl.copy.plan import CopyPlan
+from etl.restore.lineage import Name
+from upstream import tso
+from upstream.schema import Schema, Table
+
+__all__ = ["Cost", "RestorePlan"]
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in `log_bytes` of files.
+    `disk_bytes` are needed where it is written to; `seconds` at the pace of the last restore, or of two cores.
+    """
+
+    base_rows: int = 0
+    base_bytes: int = 0
+    changes: int = 0
+    log_bytes: int = 0
+    disk_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """`since` (TSO) is where the base is, or where the log of windows begins without one; `base` its id, "" for none.
+    `ids` and `names` as in `etl.restore.lineage.Family`.
+    """
+
+    until: int
+    since: int
+    base: str
+    cluster_id: int
+    to: str
+    copy: CopyPlan
+    asked: tuple[Table, ...] = ()
+    """As they are upstream at `until`."""
+    others: tuple[Table, ...] = ()
+    """Views and sequences, too."""
+    schemas: tuple[Schema, ...] = ()
+    ids: tuple[int, ...] = ()
+    names: tuple[Name, ...] = ()
+    new_schemas: tuple[str, ...] = ()
+    """Databases that aren't there yet."""
+    replaced: tuple[Name, ...] = ()
+    """Tables that are there and go."""
+    windows: int = 0
+    unarchived: int = 0
+    """Of them, how many are landed and not archived yet."""
+    ddls: tuple[str, ...] = ()
+    cost: Cost = Cost()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_problems(self, *problems: str) -> Self:
+        """And these."""
+        return replace(self, problems=(*self.problems, *problems))
+
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        base = f"the base {self.base}, as of {tso.text(self.since)}" if self.base else "no base"
+        cost = self.cost
+        found = [
+            f"until    {tso.text(self.until)}",
+            f"to       {self.to}",
+            f"base     {base}" + ("" if self.base else f": everything since {tso.text(self.since)}"),
+            *(f"table    {table.full_name}" for table in (*self.asked, *self.others)),
+            f"load     {cost.base_rows:,} rows, {cost.base_bytes / 1e6:,.1f} MB, in {len(self.copy.chunks)} chunks",
+            f"apply    {cost.changes:,} row changes of {self.windows:,} windows, {cost.log_bytes / 1e6:,.1f} MB"
+            + (f"; {self.unarchived:,} windows are archived first" if self.unarchived else ""),
+            *(f"ddl      {ddl}" for ddl in self.ddls[:_SHOWN]),
+            *([f"ddl      and {len(self.ddls) - _SHOWN} more"] if len(self.ddls) > _SHOWN else []),
+            f"disk     about {cost.disk_bytes / 1e6:,.0f} MB",
+            f"takes    about {_duration(cost.seconds)}",
+        ]
+        return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        document: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        listed = {name: list(value) for name, value in document.items() if isinstance(value, tuple)}
+        return document | listed | {
+            "copy": self.copy.to_json(),
+            "asked": [table.to_json() for table in self.asked],
+            "others": [table.to_json() for table in self.others],
+            "schemas": [schema.to_json() for schema in self.schemas],
+            "names": [list(name) for name in self.names],
+            "replaced": [list(name) for name in self.replaced],
+            "cost": {one.name: getattr(self.cost, one.name) for one in fields(self.cost)},
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        lists = {name: tuple(value) for name, value in document.items() if isinstance(value, list)}
+        return cls(
+            **{
+                **document,
+                **lists,
+                "copy": CopyPlan.from_json(document["copy"]),
+                "asked": tuple(map(Table.from_json, document["asked"])),
+                "others": tuple(map(Table.from_json, document["others"])),
+                "schemas": tuple(map(Schema.from_json, document["schemas"])),
+                "names": tuple((schema, table) for schema, table in document["names"]),
+                "replaced": tuple((schema, table) for schema, table in document["replaced"]),
+                "cost": Cost(**document["cost"]),
+            }
+        )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(max(seconds, 1.0)), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

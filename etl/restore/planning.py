@@ -1,0 +1,216 @@
+"""A restore is planned: nothing is written, and little is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from etl.copy.definitions import Definitions
+from etl.copy.plan import CopyPlan, make_plan
+from etl.downstream import connected, is_same_server
+from etl.restore.errors import RestoreError
+from etl.restore.lineage import Family, Lineage, Name, missing_references, unmatched
+from etl.restore.pace import Pace
+from etl.restore.past import Past
+from etl.restore.plan import Cost, RestorePlan
+from etl.restore.request import Request
+from etl.restore.there import Held, look
+from etl.settings import Settings
+from relay import RelayError, RelayLog
+from relay.jobs import Jobs
+from upstream import tso
+
+__all__ = ["plan_restore", "plan_with"]
+
+_ROOM = 1.5
+"""Of rows in a database, to their size in memory: what pages leave free, and keys."""
+_STATEMENT = 200
+
+
+def plan_restore(settings: Settings, request: Request) -> RestorePlan:
+    """What the request comes to, and in `problems` what hinders it. Raises RestoreError when not even that can be
+    known, SettingsError, DownstreamError, RelayError, OSError.
+    """
+    request.check()
+    return plan_with(settings, request, Past.of(settings.archive_url, settings.relay.url, request.until))
+
+
+def plan_with(settings: Settings, request: Request, past: Past) -> RestorePlan:
+    """As `plan_restore`, from this past."""
+    return _Planner(settings, request, past).plan()
+
+
+class _Planner:
+    def __init__(self, settings: Settings, request: Request, past: Past) -> None:
+        self._settings = settings
+        self._request = request
+        self._past = past
+        self._own = request.server(settings)
+        self._schemas: set[str] = set()
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+
+    def plan(self) -> RestorePlan:
+        past, request = self._past, self._request
+        if self._own.downstream.type != "mysql":
+            raise RestoreError(
+                f"[downstream] type is {self._own.downstream.type}: a database is restored to a database"
+            )
+        try:
+            lineage = past.lineage()
+        except RelayError as error:  # a hole, or damage: named, with the way out
+            lineage = Lineage(past.since, past.oldest, {}, {}, problems=[str(error)])
+        family = lineage.family(request.tables)
+        self._look_at(family, lineage)
+        self._schemas = {table.schema_name for table in lineage.now.values()}
+        own = request.settings(self._settings, "-", family.names)
+        targets = self._targets(family)
+        held = self._held(targets)
+        made = RestorePlan(
+            until=request.until,
+            since=past.since,
+            base=past.base.id if past.base else "",
+            cluster_id=past.cluster_id,
+            to=f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port}, databases {request.into}",
+            copy=self._copy(family, lineage, own),
+            asked=family.asked,
+            others=family.others,
+            schemas=tuple(lineage.schemas.values()),
+            ids=tuple(sorted(family.ids)),
+            names=tuple(sorted(family.names)),
+            replaced=tuple(name for name in held.tables if self._may_replace(name)),
+            new_schemas=tuple(held.new_schemas),
+            ddls=tuple(f"{tso.text(d.commit_ts)}: {' '.join(d.query.split())[:_STATEMENT]}" for d in family.ddls),
+        )
+        made = self._with_cost(made, family)
+        return replace(
+            made,
+            notes=(*made.copy.notes, *self._notes),
+            problems=tuple(dict.fromkeys((*self._problems, *made.copy.problems))),
+        )
+
+    # What is asked for
+
+    def _look_at(self, family: Family, lineage: Lineage) -> None:
+        self._problems += lineage.problems
+        for glob in unmatched(self._request.tables, family):
+            self._problems.append(f"--table {glob}: no table had such a name at {tso.text(self._request.until)}")
+        if not family.asked and not self._problems:
+            self._problems.append(f"there was no table at {tso.text(self._request.until)}")
+        lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
+        if lost:
+            where = f"the base {self._past.base.id} doesn't hold them" if self._past.base else "there is no base"
+            self._problems.append(
+                f"{_some(lost)}: there before {tso.text(self._past.since)}, and {where}, so their rows can't be told:"
+                " leave them out with --table, or make a base (`sluice base make`) and take a moment after it"
+            )
+        for table, others in missing_references(family).items():
+            self._notes.append(f"{table} has foreign keys to {_some(others)}, which isn't restored with it")
+        asked = {table.id for table in family.asked}
+        more = sorted(table.full_name for table in family.begun if table.id not in asked)
+        if more:
+            self._notes.append(
+                f"{_some(more)}: loaded too, as they had the name or the rows of what is asked for; removed in the end"
+            )
+
+    def _copy(self, family: Family, lineage: Lineage, own: Settings) -> CopyPlan:
+        """What of the base is loaded."""
+        past, source = self._past, self._past.source()
+        if source is None or past.base is None:
+            return CopyPlan(past.since, 0)
+        known = {table.id for table in source.definitions().tables}
+        tables = tuple(table for table in family.begun if table.id in known)
+        wanted = Definitions(past.since, past.base.schema_version, (), tables)
+        if not tables:
+            return CopyPlan(past.since, past.base.schema_version)
+        return make_plan(source, wanted, own.filters, own.routes)
+
+    # Where it goes
+
+    def _targets(self, family: Family) -> list[Name]:
+        names = {*family.names, *((table.schema_name, table.name) for table in family.others)}
+        try:
+            return sorted({(self._request.target_schema(schema), table) for schema, table in names})
+        except RestoreError as error:
+            self._problems.append(str(error))
+            return []
+
+    def _held(self, targets: list[Name]) -> Held:
+        with connected(self._own.downstream) as session:
+            held = look(session, targets)
+            pipeline = self._settings.downstream
+            beside = pipeline.type == "mysql" and (not self._request.target or is_same_server(session, pipeline))
+        if beside:
+            self._check_beside({schema.lower() for schema, _ in targets})
+        taken = [name for name in held.tables if not self._may_replace(name)]
+        if taken:
+            shown = [f"{schema}.{name}" for schema, name in taken]
+            self._problems.append(
+                f"{_some(shown)} {'is' if len(shown) == 1 else 'are'} there already: give another --into, or have them"
+                f" replaced: {' '.join(f'--replace {name}' for name in shown[:3])}{' …' if len(shown) > 3 else ''}"
+            )
+        for (schema, name), why in held.stuck.items():
+            if self._may_replace((schema, name)):
+                self._problems.append(f"{schema}.{name} can't be replaced: {why}. Drop it first")
+        return held
+
+    def _may_replace(self, name: Name) -> bool:
+        return f"{name[0]}.{name[1]}".lower() in {one.lower() for one in self._request.replacing}
+
+    def _check_beside(self, targets: set[str]) -> None:
+        """On the pipeline's own server nothing may go where it writes."""
+        pipeline = self._settings
+        written = {
+            pipeline.routes.target_schema(schema).lower()
+            for schema in self._schemas
+            if pipeline.filters.wants_schema(schema)
+        }
+        if shared := sorted(targets & written):
+            self._problems.append(
+                f"the pipeline replicates to the databases {_some(shared)} of this server: give another --into, such as"
+                " {schema}_restored"
+            )
+
+    # What it takes
+
+    def _with_cost(self, plan: RestorePlan, family: Family) -> RestorePlan:
+        past = self._past
+        windows = unarchived = changes = size = 0
+        for volume in past.volumes():
+            wanted = sum(volume.tables.get(table_id, 0) for table_id in family.ids)
+            changes += wanted
+            windows += volume.windows
+            size += round(volume.log.bytes * wanted / max(volume.changes, 1)) if volume.log else 0
+        for window in past.unarchived():
+            windows += 1
+            unarchived += 1
+            if not family.ids.isdisjoint(map(int, window.tables)):
+                changes += window.changes
+                size += sum(part.bytes for part in window.parts)
+        rows, row_bytes = _base_of(plan.copy, past)
+        jobs = Jobs(RelayLog.open(self._settings.relay.url).storage)
+        pace = Pace.of(jobs.list())
+        cost = Cost(
+            rows, row_bytes, changes, size,
+            round((row_bytes + size * _UNPACKED) * _ROOM),
+            round(pace.seconds(rows, row_bytes, changes, len(plan.asked)), 1),
+        )  # fmt: skip
+        return replace(plan, windows=windows, unarchived=unarchived, cost=cost)
+
+
+_UNPACKED = 5
+"""A row in a database to its share of a file of the archive."""
+
+
+def _base_of(copy: CopyPlan, past: Past) -> tuple[int, int]:
+    """How many rows of the base are loaded, and their bytes in memory."""
+    if past.base is None:
+        return 0, 0
+    rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.base.tables}
+    wanted = [(planned.table.schema_name, planned.table.name) for planned in copy.tables]
+    return sum(rows.get(name, 0) for name in wanted), copy.bytes
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = list(names)
+    return f"{', '.join(shown[:10])}{f' and {len(shown) - 10} more' if len(shown) > 10 else ''}"

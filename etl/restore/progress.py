@@ -1,0 +1,15 @@
+"""How far a restore is, in the terms of jobs."""
+
+from __future__ import annotations
+
+from relay.jobs import Done, TableProgress
+
+__all__ = ["CHANGES", "table_progress"]
+
+CHANGES = "row changes"
+"""Under this name the applied changes stand in a job's progress, in the place of a table's rows."""
+
+
+def table_progress(size: int) -> dict[str, TableProgress]:
+    """What there is to be applied: `size` bytes of the archive's files."""
+    return {CHANGES: TableProgress(Done(), size)}

@@ -1,0 +1,104 @@
+"""What a restore writes beside the tables that it restores: a database of its own on the server, gone when it is over.
+
+sluice_restore_<token>.checkpoint       how far it is, as a pipeline's own, and `sluice_copied` with the base's chunks
+sluice_restore_<token>.sluice_begun     from here on whatever has a name of the restore's was made by it
+sluice_restore_<token>.replaced_<n>     tables that were there and are replaced, until the restore is done
+sluice_restore_<token>.t<id>_<seconds>  tables that the log drops, in case that it recovers them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etl.downstream import DownstreamError, MySQLSession
+from etl.formats.sql_text import quote_name
+from etl.restore.lineage import Name
+from etl.restore.there import look
+
+__all__ = ["Scratch", "scratch_schema"]
+
+_BEGUN = "sluice_begun"
+
+
+def scratch_schema(token: str) -> str:
+    """Of the job with that token."""
+    return f"sluice_restore_{token}"
+
+
+class Scratch:
+    """The database `schema`. Every method commits, can be repeated after a crash, and raises DownstreamError."""
+
+    def __init__(self, session: MySQLSession, schema: str) -> None:
+        self._session = session
+        self._schema = schema
+
+    def is_there(self) -> bool:
+        """Whether the restore has written anything."""
+        return bool(
+            self._session.query("SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._schema,))
+        )
+
+    def has_begun(self) -> bool:
+        """Whether tables of the restore's names are its own."""
+        return bool(self._tables(_BEGUN))
+
+    def begin(self, replaced: Sequence[Name]) -> None:
+        """Set aside what is to be replaced; everything of the restore's names is its own from here on."""
+        if self.has_begun():
+            return
+        there = look(self._session, replaced).tables
+        for number, name in enumerate(replaced):
+            if name in there and not self._tables(_kept(number)):
+                self._session.execute(f"RENAME TABLE {_full(name)} TO {self._own(_kept(number))}")
+        self._session.execute(f"CREATE TABLE {self._own(_BEGUN)} (n INT) ENGINE=InnoDB")
+
+    def take_back(self, made: Sequence[Name], replaced: Sequence[Name], new_schemas: Sequence[str]) -> list[str]:
+        """Remove everything, and put back what was set aside; what could not be, in words."""
+        self._session.execute("SET SESSION foreign_key_checks = 0")
+        stays: list[str] = []
+        if self.has_begun():
+            self.remove(made)
+            self._session.execute(f"DROP TABLE {self._own(_BEGUN)}")  # what comes back isn't the restore's own
+        for number, name in enumerate(replaced):
+            if self._tables(_kept(number)):
+                try:
+                    self._session.execute(f"RENAME TABLE {self._own(_kept(number))} TO {_full(name)}")
+                except DownstreamError as error:
+                    if error.transient:
+                        raise
+                    stays.append(f"{self._schema}.{_kept(number)}, which was {'.'.join(name)}: {error.message}")
+        if not stays:
+            self.drop(new_schemas)
+        return stays
+
+    def remove(self, names: Sequence[Name]) -> None:
+        """Drop the tables, views and sequences of these names, as far as they are there."""
+        self._session.execute("SET SESSION foreign_key_checks = 0")
+        held = look(self._session, names)
+        for name in held.tables:
+            self._session.execute(f"DROP {held.kinds[name]} IF EXISTS {_full(name)}")
+
+    def drop(self, new_schemas: Sequence[str]) -> None:
+        """Drop the database, and of those that weren't there before the restore the empty ones."""
+        for schema in new_schemas:
+            if not self._session.query(
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s LIMIT 1", (schema,)
+            ):
+                self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
+        self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(self._schema)}")
+
+    def _tables(self, name: str) -> list[tuple[object, ...]]:
+        return self._session.query(
+            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (self._schema, name)
+        )
+
+    def _own(self, name: str) -> str:
+        return _full((self._schema, name))
+
+
+def _kept(number: int) -> str:
+    return f"replaced_{number}"
+
+
+def _full(name: Name) -> str:
+    return f"{quote_name(name[0])}.{quote_name(name[1])}"

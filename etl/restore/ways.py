@@ -1,0 +1,45 @@
+"""How a restore has rows and changes prepared: on Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from etl.apply import Prepare, SparkPreparer, prepare_options
+from etl.copy.base_source import BaseSource
+from etl.copy.loads import MakeLoads, SparkLoads
+from etl.settings import Settings
+
+__all__ = ["OnSpark", "Ways"]
+
+
+class Ways(Protocol):
+    """`own` are the settings of the restore."""
+
+    def loads(self, own: Settings, source: BaseSource) -> AbstractContextManager[MakeLoads]:
+        """How chunks of a base become loads."""
+
+    def steps(self, own: Settings, url: str) -> AbstractContextManager[Prepare]:
+        """How windows of the archive at `url` become steps."""
+
+
+class OnSpark:
+    """In sessions of their own, so that the pipeline's go on undisturbed. `role`: whose they are."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    @contextmanager
+    def loads(self, own: Settings, source: BaseSource) -> Iterator[MakeLoads]:
+        with contextlib.closing(SparkLoads(own.spark.remote, own.relay.url, source.spec())) as spark:
+            yield spark
+
+    @contextmanager
+    def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
+        preparer = SparkPreparer(own.spark.remote, url, prepare_options(own), self._role)
+        try:
+            yield preparer
+        finally:
+            preparer.reset()

@@ -1,0 +1,62 @@
+"""Restores without Spark, and an archive from a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etl.apply import Prepare, prepare_options
+from etl.copy.base_source import BaseSource
+from etl.copy.loads import MakeLoads
+from etl.copy.worker import make_loads
+from etl.prepare import prepare
+from etl.restore import Request, RestoreSummary, ask_for, run_restore
+from etl.settings import Apply, Relay, Settings, Upstream
+from relay import RelayLog
+from relay.archive import Archive, write_log
+from relay.jobs import Runner
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS, land
+
+INTO = "{schema}_restored"
+
+
+def settings_of(server: MariaDBServer, relay_url: str, max_rows: int = 25_000) -> Settings:
+    """A pipeline that replicates to the server."""
+    return Settings(Upstream("unused"), Relay(relay_url), server.downstream, apply=Apply(max_rows=max_rows))
+
+
+def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") -> Archive:
+    """An archive of all that is landed."""
+    archive = Archive.open(f"{relay.url}/{name}")
+    windows = list(relay.windows(0))
+    for number, first in enumerate(range(0, len(windows), windows_a_volume)):
+        some = windows[first : first + windows_a_volume]
+        archive.append(write_log(relay.storage, archive.storage, some, f"t{number}").volume())
+    return archive
+
+
+def archive_of(recording: str, folder: Path, transactions: int = 200, windows_a_volume: int = 3) -> str:
+    """The URL of a relay log of a recording, with its archive."""
+    relay = land(RECORDINGS / recording, f"file://{folder}/relay", transactions)
+    archived(relay, windows_a_volume)
+    return relay.url
+
+
+class Here:
+    """What Spark's workers would make, made in this process."""
+
+    @contextmanager
+    def loads(self, own: Settings, source: BaseSource) -> Iterator[MakeLoads]:
+        yield lambda chunk, table: make_loads(source.spec(), chunk, table)
+
+    @contextmanager
+    def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
+        options = prepare_options(own)
+        yield lambda windows: prepare(url, windows, options)
+
+
+def restore(settings: Settings, request: Request) -> RestoreSummary:
+    job = ask_for(settings, request, "test")
+    return run_restore(settings, job, Runner("test"), ways=Here())

@@ -1,0 +1,54 @@
+"""Invented histories restored to their noted moments, whole and in part: as the model is then."""
+
+from __future__ import annotations
+
+import random
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from etl.restore import Request
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import land
+from tests.etl.restore.restoring import archived, restore, settings_of
+from tests.judge import recording
+from tests.judge.invent import History
+from tests.judge.upstream import State
+from tests.judge.verdict import compare
+
+
+def renamed(state: State) -> State:
+    """Under the names that a restore gives."""
+    return {
+        f"{schema}_restored.{table}": rows
+        for (schema, _, table), rows in ((n.partition("."), r) for n, r in state.items())
+    }
+
+
+def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
+    """What is otherwise than in the model."""
+    rng = random.Random(seed)
+    upstream = History(random.Random(seed)).grow(rng.choice((15, 25, 40)))
+    recording.write(upstream, folder / "recording")
+    relay = land(folder / "recording", f"file://{folder}/relay", transactions=rng.choice((1, 3, 10, 1000)))
+    archived(relay, rng.choice((1, 3, 1000)))
+    settings = settings_of(server, relay.url)
+    found = []
+    for ts, state in upstream.states:
+        names = sorted(name for name in state if not any(c in name for c in "*?["))
+        for globs in [(), tuple(rng.sample(names, min(len(names), rng.choice((1, 2)))))]:
+            wanted = {n: r for n, r in state.items() if not globs or any(fnmatchcase(n, g) for g in globs)}
+            if not wanted:
+                continue
+            server.empty()
+            restore(settings, Request(ts, globs))
+            found += [f"seed {seed}, {ts}, {globs}: {one}" for one in compare(renamed(wanted), server)]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_invented_history_is_restored_to_any_moment_whole_and_in_part(
+    mariadb: MariaDBServer, tmp_path: Path, seed: int
+) -> None:
+    assert check(seed, mariadb, tmp_path) == []
