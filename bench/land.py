@@ -10,8 +10,9 @@ resident set seen while the backlog was landed.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from bench import backlog
 from bench.processes import SparkProcesses
 from embedded import LOOPBACK, Stack, replay
 from embedded.control import ClusterControl
+from embedded.recording import Recording
 from embedded.state import StackError
 from etl.landing import LandedWindow, run_land
 from etl.settings import Settings, load_settings
@@ -29,7 +31,7 @@ from upstream import PDClient
 SIZES = (200_000, 1_000_000)
 _PARTS = ("etcd", "cluster", "pump-1", "pump-2", "spark")
 _WARM_UP_TRANSACTIONS = 100
-_PATIENCE_S = 600.0
+PATIENCE_S = 600.0
 
 
 @dataclass(slots=True)
@@ -49,9 +51,36 @@ class LandResult:
     rss_mib: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A stack whose relay log holds a recording. `write` has so many row changes more in the pumps, of `values` again
+    and again: how many transactions, and the last one's commit_ts.
+    """
+
+    settings: Settings
+    recording: Recording
+    values: list[tuple[bytes, int]]
+    write: Callable[[Sequence[tuple[bytes, int]], int], tuple[int, int]]
+
+
 def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callable[[str], None]) -> list[LandResult]:
     """Run the benchmark in a stack of its own; a result for each of `sizes` (row changes). Raises StackError,
     RecordingError.
+    """
+    with landed_recording(stack, directory, report) as there:
+        processes = _Processes(stack)
+        results = []
+        for size in sizes:
+            transactions, last = there.write(there.values, size)
+            report(f"{size:,} row changes in {transactions:,} transactions written; landing")
+            results.append(_land(there.settings, last, processes))
+        return results
+
+
+@contextlib.contextmanager
+def landed_recording(stack: Stack, directory: Path, report: Callable[[str], None]) -> Iterator[Landed]:
+    """A stack of its own without Airflow and a downstream, in which the recording in `directory` has been sent and
+    landed; it is down afterwards. Raises StackError, RecordingError.
     """
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1", "pump-2", "spark", "relay", "logs")
@@ -62,27 +91,26 @@ def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callabl
         site = stack.site()
         control = ClusterControl(site.ports["cluster-control"])
         replay.send(stack, None, "max", "range")
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not replay.is_sent(control):
             if time.monotonic() > deadline:
-                raise StackError(f"the recording was not sent within {_PATIENCE_S:.0f} s. {replay.hint(stack)}")
+                raise StackError(f"the recording was not sent within {PATIENCE_S:.0f} s. {replay.hint(stack)}")
             time.sleep(0.1)
         settings = load_settings(stack.home / "sluice.toml")
-        processes = _Processes(stack)
         report("sent; landing it, to warm up")
         small = replace(settings, window=replace(settings.window, max_transactions=_WARM_UP_TRANSACTIONS))
-        run_land(small, start_ts=0, until_ts=replay.target(recording, None)[1], run_seconds=_PATIENCE_S)
+        run_land(small, start_ts=0, until_ts=replay.target(recording, None)[1], run_seconds=PATIENCE_S)
         url = f"http://{LOOPBACK}:{site.ports['cluster']}"
         with PDClient(url) as pd:
             timestamps = backlog.Timestamps(url, pd.cluster_id)
             pumps = [f"{LOOPBACK}:{site.ports[name]}" for name in ("pump-1", "pump-2")]
-            results = []
-            for size in sizes:
-                transactions, last = backlog.write(pumps, timestamps, pd.cluster_id, values, size)
-                report(f"{size:,} row changes in {transactions:,} transactions written; landing")
-                results.append(_land(settings, last, processes))
+            yield Landed(
+                settings,
+                recording,
+                values,
+                lambda wanted, size: backlog.write(pumps, timestamps, pd.cluster_id, wanted, size),
+            )
             timestamps.close()
-        return results
     finally:
         stack.down()
 
@@ -96,7 +124,7 @@ def _land(settings: Settings, until_ts: int, processes: _Processes) -> LandResul
             marks.append((time.perf_counter(), processes.cpu(), window))
 
     with processes.peak() as peak:
-        run_land(settings, until_ts=until_ts, run_seconds=_PATIENCE_S, on_window=landed)
+        run_land(settings, until_ts=until_ts, run_seconds=PATIENCE_S, on_window=landed)
     if len(marks) < 3:
         raise StackError(f"{len(marks)} windows are too few to measure: land a larger backlog")
     (began, before, _), (ended, after, _) = marks[0], marks[-2]

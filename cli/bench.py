@@ -115,6 +115,40 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
     return 0
 
 
+@command.command("archive")
+@recording_option("Whose changes to archive again and again [the recording `sysbench`].")
+@click.option("--changes", type=click.IntRange(min=1), help="Row changes of the backlog [2,000,000].")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Volumes made at once.")
+@_JSON
+@click.pass_context
+def archive_command(
+    ctx: click.Context, *, directory: Path | None, changes: int | None, workers: int, as_json: bool
+) -> int:
+    """Row changes/s of archiving a landed backlog, and what it becomes in bytes."""
+    from bench.apply import RECORDING
+    from bench.archive import CHANGES, measure
+
+    folder = (directory or recording_folder(RECORDING)).absolute()
+    with stop_signals_raise():
+        result = measure(_stack(ctx), folder, changes or CHANGES, workers, _reporter(as_json=as_json))
+    if as_json:
+        return _print_json(asdict(result), 0)
+    click.echo(
+        f"\n{result.changes / result.seconds:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s,"
+        f" {result.volumes} volumes, {workers} at once)"
+    )
+    for title, found in (("CPU, us a row change", result.cpu_us), ("memory at most, MiB", result.rss_mib)):
+        click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
+    sizes = result.recording
+    click.echo(
+        f"the recording: {sizes.binlogs:,} bytes of binlogs, {sizes.relay:,} in the relay log; log {sizes.log:,}"
+        f" ({100 * sizes.log / sizes.binlogs:.1f} %), lake {sizes.lake:,} ({100 * sizes.lake / sizes.binlogs:.1f} %)"
+    )
+    _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
+    _print_machine()
+    return 0
+
+
 @command.command("copy")
 @click.option("--rows", type=click.IntRange(min=1), help="Rows of the dump, 190 bytes each [1,000,000].")
 @click.option("--format", "form", type=click.Choice(["sql", "csv"]), default="sql", show_default=True)

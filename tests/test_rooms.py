@@ -45,7 +45,7 @@ ETL = {
         "ddl", "downstream", "formats", "landing", "ownership", "recorded_schema", "server_errors", "settings",
         "shapes", "sinks",
     },
-    "archive": {"settings", "spark", "waiting"},
+    "archive": {"lake", "settings", "spark", "waiting"},
     "copy": {
         "ddl", "downstream", "formats", "landing", "ownership", "rules", "server_errors", "settings", "spark",
         "sql_tls", "steps", "waiting",

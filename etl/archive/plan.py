@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from relay import Window
 from relay.archive import day_of
 
-MAX_BYTES = 256 * 2**20
+MAX_BYTES = 384 * 2**20
 """Bytes of the relay log's parts that go into a volume: what they become is smaller than half."""
 _MAX_RECORD_BYTES = 16 * 2**20  # they travel to a worker inside of a Spark plan
 _MAX_WINDOWS = 20_000

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from etl.archive.plan import windows_of
+from etl.lake import LakeWriter
 from etl.spark.errors import told_to_client
 from etl.spark.worker import freeze_loaded
-from relay.archive import write_log
+from relay import Window
+from relay.archive import LakeFile, write_log
 from relay.storage import open_storage
 
 TASK_SCHEMA = pa.schema([("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())])
@@ -56,6 +58,47 @@ def make_volume(work: MakeVolumes, task: Mapping[str, Any], token: str) -> dict[
     """
     began = time.perf_counter()
     windows = windows_of(task["records"])
-    written = write_log(open_storage(work.source_url), open_storage(work.archive_url), windows, token)
-    volume = replace(written.volume(binlog_bytes=task["binlog_bytes"]), token=task["token"])
-    return {"volume": volume.to_json(), "stages_ms": {"log": (time.perf_counter() - began) * 1000}}
+    source, archive = open_storage(work.source_url), open_storage(work.archive_url)
+    with LakeWriter(archive, (windows[0].lo, windows[-1].hi), token) as writer:
+        lake = _LakeBeside(writer, windows)
+        written = write_log(source, archive, windows, token, seen=lake.take)
+        files = lake.finish()
+    volume = replace(written.volume(files, task["binlog_bytes"]), token=task["token"])
+    whole = (time.perf_counter() - began) * 1000
+    return {"volume": volume.to_json(), "stages_ms": {"lake": lake.ms, "log": whole - lake.ms}}
+
+
+class _LakeBeside:
+    """Gives the lake's writer what the log's has read. `ms`: how long the lake took."""
+
+    def __init__(self, writer: LakeWriter, windows: Sequence[Window]) -> None:
+        self._writer = writer
+        self._windows = iter(windows)
+        self._at: Window | None = None
+        self.ms = 0.0
+
+    def take(self, window: Window, changes: pa.RecordBatch) -> None:
+        """The next changes, of the same window as those before or of a later one."""
+        began = time.perf_counter()
+        while self._at is not window:
+            self._go_on()
+        self._writer.take(changes)
+        self.ms += (time.perf_counter() - began) * 1000
+
+    def finish(self) -> tuple[LakeFile, ...]:
+        """The files, when there are no more changes."""
+        began = time.perf_counter()
+        while self._go_on():
+            pass
+        files = self._writer.finish()
+        self.ms += (time.perf_counter() - began) * 1000
+        return files
+
+    def _go_on(self) -> bool:
+        """To the next window; False if there is none."""
+        if self._at is not None:
+            self._writer.leave()
+        self._at = next(self._windows, None)
+        if self._at is not None:
+            self._writer.enter(self._at)
+        return self._at is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -76,6 +77,9 @@ class FileWriter:
 
     def abandon(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Leave no file behind."""
+        with contextlib.suppress(Exception):  # it has failed already, or is about to
+            self._writer.close()
+        self._writer.is_open = False  # else it writes once more when it is forgotten
         self._sink.__exit__(kind, error, trace)
 
 

@@ -80,11 +80,23 @@ class LakeWriter:
 
         Raises ChangeError of a definition that makes no sense, RelayCorruptError, OSError.
         """
-        self._definitions.enter(RecordedSchema.of(window))
+        self.enter(window)
         for batch in batches:
-            for stretch in self._definitions.stretches(batch):
-                for table_id, day, changes in _by_table_and_day(stretch):
-                    self._add(table_id, day, changes)
+            self.take(batch)
+        self.leave()
+
+    def enter(self, window: Window) -> None:
+        """Begin with the next window, of which `take` gets the changes, until `leave`. Raises as `add`."""
+        self._definitions.enter(RecordedSchema.of(window))
+
+    def take(self, batch: pa.Table | pa.RecordBatch) -> None:
+        """The next changes of the window. Raises as `add`."""
+        for stretch in self._definitions.stretches(batch):
+            for table_id, day, changes in _by_table_and_day(stretch):
+                self._add(table_id, day, changes)
+
+    def leave(self) -> None:
+        """The window's end. Raises as `add`."""
         self._definitions.leave()
 
     def finish(self) -> tuple[LakeFile, ...]:

@@ -140,22 +140,27 @@ def _check_chain(windows: Sequence[Window], token: str) -> None:
             raise RelayError(f"the window at {window.lo} is of another cluster than the one before")
 
 
+@dataclass(slots=True)
 class _Writing:
-    def __init__(self, source: Storage, archive: Storage, path: str, limits: Limits, seen: Seen | None) -> None:
-        self._source, self._archive, self._path = source, archive, path
-        self._limits, self._seen = limits, seen
-        self.tables: Mapping[int, int] = {}
-        self.footer_crc32c = 0
+    """How the file is written; what is known of it then."""
+
+    source: Storage
+    archive: Storage
+    path: str
+    limits: Limits
+    seen: Seen | None
+    tables: Mapping[int, int] = field(default_factory=dict)
+    footer_crc32c: int = 0
 
     def run(self, windows: Sequence[Window]) -> tuple[list[IndexedWindow], ArchiveFile | None]:
         if not any(part.rows for window in windows for part in window.parts):
-            return [self._indexed(run, ()) for run in runs(windows, self._limits)], None
-        with self._archive.new_file(self._path) as sink:
+            return [self._indexed(run, ()) for run in runs(windows, self.limits)], None
+        with self.archive.new_file(self.path) as sink:
             writer = LogFileWriter(sink)
-            entries = [self._indexed(run, self._bands(run, writer)) for run in runs(windows, self._limits)]
+            entries = [self._indexed(run, self._bands(run, writer)) for run in runs(windows, self.limits)]
             writer.close()
         self.tables, self.footer_crc32c = writer.tables, writer.footer_crc32c
-        return entries, ArchiveFile(self._path, writer.bytes, writer.rows, writer.crc32c)
+        return entries, ArchiveFile(self.path, writer.bytes, writer.rows, writer.crc32c)
 
     def _indexed(self, run: Sequence[Window], bands: Sequence[Band]) -> IndexedWindow:
         parts = [part for window in run for part in window.parts]
@@ -174,7 +179,7 @@ class _Writing:
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in self._batches(run):
-            if held and (rows + batch.num_rows > self._limits.changes or size + batch.nbytes > self._limits.bytes):
+            if held and (rows + batch.num_rows > self.limits.changes or size + batch.nbytes > self.limits.bytes):
                 yield pa.Table.from_batches(held, PART_SCHEMA)
                 held, rows, size = [], 0, 0
             held.append(batch)
@@ -184,10 +189,10 @@ class _Writing:
 
     def _batches(self, run: Sequence[Window]) -> Iterator[pa.RecordBatch]:
         for window in run:
-            for batch in iter_parts(self._source, window.parts):
-                for piece in _pieces(batch, self._limits):
-                    if self._seen is not None:
-                        self._seen(window, piece)
+            for batch in iter_parts(self.source, window.parts):
+                for piece in _pieces(batch, self.limits):
+                    if self.seen is not None:
+                        self.seen(window, piece)
                     yield piece
 
 

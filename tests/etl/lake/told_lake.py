@@ -1,0 +1,73 @@
+"""A lake told row by row: tables of a story, their changes, written as volumes of one window each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from etl.lake import BUFFER_BYTES, write_lake
+from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
+from relay.archive import LakeFile
+from relay.storage import Storage, open_storage
+from upstream.rows import encode_delete, encode_insert, encode_update
+from upstream.schema import Table
+from upstream.tso import from_datetime
+
+Row = dict[str, Any]
+
+
+class ToldLake:
+    """An archive with nothing but a lake, below a folder; `moment` (a datetime) is when the next window begins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "archive"
+        self.folder.mkdir(parents=True)
+        self.storage: Storage = open_storage(f"file://{self.folder}")
+        self._relay = RelayLog.open(f"file://{folder}/relay")
+        self._attempt = 0
+
+    def changes(
+        self,
+        moment: Any,
+        table: Table,
+        changes: Sequence[tuple[Row | None, Row | None]],
+        version: int = 7,
+        raw: Sequence[bytes] = (),
+    ) -> tuple[LakeFile, ...]:
+        """One window and volume: a transaction a millisecond for each (old row, new row), None for none; `raw` inserted
+        rows follow as they are.
+        """
+        lo = from_datetime(moment)
+        rows = []
+        for number, (old, new) in enumerate(changes, 1):
+            kind, row = (
+                (INSERT, encode_insert(table, new)) if old is None and new is not None
+                else (DELETE, encode_delete(table, old)) if new is None and old is not None
+                else (UPDATE, encode_update(table, old or {}, new or {}))
+            )  # fmt: skip
+            rows.append((kind, row))
+        rows += [(INSERT, data) for data in raw]
+        hi = lo + (len(rows) + 1 << 18)
+        batch = pa.RecordBatch.from_pylist(
+            [
+                {
+                    "commit_ts": lo + (number << 18),
+                    "start_ts": lo + (number << 18) - 1,
+                    "position": 0,
+                    "table_id": table.id,
+                    "schema_version": version,
+                    "kind": kind,
+                    "row": row,
+                }
+                for number, (kind, row) in enumerate(rows, 1)
+            ],
+            PART_SCHEMA,
+        )
+        part = self._relay.write_part(lo, hi, "told", 0, [batch])
+        tables = {str(table.id): table.to_json()}
+        window = Window(lo, hi, 7, "told", 0, len(rows), len(rows), version, (part,) if part else (), tables)
+        self._attempt += 1
+        return write_lake(self._relay.storage, self.storage, [window], f"t{self._attempt}", BUFFER_BYTES)
