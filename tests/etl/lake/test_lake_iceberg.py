@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.etl.lake.told_lake import ToldLake
 
 from etl.lake import merge_lake, remove_merged, write_lake
 from etl.lake.iceberg import IcebergError, export_iceberg, open_catalog
 from relay.storage import open_storage
+from tests.etl.lake.told_lake import ToldLake
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import column, table
 
