@@ -7,7 +7,6 @@ from those that the downstream holds.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,13 @@ import pyarrow as pa
 from errors import SluiceError
 from etl.ddl._generate import column_type
 from etl.formats.ddl_columns import ColumnChange, changed_columns
-from upstream import column_types, tso
+from upstream import column_types
 from upstream.codec.float import format_float
 from upstream.conversion import ConversionError, Session, convert
 from upstream.ddl_job import DdlJob
 from upstream.schema import Column
-from upstream.time_zone import find_zone
 
 _SHORT_TEXT = (*column_types.VARYING, column_types.CHAR)
-_UTC = {"", "UTC", "ETC/UTC", "+00:00"}
 _LARGE_FLOAT, _SMALL_FLOAT = 1e15, 1e-15
 _SHOWN_DIGITS = 6
 
@@ -96,24 +93,6 @@ def _served(old: Column, new: Column) -> bool:
     if old.kind == "binary" and old.tp == column_types.CHAR:
         return old.flen == new.flen
     return new.flen < 0 or (0 <= old.flen <= new.flen and (new.tp in _SHORT_TEXT) == (old.tp in _SHORT_TEXT))
-
-
-def session_of(ddl: DdlJob) -> Session:
-    """The upstream session of a DDL job, as far as TiDB noted it."""
-    began = ddl.converted_from_ts
-    return Session(
-        ddl.sql_mode, _zone(ddl.time_zone), ddl.time_zone,
-        tso.to_datetime(began) if began else None, tso.to_datetime(ddl.commit_ts) if began else None,
-    )  # fmt: skip
-
-
-def _zone(name: str) -> datetime.tzinfo | None:
-    if name.upper() in _UTC - {""}:
-        return datetime.UTC
-    try:
-        return find_zone(name)
-    except ValueError:
-        return None
 
 
 def value_expression(column: Column, reference: str) -> str:

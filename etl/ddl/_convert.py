@@ -23,7 +23,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from etl import server_errors
-from etl.ddl._conversions import Conversion, UnconvertibleError, computed, conversions, session_of, value_expression
+from etl.ddl._conversions import Conversion, UnconvertibleError, computed, conversions, value_expression
 from etl.ddl._generate import column_definition
 from etl.ddl._new_column import NewColumn, bare
 from etl.ddl._session import ddl_session
@@ -34,6 +34,7 @@ from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
 from upstream import column_types
 from upstream.ddl_job import DdlJob
+from upstream.ddl_session import session_of
 from upstream.schema import Column, Table
 
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000

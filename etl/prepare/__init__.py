@@ -1,7 +1,9 @@
 """Landed windows become steps. Runs in Spark's workers."""
 
 from etl.prepare._documents import BatchDocument, BegunFlight, CountedBefore, WindowDocument
+from etl.prepare._late_changes import Move, kept_changes, move_of, relocate
 from etl.prepare._options import PrepareOptions
+from etl.prepare._partitions import PartitionError, partition_ids, partition_of
 from etl.prepare._windows import prepare, prepare_steps
 from etl.prepare.worker import PrepareWindows
 
@@ -9,9 +11,16 @@ __all__ = [
     "BatchDocument",
     "BegunFlight",
     "CountedBefore",
+    "Move",
+    "PartitionError",
     "PrepareOptions",
     "PrepareWindows",
     "WindowDocument",
+    "kept_changes",
+    "move_of",
+    "partition_ids",
+    "partition_of",
     "prepare",
     "prepare_steps",
+    "relocate",
 ]

@@ -1,0 +1,151 @@
+"""Rows of one table, and what changes made of them. Nothing here depends on the order of rows, nor on any collation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from etl.asof.errors import AsOfError
+from etl.asof.row_bytes import row_bytes
+from etl.asof.versions import Version
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Column
+
+PLACE = "place "
+"""Of a changed image: twice the number of the change in its piece, and one more for a new image. No name for a column
+in TiDB, which allows none that ends with a blank; nor is COMMIT_TS."""
+COMMIT_TS = "commit ts "
+_SHOWN = 500
+
+
+def advanced(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
+    """`rows` after the changes whose images, in order, are `images`: the columns of the version, PLACE and COMMIT_TS.
+    Raises AsOfError for a change that contradicts what is there.
+    """
+    if not images.num_rows:
+        return rows
+    return _by_key(version, rows, images) if version.key else _by_values(version, rows, images)
+
+
+def empty(version: Version) -> pa.Table:
+    """No rows of a table."""
+    return schema(version.columns).empty_table()
+
+
+def schema(columns: Sequence[Column]) -> pa.Schema:
+    """Of rows that hold these columns."""
+    return pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
+
+
+def _by_key(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
+    there, changed = _codes(version.key, rows, images)
+    puts = images[PLACE].to_numpy() & 1 == 1
+    if not version.lenient:
+        _check(version, rows, images, there, changed, puts)
+    backwards = changed[::-1]
+    touched, first = np.unique(backwards, return_index=True)
+    last = len(changed) - 1 - first
+    kept = np.flatnonzero(~np.isin(there, touched))
+    come = np.sort(last[puts[last]])
+    return _together(version, rows.take(pa.array(kept)), images.take(pa.array(come)))
+
+
+def _check(
+    version: Version, rows: pa.Table, images: pa.Table, there: np.ndarray, changed: np.ndarray, puts: np.ndarray
+) -> None:
+    values, counts = np.unique(there, return_counts=True)
+    if (counts > 1).any():
+        at = int(np.flatnonzero(there == values[counts > 1][0])[0])
+        raise AsOfError(f"{version.table.full_name}: two rows have the key {_shown(version, rows, at)}")
+    order = np.argsort(changed, kind="stable")
+    codes, put = changed[order], puts[order]
+    first = np.ones(len(codes), bool)
+    first[1:] = codes[1:] != codes[:-1]
+    before = np.empty(len(codes), bool)
+    before[1:] = put[:-1]
+    before[first] = np.isin(codes[first], there)
+    broken = np.flatnonzero(put == before)
+    if len(broken):
+        at = int(order[broken].min())
+        raise AsOfError(_contradiction(version, images, at))
+
+
+def _contradiction(version: Version, images: pa.Table, at: int) -> str:
+    put = images[PLACE][at].as_py() & 1
+    what = "is written though there is one of its key" if put else "is changed or removed though there is none"
+    return (
+        f"{version.table.full_name}: at commit_ts {images[COMMIT_TS][at].as_py()} a row {what}:"
+        f" {_shown(version, images, at)}. The log, or the base it goes on from, isn't what the upstream had"
+    )
+
+
+def _shown(version: Version, rows: pa.Table, at: int) -> str:
+    return ", ".join(f"{c.name}={_text(rows[c.name][at])}" for c in version.identity)[:_SHOWN]
+
+
+def _text(value: pa.Scalar) -> str:
+    """Text needn't be utf-8."""
+    plain = value.cast(pa.large_binary()).as_py() if pa.types.is_large_string(value.type) else value.as_py()
+    return plain.decode("utf-8", "backslashreplace") if isinstance(plain, bytes) else repr(plain)
+
+
+def _by_values(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
+    """Rows that agree in every value are interchangeable: how many come and go is all that counts."""
+    puts = images[PLACE].to_numpy() & 1 == 1
+    pool = _together(version, rows, images.filter(pa.array(puts)))
+    removed = images.filter(pa.array(~puts))
+    there, gone = _codes(version.identity, pool, removed)
+    drop, done = _matched(there, gone)
+    if not done.all() and version.leaving:
+        drop, done = _without_leaving(version, pool, removed, drop, done)
+    if not done.all() and not version.lenient:
+        raise AsOfError(_contradiction(version, removed, int(np.flatnonzero(~done)[0])))
+    return pool.filter(pa.array(~drop))
+
+
+def _without_leaving(
+    version: Version, pool: pa.Table, removed: pa.Table, drop: np.ndarray, done: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """While TiDB drops a column, old images may come without it: there what a row holds in it doesn't count."""
+    columns = [column for column in version.identity if column.name not in version.leaving]
+    left, wanted = np.flatnonzero(~drop), np.flatnonzero(~done)
+    there, gone = _codes(columns, pool.take(pa.array(left)), removed.take(pa.array(wanted)))
+    more, found = _matched(there, gone)
+    drop, done = drop.copy(), done.copy()
+    drop[left[more]] = True
+    done[wanted[found]] = True
+    return drop, done
+
+
+def _matched(there: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the rows go, and which of those to be removed were found."""
+    count = int(max(there.max(initial=-1), gone.max(initial=-1))) + 1
+    asked, present = np.bincount(gone, minlength=count), np.bincount(there, minlength=count)
+    return _rank(there) < asked[there], _rank(gone) < present[gone]
+
+
+def _rank(codes: np.ndarray) -> np.ndarray:
+    """The how-manieth of its code each one is, from 0."""
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes) if len(codes) else np.zeros(0, np.int64)
+    found = np.empty(len(codes), np.int64)
+    found[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
+
+
+def _codes(columns: Sequence[Column], rows: pa.Table, images: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers from 0, equal for equal values in these columns."""
+    names = [column.name for column in columns]
+    if not names:
+        return np.zeros(rows.num_rows, np.int64), np.zeros(images.num_rows, np.int64)
+    both = pa.concat_tables([rows.select(names), images.select(names)]).combine_chunks()
+    arrays = {name: both[name].combine_chunks() if both.num_rows else pa.array([], both[name].type) for name in names}
+    codes = np.asarray(row_bytes(columns, arrays).dictionary_encode().indices).astype(np.int64)
+    return codes[: rows.num_rows], codes[rows.num_rows :]
+
+
+def _together(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
+    names = [column.name for column in version.columns]
+    return pa.concat_tables([rows.select(names), images.select(names)]).combine_chunks()

@@ -1,0 +1,227 @@
+"""From which tables the rows of the wanted ones come: families of tables that exchange rows, through all their DDL."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from etl.asof.errors import AsOfError
+from etl.asof.history import History
+from etl.asof.versions import Version
+from etl.formats.ddl_columns import pair_columns
+from upstream import tso
+from upstream.ddl_actions import Action, action_name
+from upstream.ddl_job import DdlJob
+from upstream.schema import Table
+
+_RENUMBERS = {Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING}
+_CREATES = {Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE}
+_RECOVERS = {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA}
+_KNOWN = set(Action)
+
+
+class StartTooLateError(AsOfError):
+    """Rows are needed that were there before, and that the base, or the lack of one, doesn't tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Tables whose rows are computed together."""
+
+    ids: frozenset[int]
+    breaks: tuple[int, ...]
+    """Commit timestamps behind which a new stretch begins, of all families alike: of DDL, and moments asked for."""
+    ddls: Mapping[int, DdlJob]
+    """Those of this family, by commit_ts."""
+    versions: tuple[Mapping[int, Version], ...]
+    """For each stretch, the tables there are, by id."""
+    based: frozenset[int]
+    """The tables whose rows begin in the base."""
+    results: Mapping[int, Mapping[str, int]]
+    """By moment, the ids of the wanted tables by name."""
+
+    @property
+    def is_dealt(self) -> bool:
+        """Whether rows can be dealt to several buckets."""
+        return all(version.dealt_by for stretch in self.versions for version in stretch.values())
+
+
+def families(history: History, wanted: Mapping[int, Mapping[str, Table]]) -> list[Family]:
+    """`wanted`: by moment, tables by name. Raises AsOfError, and StartTooLateError where an older base is needed."""
+    ids = {table.id for tables in wanted.values() for table in tables.values()}
+    ddls = _relevant(history.ddls, ids)
+    breaks = tuple(sorted({ddl.commit_ts for ddl in ddls} | set(history.moments)))
+    return [_family(history, group, ddls, breaks, wanted) for group in _groups(ids, ddls, wanted)]
+
+
+def _relevant(ddls: list[DdlJob], ids: set[int]) -> list[DdlJob]:
+    """The DDL that what is in `ids` comes from; adds to `ids` what belongs to it."""
+    found = []
+    for ddl in reversed(ddls):
+        touched = ids & ddl.effect.tables.keys()
+        if not touched:
+            continue
+        found.append(ddl)
+        if ddl.type == Action.EXCHANGE_PARTITION:
+            ids |= {i for i, table in (*ddl.effect.tables.items(), *ddl.before.items()) if table is not None}
+        elif ddl.type in _RENUMBERS:
+            ids |= ddl.effect.tables.keys()
+    return found[::-1]
+
+
+def _groups(ids: set[int], ddls: list[DdlJob], wanted: Mapping[int, Mapping[str, Table]]) -> list[frozenset[int]]:
+    """The ids, those together that have to do with each other."""
+    links = [ids & ddl.effect.tables.keys() for ddl in ddls if ddl.type in _RENUMBERS | {Action.EXCHANGE_PARTITION}]
+    names: dict[str, set[int]] = {}
+    for tables in wanted.values():
+        for name, table in tables.items():
+            names.setdefault(name, set()).add(table.id)
+    found: list[set[int]] = []
+    for link in [*links, *names.values(), *({i} for i in ids)]:
+        joined = set(link).union(*(group for group in found if group & link))
+        found = [group for group in found if not group & link] + [joined]
+    return [frozenset(group) for group in found]
+
+
+def _family(
+    history: History, ids: frozenset[int], ddls: list[DdlJob], breaks: tuple[int, ...],
+    wanted: Mapping[int, Mapping[str, Table]],
+) -> Family:  # fmt: skip
+    own = {ddl.commit_ts: ddl for ddl in ddls if ids & ddl.effect.tables.keys()}
+    for ddl in own.values():
+        if ddl.type not in _KNOWN:
+            names = ", ".join(sorted({t.full_name for i, t in ddl.effect.tables.items() if t is not None and i in ids}))
+            raise AsOfError(
+                f"{ddl.title}, `{ddl.query[:200]}`, is of {action_name(ddl.type)}, which Sluice doesn't know: what it"
+                f" does to the rows of {names} can't be told"
+            )
+    results = {moment: {n: t.id for n, t in tables.items() if t.id in ids} for moment, tables in wanted.items()}
+    stretches = list(_stretches(history, ids, own, breaks))
+    based = frozenset(ids & history.known.keys() & stretches[0].keys())
+    family = Family(ids, breaks, own, tuple(stretches), based, results)
+    return _dealt(_with_leaving(family))
+
+
+def _stretches(
+    history: History, ids: frozenset[int], ddls: Mapping[int, DdlJob], breaks: tuple[int, ...]
+) -> Iterator[Mapping[int, Version]]:
+    known = {i: table for i, table in history.known.items() if i in ids}
+    now = {i: Version.first(table, with_generated=False) for i, table in known.items()}
+    gone: dict[int, Version] = {}
+    for table_id in ids & history.unknown.keys():
+        raise StartTooLateError(_unknown(history, history.unknown[table_id]))
+    ends = [*breaks, history.until_ts]
+    for begin, end in itertools.pairwise([history.start_ts, *ends]):
+        stretch = {i: _enforced(version, history, begin, end) for i, version in now.items()}
+        yield stretch
+        now = {i: replace(version, unenforced=stretch[i].unenforced) for i, version in now.items()}
+        if (ddl := ddls.get(end)) is not None:
+            _go_on(history, ids, ddl, now, gone)
+
+
+def _unknown(history: History, table: Table) -> str:
+    return (
+        f"{table.full_name} (id {table.id}) was there before {tso.text(history.start_ts)}, where the log begins or the"
+        " base was made, and no base tells its rows then"
+    )
+
+
+def _go_on(
+    history: History, ids: frozenset[int], ddl: DdlJob, now: dict[int, Version], gone: dict[int, Version]
+) -> None:
+    after = {i: table for i, table in ddl.effect.tables.items() if i in ids}
+    left = {i: now.pop(i) for i, table in after.items() if table is None and i in now}
+    gone.update(left)
+    for table_id, table in after.items():
+        if table is None or not table.is_base_table:
+            continue
+        if table_id in now:
+            now[table_id] = now[table_id].after(ddl, table)
+        elif ddl.type in _RENUMBERS and left:
+            now[table_id] = next(iter(left.values())).after(ddl, table)
+        elif ddl.type == Action.EXCHANGE_PARTITION:
+            was = next(version for version in left.values())
+            now[table_id] = was.renumbered(table)
+        elif ddl.type in _RECOVERS:
+            if table_id not in gone:
+                raise StartTooLateError(_unknown(history, table) + f"; {ddl.title} brought it back")
+            now[table_id] = gone.pop(table_id).after(ddl, table)
+        elif ddl.type in _CREATES:
+            now[table_id] = Version.first(table, with_generated=True)
+        else:
+            raise StartTooLateError(_unknown(history, table) + f"; {ddl.title} changed it")
+    if ddl.type == Action.EXCHANGE_PARTITION:
+        _share_labels(ddl, now)
+
+
+def _share_labels(ddl: DdlJob, now: dict[int, Version]) -> None:
+    """Tables that exchange rows have the same columns under the same names, with whatever labels. What one of them
+    doesn't hold the other doesn't afterwards.
+    """
+    ids = [i for i, table in ddl.effect.tables.items() if table is not None and i in now]
+    shared = set.intersection(*(set(now[i].labels) for i in ids))
+    labels = {}
+    for name in shared:
+        own = {now[i].labels[name] for i in ids}
+        labels[name] = own.pop() if len(own) == 1 else f"{name} {ddl.commit_ts}"
+    for i in ids:
+        now[i] = replace(now[i], labels=labels)
+
+
+def _enforced(version: Version, history: History, begin: int, end: int) -> Version:
+    said = [
+        indexes
+        for lo, hi, table_id, indexes in history.relaxed
+        if table_id == version.table.id and hi > begin and lo < end
+    ]
+    given_up = version.unenforced.union(*said)
+    return replace(version, unenforced=given_up, lenient=bool(history.skipped) or () in said)
+
+
+def _with_leaving(family: Family) -> Family:
+    versions = list(family.versions)
+    for number in reversed(range(len(family.breaks))):
+        ddl, behind = family.ddls.get(family.breaks[number]), versions[number + 1]
+        versions[number] = {
+            i: replace(version, leaving=_leaving(version, behind[i], ddl)) if i in behind else version
+            for i, version in versions[number].items()
+        }
+    return replace(family, versions=tuple(versions))
+
+
+def _leaving(version: Version, later: Version, ddl: DdlJob | None) -> frozenset[str]:
+    if ddl is None:
+        return later.leaving
+    stay = {column.id for column in pair_columns(version.table, later.table, ddl).values()}
+    return frozenset(column.name for column in version.writable if column.id not in stay)
+
+
+def _dealt(family: Family) -> Family:
+    """With the columns by which rows are dealt: those of the identity that stay as they are from the first stretch to
+    the last, in all tables of the family. Where keys have none in common, all values tell rows apart.
+    """
+    for whole in (False, True):
+        versions = [{i: replace(v, whole=whole) for i, v in stretch.items()} for stretch in family.versions]
+        shared = _shared_labels(versions)
+        if shared:
+            break
+    by_label = [
+        {i: replace(v, dealt_by=_named(v, shared)) for i, v in stretch.items()} for stretch in versions
+    ]  # fmt: skip
+    return replace(family, versions=tuple(by_label))
+
+
+def _shared_labels(versions: Iterable[Mapping[int, Version]]) -> list[str]:
+    found: set[str] | None = None
+    for stretch in versions:
+        for version in stretch.values():
+            labels = {version.labels[column.name] for column in version.identity}
+            found = labels if found is None else found & labels
+    return sorted(found or ())
+
+
+def _named(version: Version, labels: list[str]) -> tuple[str, ...]:
+    names = {label: name for name, label in version.labels.items()}
+    return tuple(names[label] for label in labels)
+

@@ -1,0 +1,189 @@
+"""Rows of a base and changes of windows, dealt to buckets: what a worker makes of one task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etl.asof.advance import COMMIT_TS, PLACE, schema
+from etl.asof.errors import AsOfError
+from etl.asof.plan import BASE_STRETCH, PIECES, BaseRows, Changes, KeptRows, Plan, Task, WindowParts
+from etl.asof.versions import Version
+from etl.copy.sources import open_source
+from etl.copy.source import Chunk
+from etl.prepare import Move, PartitionError, kept_changes, move_of, relocate
+from etl.shapes.raw_changes import decode
+from relay import DELETE, INSERT, PART_SCHEMA, iter_parts
+from upstream.ddl_job import DdlJob
+
+_BATCH_ROWS, _BATCH_BYTES = 100_000, 32 << 20
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def pieces(plan: Plan, number: int) -> Iterator[pa.RecordBatch]:
+    """Those of a task, in PIECES. Raises AsOfError, relay errors, the row codec's and the base's."""
+    task: Task = plan.tasks[number]
+    if isinstance(task, BaseRows):
+        yield from _Pieces(plan, number).of_base(task)
+    elif isinstance(task, KeptRows):
+        yield from _Pieces(plan, number).of_kept(task)
+    else:
+        yield from _Pieces(plan, number).of_changes(task)
+
+
+class _Pieces:
+    def __init__(self, plan: Plan, number: int) -> None:
+        self._plan = plan
+        self._task = number
+        self._breaks = np.array(plan.breaks, np.int64)
+        self._ids = np.array(sorted(plan.by_table), np.int64)
+        self._moves: dict[int, Move] = {}
+        self._numbers = itertools.count()
+
+    def of_base(self, task: BaseRows) -> Iterator[pa.RecordBatch]:
+        buckets = self._plan.by_table[task.table_id]
+        version = buckets.family.versions[0][task.table_id]
+        assert self._plan.base is not None
+        source = open_source(self._plan.base)
+        names = [column.name for column in version.columns]
+        for batch in source.read(Chunk.from_json(dict(task.chunk)), version.table):
+            arrays = {name: batch.column(name).cast(schema(version.columns).field(name).type) for name in names}
+            rows = pa.table(arrays, schema=schema(version.columns))
+            yield from self._dealt(version, BASE_STRETCH, rows, buckets.of(version, arrays, rows.num_rows))
+
+    def of_kept(self, task: KeptRows) -> Iterator[pa.RecordBatch]:
+        ddl = next(one for one in map(_ddl_at(task.commit_ts), self._plan.families) if one is not None)
+        move = move_of(ddl.past_move(ddl.before))
+        assert move is not None
+        stretch = int(np.searchsorted(self._breaks, task.commit_ts)) + 1
+        changes = (_between(piece, 0, task.commit_ts) for window in task.windows for piece in self._read((window,)))
+        try:
+            kept = kept_changes(changes, move)
+        except PartitionError as error:
+            raise AsOfError(f"{ddl.title}, `{ddl.query[:200]}`: {error}") from error
+        yield from self._of_stretch(stretch, kept)
+
+    def of_changes(self, task: Changes) -> Iterator[pa.RecordBatch]:
+        self._count(task)
+        for window in task.windows:
+            self._note(window)
+            for changes in self._read((window,)):
+                yield from self._of_window(_between(changes, task.after_ts, task.until_ts))
+
+    def _count(self, task: Changes) -> None:
+        """What came before those, behind DDL that emptied partitions."""
+        for window in task.windows[:1]:
+            self._note(window)
+        for job_id, after_ts, windows in task.counted:
+            moves = [move for move in self._moves.values() if move.job_id == job_id]
+            for window in windows:
+                for changes in self._read((window,)):
+                    relocate(_between(changes, after_ts, task.after_ts), moves)
+
+    def _note(self, window: WindowParts) -> None:
+        for past in window.moved:
+            move = move_of(past)
+            if move is not None:
+                self._moves.setdefault(move.last_version, move)
+
+    def _of_window(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+        if not changes.num_rows:
+            return
+        stretches = np.searchsorted(self._breaks, changes["commit_ts"].to_numpy(), side="left")
+        for stretch in np.unique(stretches).tolist():
+            first, end = np.searchsorted(stretches, [stretch, stretch + 1])
+            yield from self._of_stretch(stretch, self._relocated(stretch, changes.slice(first, end - first)))
+
+    def _relocated(self, stretch: int, changes: pa.Table) -> pa.Table:
+        """Changes as what they mean by the definitions of their stretch."""
+        for commit_ts in self._plan.breaks[:stretch]:
+            for ddl in filter(None, map(_ddl_at(commit_ts), self._plan.families)):
+                move = move_of(ddl.past_move(ddl.before))
+                if move is not None:
+                    self._moves.setdefault(move.last_version, move)
+        if not self._moves:
+            return changes
+        try:
+            return relocate(changes, [self._moves[version] for version in sorted(self._moves)])
+        except PartitionError as error:
+            raise AsOfError(str(error)) from error
+
+    def _of_stretch(self, stretch: int, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+        ids = changes["table_id"].to_numpy()
+        for table_id in np.intersect1d(np.unique(ids), self._ids).tolist():
+            buckets = self._plan.by_table[table_id]
+            version = buckets.family.versions[stretch].get(table_id)
+            if version is None:  # of a table that is gone
+                continue
+            images = _images(version, changes.filter(pa.array(ids == table_id)))
+            arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
+            yield from self._dealt(version, stretch, images, buckets.of(version, arrays, images.num_rows))
+
+    def _dealt(self, version: Version, stretch: int, rows: pa.Table, of: np.ndarray) -> Iterator[pa.RecordBatch]:
+        order = np.argsort(of, kind="stable")
+        dealt = of[order]
+        begins = np.flatnonzero(np.append(True, dealt[1:] != dealt[:-1])[: len(dealt)])
+        rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
+        for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
+            yield self._piece(int(dealt[begin]), stretch, version.table.id, rows.slice(begin, end - begin))
+
+    def _piece(self, bucket: int, stretch: int, table_id: int, rows: pa.Table) -> pa.RecordBatch:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
+            writer.write_table(rows.combine_chunks())
+        values = [bucket, stretch, table_id, self._task, next(self._numbers), sink.getvalue().to_pybytes()]
+        return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES)
+
+    def _read(self, windows: Sequence[WindowParts]) -> Iterator[pa.Table]:
+        """The changes that are about wanted tables, in order, in portions."""
+        ids = pa.array(self._ids)
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in iter_parts(self._plan.log_url, [part for window in windows for part in window.parts]):
+            wanted = batch.filter(pa.compute.is_in(batch["table_id"], ids))
+            if not wanted.num_rows:
+                continue
+            held.append(wanted)
+            rows, size = rows + wanted.num_rows, size + wanted.nbytes
+            if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield pa.Table.from_batches(held, PART_SCHEMA).combine_chunks()
+                held, rows, size = [], 0, 0
+        if held:
+            yield pa.Table.from_batches(held, PART_SCHEMA).combine_chunks()
+
+
+def _ddl_at(commit_ts: int) -> Any:
+    def of(buckets: Any) -> DdlJob | None:
+        found: DdlJob | None = buckets.family.ddls.get(commit_ts)
+        return found
+
+    return of
+
+
+def _between(changes: pa.Table, after: int, through: int) -> pa.Table:
+    commit_ts = changes["commit_ts"].to_numpy()
+    first, end = np.searchsorted(commit_ts, [after, through], side="right")
+    return changes.slice(int(first), int(end - first))
+
+
+def _images(version: Version, changes: pa.Table) -> pa.Table:
+    """Old and new images of changes, in order: the columns of the version, PLACE and COMMIT_TS. Of an old image only
+    what tells rows apart is there.
+    """
+    kinds, commit_ts = changes["kind"].to_numpy(), changes["commit_ts"].to_numpy()
+    old, new = decode(version.table, kinds, changes["row"].combine_chunks())
+    has_old, has_new = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)
+    telling = {column.name for column in version.identity}
+    columns: dict[str, pa.Array] = {}
+    for column in version.columns:
+        after = new[column.name]
+        before = old[column.name] if column.name in telling else pa.nulls(len(has_old), after.type)
+        columns[column.name] = pa.concat_arrays([before.cast(after.type), after])
+    places = np.concatenate((has_old * 2, has_new * 2 + 1))
+    columns[PLACE] = pa.array(places)
+    columns[COMMIT_TS] = pa.array(np.concatenate((commit_ts[has_old], commit_ts[has_new])))
+    return pa.table(columns).take(pa.array(np.argsort(places)))

@@ -1,0 +1,102 @@
+"""A table between two DDL: which columns its rows hold, what tells them apart, and by which columns they are dealt to
+workers.
+
+A column is followed through DDL by its **label**: it keeps it while its values stay as they are, under whatever name,
+and has another one (or none that any other column has) once they were computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from etl.formats.ddl_columns import pair_columns
+from upstream.codec.columnar import arrow_type
+from upstream.ddl_job import DdlJob
+from upstream.schema import STATE_PUBLIC, Column, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A table as it is from one DDL to the next."""
+
+    table: Table
+    labels: Mapping[str, str]
+    """The columns that rows hold here, by name, with their labels."""
+    unenforced: frozenset[int] = frozenset()
+    """Ids of unique indexes that the upstream gave up before a DDL said so."""
+    lenient: bool = False
+    """Keys may be there twice, once in a partition that is about to be dropped."""
+    whole: bool = False
+    """Rows are told apart by all their values, whatever keys there are."""
+    dealt_by: tuple[str, ...] = ()
+    """The columns that say which bucket a row belongs to."""
+    leaving: frozenset[str] = frozenset()
+    """Columns that the next DDL drops: some old images may come without them."""
+
+    @property
+    def columns(self) -> list[Column]:
+        """Those that rows hold, in table order."""
+        return [column for column in self.table.stored_columns if column.name in self.labels]
+
+    @property
+    def writable(self) -> list[Column]:
+        """Those of them that aren't generated."""
+        return [column for column in self.columns if not column.generated]
+
+    @property
+    def key(self) -> list[Column]:
+        """The columns that tell rows apart, byte for byte; [] where all values together do."""
+        if self.whole and self.table.handle_kind == "heap":
+            return []
+        by_name = {column.name: column for column in self.columns}
+        for names in self._keys():
+            if set(names) <= set(by_name):
+                return [by_name[name] for name in names]
+        return []
+
+    def _keys(self) -> Iterable[tuple[str, ...]]:
+        table = self.table
+        if table.handle_kind != "heap":
+            yield table.primary_key
+            return
+        not_null = {column.name for column in table.stored_columns if column.not_null}
+        for index in sorted(table.indexes, key=lambda index: not index.primary):
+            names = tuple(name for name, _, _ in index.columns)
+            enforced = index.state == STATE_PUBLIC and index.id not in self.unenforced and not index.is_global
+            if (index.unique or index.primary) and enforced and (index.primary or set(names) <= not_null):
+                yield names
+
+    @property
+    def identity(self) -> list[Column]:
+        """The key, else everything that a statement can set."""
+        return self.key or self.writable
+
+    @classmethod
+    def first(cls, table: Table, *, with_generated: bool) -> Version:
+        """Of a table that is new, or comes from a base, which hasn't what a database computes itself."""
+        columns = table.stored_columns if with_generated else table.writable_columns
+        return cls(table, {column.name: column.name.lower() for column in columns})
+
+    def after(self, ddl: DdlJob, table: Table) -> Version:
+        """Behind a DDL that leaves `table` of it."""
+        old = pair_columns(self.table, table, ddl)
+        labels = {}
+        for column in table.stored_columns:
+            was = old.get(column.id)
+            if was is not None and not is_converted(was, column):
+                if was.name in self.labels:
+                    labels[column.name] = self.labels[was.name]
+            elif not column.generated:
+                labels[column.name] = f"{column.name.lower()} {ddl.commit_ts}"
+        kept = {index.id for index in table.indexes}
+        return Version(table, labels, frozenset(self.unenforced & kept))
+
+    def renumbered(self, table: Table) -> Version:
+        """The same under another id."""
+        return replace(self, table=table)
+
+
+def is_converted(old: Column, new: Column) -> bool:
+    """Whether a column's values are others than before."""
+    return old.id != new.id or old.kind != new.kind or arrow_type(old) != arrow_type(new)
