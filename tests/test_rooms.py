@@ -67,6 +67,7 @@ ETL = {
         "apply", "archive", "copy", "ddl", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
         "settings", "sinks",
     },
+    "asof": {"archive", "copy", "formats", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip
@@ -110,6 +111,7 @@ UPSTREAM = {
     "by_id": {"schema"},
     "job": {"ddl_actions", "schema"},
     "ddl_job": {"by_id", "schema"},
+    "ddl_session": {"conversion", "ddl_job", "time_zone", "tso"},
     "codec": {"column_types", "schema"},
     "conversion": {"codec", "column_types", "schema"},
     "old_collations": {"codec", "column_types", "schema"},

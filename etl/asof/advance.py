@@ -40,10 +40,11 @@ def schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def _by_key(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
-    there, changed = _codes(version.key, rows, images)
+    there, changed = codes(version.key, rows, images)
     puts = images[PLACE].to_numpy() & 1 == 1
     if not version.lenient:
-        _check(version, rows, images, there, changed, puts)
+        _check_keys(version, rows, there)
+        _check_changes(version, images, changed, puts, np.isin(changed, there))
     backwards = changed[::-1]
     touched, first = np.unique(backwards, return_index=True)
     last = len(changed) - 1 - first
@@ -52,24 +53,25 @@ def _by_key(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
     return _together(version, rows.take(pa.array(kept)), images.take(pa.array(come)))
 
 
-def _check(
-    version: Version, rows: pa.Table, images: pa.Table, there: np.ndarray, changed: np.ndarray, puts: np.ndarray
-) -> None:
+def _check_keys(version: Version, rows: pa.Table, there: np.ndarray) -> None:
     values, counts = np.unique(there, return_counts=True)
     if (counts > 1).any():
         at = int(np.flatnonzero(there == values[counts > 1][0])[0])
         raise AsOfError(f"{version.table.full_name}: two rows have the key {_shown(version, rows, at)}")
+
+
+def _check_changes(
+    version: Version, images: pa.Table, changed: np.ndarray, puts: np.ndarray, is_there: np.ndarray
+) -> None:
+    """`is_there`: whether there is a row of the image's key before all changes."""
     order = np.argsort(changed, kind="stable")
-    codes, put = changed[order], puts[order]
-    first = np.ones(len(codes), bool)
-    first[1:] = codes[1:] != codes[:-1]
-    before = np.empty(len(codes), bool)
-    before[1:] = put[:-1]
-    before[first] = np.isin(codes[first], there)
+    own, put = changed[order], puts[order]
+    before = is_there[order]
+    same = own[1:] == own[:-1]
+    before[1:][same] = put[:-1][same]
     broken = np.flatnonzero(put == before)
     if len(broken):
-        at = int(order[broken].min())
-        raise AsOfError(_contradiction(version, images, at))
+        raise AsOfError(_contradiction(version, images, int(order[broken].min())))
 
 
 def _contradiction(version: Version, images: pa.Table, at: int) -> str:
@@ -96,8 +98,8 @@ def _by_values(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
     puts = images[PLACE].to_numpy() & 1 == 1
     pool = _together(version, rows, images.filter(pa.array(puts)))
     removed = images.filter(pa.array(~puts))
-    there, gone = _codes(version.identity, pool, removed)
-    drop, done = _matched(there, gone)
+    there, gone = codes(version.identity, pool, removed)
+    drop, done = matched(there, gone)
     if not done.all() and version.leaving:
         drop, done = _without_leaving(version, pool, removed, drop, done)
     if not done.all() and not version.lenient:
@@ -111,39 +113,39 @@ def _without_leaving(
     """While TiDB drops a column, old images may come without it: there what a row holds in it doesn't count."""
     columns = [column for column in version.identity if column.name not in version.leaving]
     left, wanted = np.flatnonzero(~drop), np.flatnonzero(~done)
-    there, gone = _codes(columns, pool.take(pa.array(left)), removed.take(pa.array(wanted)))
-    more, found = _matched(there, gone)
+    there, gone = codes(columns, pool.take(pa.array(left)), removed.take(pa.array(wanted)))
+    more, found = matched(there, gone)
     drop, done = drop.copy(), done.copy()
     drop[left[more]] = True
     done[wanted[found]] = True
     return drop, done
 
 
-def _matched(there: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def matched(there: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which of the rows go, and which of those to be removed were found."""
     count = int(max(there.max(initial=-1), gone.max(initial=-1))) + 1
     asked, present = np.bincount(gone, minlength=count), np.bincount(there, minlength=count)
     return _rank(there) < asked[there], _rank(gone) < present[gone]
 
 
-def _rank(codes: np.ndarray) -> np.ndarray:
-    """The how-manieth of its code each one is, from 0."""
-    order = np.argsort(codes, kind="stable")
-    counts = np.bincount(codes) if len(codes) else np.zeros(0, np.int64)
-    found = np.empty(len(codes), np.int64)
-    found[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+def _rank(numbers: np.ndarray) -> np.ndarray:
+    """The how-manieth of its number each one is, from 0."""
+    order = np.argsort(numbers, kind="stable")
+    counts = np.bincount(numbers) if len(numbers) else np.zeros(0, np.int64)
+    found = np.empty(len(numbers), np.int64)
+    found[order] = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
 
 
-def _codes(columns: Sequence[Column], rows: pa.Table, images: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def codes(columns: Sequence[Column], rows: pa.Table, images: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Numbers from 0, equal for equal values in these columns."""
     names = [column.name for column in columns]
     if not names:
         return np.zeros(rows.num_rows, np.int64), np.zeros(images.num_rows, np.int64)
     both = pa.concat_tables([rows.select(names), images.select(names)]).combine_chunks()
     arrays = {name: both[name].combine_chunks() if both.num_rows else pa.array([], both[name].type) for name in names}
-    codes = np.asarray(row_bytes(columns, arrays).dictionary_encode().indices).astype(np.int64)
-    return codes[: rows.num_rows], codes[rows.num_rows :]
+    numbers = np.asarray(row_bytes(columns, arrays).dictionary_encode().indices).astype(np.int64)
+    return numbers[: rows.num_rows], numbers[rows.num_rows :]
 
 
 def _together(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:

@@ -1,34 +1,20 @@
-"""What window records say of tables between two moments: the DDL in order, each with the tables it changes as they were,
-and which tables there are at each moment that is asked for. No row is read.
+"""What window records say of tables between two moments: the DDL in order, each with the tables it changes as they
+were, and which tables there are at each moment that is asked for. No row is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from etl.asof.errors import AsOfError
 from etl.recorded_schema import RecordedSchema
-from relay import Window
+from relay import WindowLog
 from upstream import tso
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 from upstream.schema import Table
-
-
-class WindowLog(Protocol):
-    """Windows in a chain: the relay log's, or the archive's."""
-
-    @property
-    def url(self) -> str: ...
-
-    def first(self) -> Window | None: ...
-
-    def last(self) -> Window | None: ...
-
-    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]: ...
 
 
 @dataclass(slots=True)
@@ -98,9 +84,7 @@ def read_history(
                 continue
             schema = RecordedSchema.of(window)
             _enter(found, tables, schema)
-            found.relaxed += [
-                (window.lo, window.hi, table_id, indexes) for table_id, indexes in schema.relaxed.items()
-            ]
+            found.relaxed += [(window.lo, window.hi, table_id, indexes) for table_id, indexes in schema.relaxed.items()]
             found.skipped += [int(entry["commit_ts"]) for entry in window.skipped]
             for ddl in schema.ddls:
                 if not start_ts < ddl.commit_ts <= until_ts:

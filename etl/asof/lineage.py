@@ -46,13 +46,20 @@ class Family:
         """Whether rows can be dealt to several buckets."""
         return all(version.dealt_by for stretch in self.versions for version in stretch.values())
 
+    def version_at(self, moment: int, name: str) -> Version:
+        """The columns and keys of a wanted table."""
+        return self.versions[self.breaks.index(moment) + 1][self.results[moment][name]]
 
-def families(history: History, wanted: Mapping[int, Mapping[str, Table]]) -> list[Family]:
-    """`wanted`: by moment, tables by name. Raises AsOfError, and StartTooLateError where an older base is needed."""
+
+def families(history: History, wanted: Mapping[int, Mapping[str, Table]], *, is_whole: bool = True) -> list[Family]:
+    """`wanted`: by moment, tables by name. `is_whole`: no transaction is left out, so that each change must fit what is
+    there. Raises AsOfError, and StartTooLateError where an older base is needed.
+    """
     ids = {table.id for tables in wanted.values() for table in tables.values()}
     ddls = _relevant(history.ddls, ids)
     breaks = tuple(sorted({ddl.commit_ts for ddl in ddls} | set(history.moments)))
-    return [_family(history, group, ddls, breaks, wanted) for group in _groups(ids, ddls, wanted)]
+    found = [_family(history, group, ddls, breaks, wanted) for group in _groups(ids, ddls, wanted)]
+    return found if is_whole else [_lenient(family) for family in found]
 
 
 def _relevant(ddls: list[DdlJob], ids: set[int]) -> list[DdlJob]:
@@ -176,7 +183,12 @@ def _enforced(version: Version, history: History, begin: int, end: int) -> Versi
         if table_id == version.table.id and hi > begin and lo < end
     ]
     given_up = version.unenforced.union(*said)
-    return replace(version, unenforced=given_up, lenient=bool(history.skipped) or () in said)
+    return replace(version, unenforced=given_up, lenient=() in said)
+
+
+def _lenient(family: Family) -> Family:
+    versions = tuple({i: replace(v, lenient=True) for i, v in stretch.items()} for stretch in family.versions)
+    return replace(family, versions=versions)
 
 
 def _with_leaving(family: Family) -> Family:
@@ -224,4 +236,3 @@ def _shared_labels(versions: Iterable[Mapping[int, Version]]) -> list[str]:
 def _named(version: Version, labels: list[str]) -> tuple[str, ...]:
     names = {label: name for name, label in version.labels.items()}
     return tuple(names[label] for label in labels)
-

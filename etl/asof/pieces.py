@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.asof.advance import COMMIT_TS, PLACE, schema
 from etl.asof.errors import AsOfError
 from etl.asof.plan import BASE_STRETCH, PIECES, BaseRows, Changes, KeptRows, Plan, Task, WindowParts
 from etl.asof.versions import Version
-from etl.copy.sources import open_source
 from etl.copy.source import Chunk
+from etl.copy.sources import open_source
 from etl.prepare import Move, PartitionError, kept_changes, move_of, relocate
 from etl.shapes.raw_changes import decode
 from relay import DELETE, INSERT, PART_SCHEMA, iter_parts
@@ -41,6 +42,7 @@ class _Pieces:
         self._task = number
         self._breaks = np.array(plan.breaks, np.int64)
         self._ids = np.array(sorted(plan.by_table), np.int64)
+        self._ignored = pa.array(sorted(plan.ignored), pa.int64())
         self._moves: dict[int, Move] = {}
         self._numbers = itertools.count()
 
@@ -136,7 +138,9 @@ class _Pieces:
         with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
             writer.write_table(rows.combine_chunks())
         values = [bucket, stretch, table_id, self._task, next(self._numbers), sink.getvalue().to_pybytes()]
-        return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES)
+        return pa.RecordBatch.from_arrays(
+            [pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES
+        )
 
     def _read(self, windows: Sequence[WindowParts]) -> Iterator[pa.Table]:
         """The changes that are about wanted tables, in order, in portions."""
@@ -144,7 +148,9 @@ class _Pieces:
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in iter_parts(self._plan.log_url, [part for window in windows for part in window.parts]):
-            wanted = batch.filter(pa.compute.is_in(batch["table_id"], ids))
+            wanted = batch.filter(pc.is_in(batch["table_id"], ids))
+            if len(self._ignored):
+                wanted = wanted.filter(pc.invert(pc.is_in(wanted["commit_ts"], self._ignored)))
             if not wanted.num_rows:
                 continue
             held.append(wanted)

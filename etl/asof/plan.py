@@ -23,7 +23,7 @@ PIECES = pa.schema(
         pa.field("table_id", pa.int64()),
         pa.field("task", pa.int32()),
         pa.field("number", pa.int32()),
-        pa.field("rows", pa.large_binary()),
+        pa.field("rows", pa.binary()),
     ]
 )
 """Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows (stretch -1), or of changed images.
@@ -98,6 +98,8 @@ class Plan:
     """What opens the base as a source of a copy; None where nothing is read of one."""
     families: tuple[Buckets, ...]
     tasks: tuple[Task, ...]
+    ignored: frozenset[int] = frozenset()
+    """Commit timestamps of transactions that are left out."""
     by_table: Mapping[int, Buckets] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +115,10 @@ class Plan:
     def buckets(self) -> int:
         """How many there are in all."""
         return sum(one.count for one in self.families)
+
+    def family_with(self, table_id: int) -> Family:
+        """That of a table."""
+        return self.by_table[table_id].family
 
     def family_of(self, bucket: int) -> Buckets:
         """Whose a bucket is."""

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from etl.asof.errors import AsOfError
-from etl.asof.history import WindowLog
 from etl.asof.lineage import Family, StartTooLateError
 from etl.asof.plan import BaseRows, Buckets, Changes, KeptRows, Plan, Task, WindowParts
 from etl.copy.source import Source
 from etl.prepare import move_of
 from etl.recorded_schema import RecordedSchema
-from relay import Window
+from relay import Window, WindowLog
 from upstream import tso
 from upstream.ddl_actions import REMOVES_PARTITIONS
 from upstream.ddl_job import DdlJob, PastMove
@@ -134,7 +133,9 @@ class _Portions:
     def _is_full(self) -> bool:
         return self._changes >= _TASK_CHANGES or self._size >= _TASK_BYTES
 
-    def _take(self, start_ts: int, until_ts: int, counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...]) -> Changes:
+    def _take(
+        self, start_ts: int, until_ts: int, counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...]
+    ) -> Changes:
         made = Changes(tuple(self._windows), start_ts, until_ts, counted, self._size)
         self._windows, self._changes, self._size = [], 0, 0
         return made

@@ -1,0 +1,83 @@
+"""What is different in a table between two moments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from etl.asof.advance import codes, matched, schema
+from etl.asof.row_bytes import row_bytes
+from etl.asof.versions import Version
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Column
+
+CHANGE = "change"
+INSERTED, DELETED, CHANGED = "inserted", "deleted", "changed"
+
+
+def diff_schema(before: Version, after: Version) -> pa.Schema:
+    """`change`, then ``old.<column>`` of each column of the table before, ``new.<column>`` of each after."""
+    old = [field.with_name(f"old.{field.name}") for field in schema(before.columns)]
+    new = [field.with_name(f"new.{field.name}") for field in schema(after.columns)]
+    return pa.schema([pa.field(CHANGE, pa.string()), *old, *new])
+
+
+def differences(before: Version, old: pa.Table, after: Version, new: pa.Table) -> pa.Table:
+    """In `diff_schema`. Rows are the same by the key that both have; without one, a row with other values is one
+    deleted and one inserted. Columns count that both have, with values of the same type.
+    """
+    shared = _shared(before, after)
+    key = _key(before, after, shared)
+    old_codes, new_codes = codes(key or shared, old, new)
+    gone, come = matched(old_codes, new_codes)
+    deleted, inserted = np.flatnonzero(~gone), np.flatnonzero(~come)
+    parts = [
+        _rows(before, after, DELETED, old.take(pa.array(deleted)), None),
+        _rows(before, after, INSERTED, None, new.take(pa.array(inserted))),
+    ]
+    if key:
+        was, is_now = _pairs(old_codes, np.flatnonzero(gone), new_codes, np.flatnonzero(come))
+        a, b = old.take(pa.array(was)), new.take(pa.array(is_now))
+        other = np.asarray(_values(shared, a)) != np.asarray(_values(shared, b)) if len(was) else np.zeros(0, bool)
+        at = pa.array(np.flatnonzero(other))
+        parts.append(_rows(before, after, CHANGED, a.take(at), b.take(at)))
+    return pa.concat_tables(parts)
+
+
+def _pairs(old: np.ndarray, old_at: np.ndarray, new: np.ndarray, new_at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places of equal codes, each of which both have as often."""
+    return old_at[np.argsort(old[old_at], kind="stable")], new_at[np.argsort(new[new_at], kind="stable")]
+
+
+def _values(columns: Sequence[Column], rows: pa.Table) -> np.ndarray:
+    arrays = {column.name: rows[column.name].combine_chunks() for column in columns}
+    return np.array(row_bytes(columns, arrays).to_pylist(), object)
+
+
+def _shared(before: Version, after: Version) -> list[Column]:
+    old = {column.name: column for column in before.writable}
+    return [c for c in after.writable if c.name in old and _type(old[c.name]) == _type(c)]
+
+
+def _type(column: Column) -> tuple[str, pa.DataType]:
+    return column.kind, arrow_type(column)
+
+
+def _key(before: Version, after: Version, shared: Sequence[Column]) -> list[Column]:
+    names = {column.name for column in shared}
+    if [c.name for c in before.key] != [c.name for c in after.key] or not names.issuperset(c.name for c in after.key):
+        return []
+    return after.key
+
+
+def _rows(before: Version, after: Version, change: str, old: pa.Table | None, new: pa.Table | None) -> pa.Table:
+    rows = next(table for table in (old, new) if table is not None).num_rows
+    arrays: list[pa.Array | pa.ChunkedArray] = [pa.array([change] * rows, pa.string())]
+    for version, values in ((before, old), (after, new)):
+        arrays += [
+            values[column.name] if values is not None else pa.nulls(rows, arrow_type(column))
+            for column in version.columns
+        ]
+    return pa.Table.from_arrays(arrays, schema=diff_schema(before, after))
