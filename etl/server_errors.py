@@ -36,6 +36,7 @@ INCORRECT_TIME: Final = 1292
 UNKNOWN_ZONE: Final = 1298
 UNKNOWN_FUNCTION: Final = 1305
 INCORRECT_VALUE: Final = 1366
+TABLE_DEF_CHANGED: Final = 1412
 TRIGGER_IN_WRONG_SCHEMA: Final = 1435
 NOT_PARTITIONED: Final = 1478
 """For temporary tables, which have no partitions."""
@@ -63,7 +64,7 @@ TRANSIENT: Final = frozenset(
         0,  # the client knows no number: the connection broke
         1040, 1042, 1043, UNKNOWN_COMMAND, 1053, 1077, 1079, 1080,  # too many connections, starting, shutting down
         1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3032, 4031,  # connection or query ended by net or server
-        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK, 1412,  # another session was in the way
+        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK, TABLE_DEF_CHANGED,  # another session was in the way
         OPTION_PREVENTS, 1836,  # read-only for now
         2002, 2003, SERVER_GONE, 2013, 2014, 2027, 2055,
         8002, 8005, 8022, 8027, 8028, 8229,  # write conflict, schema changed meanwhile, locks expired

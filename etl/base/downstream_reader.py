@@ -1,0 +1,211 @@
+"""Several sessions that read the downstream as it is at one checkpoint, while replication goes on.
+
+The checkpoint row is locked for the milliseconds in which the sessions open their snapshots. Whoever writes there locks
+that row before a commit, so nothing is committed meanwhile: what the sessions see is what the checkpoint says, each
+finds that checkpoint in its own snapshot, and nobody waited for longer than that.
+
+A session keeps a lock on what a table is (a metadata lock) only while it reads a page of it, so a DDL waits for a page
+at the most. A table that a DDL changes before it was read can't be read any more as of the snapshot: `TableChanged`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import pyarrow as pa
+
+from etl import server_errors
+from etl.base.downstream_rows import DownstreamTable, page_key, read_page
+from etl.base.errors import BaseError
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
+from etl.formats.key_ranges import KeyColumn, in_range
+from etl.settings import Downstream
+
+__all__ = ["DownstreamSnapshot", "TableChanged"]
+
+log = logging.getLogger("sluice.base")
+
+PATIENCE_S = 60.0
+_LOOK_S = 0.005
+_SAVEPOINT = "sluice_base"
+PAGE_BYTES = 64 << 20
+_FEWEST_ROWS, _MOST_ROWS = 1_000, 500_000
+_DEF_CHANGED = frozenset({
+    server_errors.TABLE_DEF_CHANGED, server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_COLUMN,
+    server_errors.UNKNOWN_DATABASE,
+})  # fmt: skip
+
+
+class TableChanged(BaseError):
+    """A DDL changed a table after the snapshots were opened; a new attempt sees it as it is then."""
+
+    transient = True
+
+
+class DownstreamSnapshot:
+    """The downstream at `checkpoint`, read by sessions 0 to `sessions` - 1, each by one thread at a time. Every method
+    raises DownstreamError.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, sessions: list[MySQLSession]) -> None:
+        self.checkpoint = checkpoint
+        self._sessions = sessions
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, downstream: Downstream, cluster_id: int, sessions: int, *, patience_s: float = PATIENCE_S
+    ) -> Iterator[Self]:
+        """Snapshots at one checkpoint of the pipeline that writes there. Raises BaseError if there is none, transient
+        if none was consistent for so long: a flight or a DDL was under way whenever it was looked at.
+        """
+        opener, opened = MySQLSession(downstream), [MySQLSession(downstream) for _ in range(sessions)]
+        try:
+            for session in (opener, *opened):
+                session.connect()
+            table = CheckpointTable.of(opener, downstream, cluster_id)
+            checkpoint = _opened(opener, table, opened, patience_s)
+            for session in opened:
+                _check(session, CheckpointTable.of(session, downstream, cluster_id), checkpoint)
+            opener.close()
+            yield cls(checkpoint, opened)
+        finally:
+            for session in (opener, *opened):
+                session.close()
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    def rows(
+        self, number: int, place: DownstreamTable, within: tuple[int | None, int | None] = (None, None)
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a table, over session `number`: `table.writable_columns` in types and texts of
+        `upstream.rows.arrow_schema`. `within`: of a key that is one number only from the first (inside) to the second
+        (outside). Raises TableChanged, BaseError. Who doesn't read to the end loses the session.
+        """
+        key = page_key(place.table)
+        low: list[str] | None = None if within[0] is None else [str(within[0])]
+        high: list[str] | None = None if within[1] is None else [str(within[1])]
+        if not key:
+            yield from self._page(number, place, "TRUE", [])
+            return
+        limit = self.page_rows(number, place)
+        order = ", ".join(column.quoted for column in key)
+        beyond = ""
+        while True:
+            condition = " AND ".join(part for part in (in_range(key, low, high), beyond) if part)
+            last: list[bytes] = []
+            rows = 0
+            for batch in self._page(number, place, f"{condition} ORDER BY {order} LIMIT {limit}", key, last):
+                rows += batch.num_rows
+                yield batch
+            if rows < limit:
+                return
+            low = [column.literal(value) for column, value in zip(key, last, strict=True)]
+            beyond = f"NOT ({' AND '.join(f'{c.quoted} = {text}' for c, text in zip(key, low, strict=True))})"
+
+    def _page(
+        self, number: int, place: DownstreamTable, condition: str, key: list[KeyColumn], last: list[bytes] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a condition; the key of the last one into `last`, as the server printed it."""
+        session = self._sessions[number]
+        names = [column.name for column in place.table.writable_columns]
+        at = [names.index(column.name) for column in key]
+        try:
+            for batch, block in read_page(session, place, condition):
+                if last is not None:
+                    last[:] = [block.column(n)[block.rows - 1].as_py() for n in at]
+                yield batch
+            if not session.dialect.is_tidb:
+                session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # and the table's metadata lock goes
+        except DownstreamError as error:
+            if error.code in _DEF_CHANGED:
+                raise TableChanged(
+                    f"{place.full_name} on {session.address} was changed by a DDL before it was read: {error.message}"
+                ) from error
+            raise
+
+    def page_rows(self, number: int, place: DownstreamTable) -> int:
+        """How many rows a page has: about PAGE_BYTES, as far as the server knows their length."""
+        found = self._sessions[number].query(
+            "SELECT AVG_ROW_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (place.schema, place.name),
+        )
+        length = int(found[0][0] or 0) if found else 0
+        return max(_FEWEST_ROWS, min(_MOST_ROWS, PAGE_BYTES // max(length, 64)))
+
+
+def _opened(
+    opener: MySQLSession, table: CheckpointTable, sessions: list[MySQLSession], patience_s: float
+) -> Checkpoint:
+    """Open the snapshots while nothing is being committed; the checkpoint that they are at."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = _consistent(opener, table, deadline)
+        opener.begin()
+        try:
+            locked = table.load(wait=True)
+            if locked is not None and _why_not(locked) is None:
+                began = time.monotonic()
+                for session in sessions:
+                    session.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+                log.info(
+                    "%d snapshots at the checkpoint %d, whose row was locked for %.1f ms",
+                    len(sessions), locked.commit_ts, 1000 * (time.monotonic() - began),
+                )  # fmt: skip
+                return locked
+        finally:
+            with suppress(DownstreamError):
+                opener.rollback()
+        log.debug("the checkpoint has moved from %d before its row was locked", found.commit_ts)
+
+
+def _consistent(opener: MySQLSession, table: CheckpointTable, deadline: float) -> Checkpoint:
+    """The checkpoint, once nothing beyond it may be downstream."""
+    while True:
+        found = table.load() if table.is_there() else None
+        opener.rollback()
+        if found is None:
+            raise BaseError(
+                f"{opener.address} has no checkpoint of cluster {table.cluster_id}: it is no replica (yet)",
+                way_out="make the base from TiDB or from a dump",
+            )
+        why = _why_not(found)
+        if why is None:
+            return found
+        if time.monotonic() > deadline:
+            raise BaseError(
+                f"{opener.address} was never exactly at its checkpoint {found.commit_ts}: {why}", transient=True,
+                way_out="see that applying goes on, or make the base from TiDB",
+            )  # fmt: skip
+        time.sleep(_LOOK_S)
+
+
+def _why_not(found: Checkpoint) -> str | None:
+    """Why the downstream may hold more than the checkpoint says."""
+    if found.flight is not None:
+        return f"changes through {found.flight.until} are in flight"
+    if found.pending is not None:
+        return f"the DDL committed at {found.pending.commit_ts} is being executed"
+    if not found.consistent:
+        return "a Drainer left changes beyond it, which are written in safe mode"
+    return None
+
+
+def _check(session: MySQLSession, table: CheckpointTable, expected: Checkpoint) -> None:
+    """The session's snapshot is at the checkpoint. From here on it holds no metadata lock."""
+    if not session.dialect.is_tidb:
+        session.query(f"SAVEPOINT {_SAVEPOINT}")
+    if table.load() != expected:
+        raise BaseError(
+            f"a snapshot of {session.address} isn't at the checkpoint {expected.commit_ts}, whose row was locked"
+            " meanwhile",
+            way_out="this must not happen: is there a proxy that sends sessions to different servers?",
+        )
+    if not session.dialect.is_tidb:
+        session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
