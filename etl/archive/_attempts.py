@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from relay.archive import Archive, day_of
+from relay.archive.catalogue import Day
 from relay.storage import Storage
 
 __all__ = ["Attempt", "Attempts", "sweep"]
@@ -72,39 +73,52 @@ class Attempts:
 
 
 def sweep(archive: Archive, stop: Callable[[], bool], given_up_ms: int = _GIVEN_UP_MS) -> int:
-    """Remove what attempts have left that can't come into the archive any more, whoever wakes up; how many files.
-    Raises relay errors, OSError.
+    """Remove what attempts have left that can't come into the archive any more, whoever wakes up; how many files. An
+    attempt is forgotten `given_up_ms` after it began, when no worker of it writes any more. Raises relay errors,
+    OSError.
     """
     attempts = Attempts(archive.storage)
     last = archive.last()
     before = time.time_ns() // 1_000_000 - given_up_ms
-    if last is None:
-        return 0
     removed = 0
-    for attempt in attempts.list():
-        day = archive.catalogue.load(day_of(attempt.lo))
-        too_late = day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi
+    for attempt in attempts.list() if last is not None else ():
         if stop():
             break
-        if not too_late or attempt.begun_ms > before:
+        day = archive.catalogue.load(day_of(attempt.lo))
+        assert last is not None
+        too_late = day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi
+        if not too_late:
             continue
-        named = {file.path for volume in day.volumes for file in volume.files} | {file.path for file in day.old}
-        for path in [path for path in _written(archive.storage, attempt) if path not in named]:
-            archive.storage.remove(path)
-            removed += 1
-        attempts.over(attempt.token)
+        is_over = attempt.begun_ms <= before
+        removed += _remove(archive.storage, attempt, day, unfinished_s=given_up_ms / 1000 if is_over else None)
+        if is_over:
+            attempts.over(attempt.token)
     return removed
 
 
-def _written(storage: Storage, attempt: Attempt) -> Iterator[str]:
-    """The files that its workers have written."""
-    folder = f"log/{day_of(attempt.lo)}"
-    yield from (f"{folder}/{name}" for name in storage.names(folder) if attempt.token in name)
+def _remove(storage: Storage, attempt: Attempt, day: Day, unfinished_s: float | None) -> int:
+    """Remove the files of an attempt that the catalogue doesn't know, and unfinished ones that are so old; how many."""
+    known = {file.path for volume in day.volumes for file in volume.files} | {file.path for file in day.old}
+    removed = 0
+    for folder in _folders(storage, attempt):
+        for name in storage.names(folder):
+            path = f"{folder}/{name}"
+            if attempt.token in name and path not in known:
+                storage.remove(path)
+                removed += 1
+        if unfinished_s is not None:
+            removed += storage.sweep(folder, unfinished_s)
+        storage.remove_empty_directory(folder)
+    return removed
+
+
+def _folders(storage: Storage, attempt: Attempt) -> Iterator[str]:
+    """Where its workers write."""
+    days = sorted({day_of(attempt.lo), day_of(attempt.hi)})
+    yield f"log/{days[0]}"
     for table in storage.names("lake"):
         for version in storage.names(f"lake/{table}"):
-            for day in sorted({day_of(attempt.lo), day_of(attempt.hi)}):
-                folder = f"lake/{table}/{version}/day={day}"
-                yield from (f"{folder}/{name}" for name in storage.names(folder) if attempt.token in name)
+            yield from (f"lake/{table}/{version}/day={day}" for day in days)
 
 
 def _path(token: str) -> str:

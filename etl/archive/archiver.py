@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from errors import ours
-from etl.archive._attempts import Attempts
+from etl.archive._attempts import Attempts, sweep
 from etl.archive._job import ArchiveJobs, Jobs, Made, VolumesAhead
 from etl.archive.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
 from etl.archive.plan import MAX_BYTES, plan_volumes
@@ -22,7 +22,7 @@ from etl.archive.stopping import OnVolume, Stop, never, wait
 from etl.archive.worker import MakeVolumes
 from etl.settings import Settings
 from etl.waiting import Waiting
-from relay import Claim, ClaimLostError, RelayLog, Window
+from relay import Claim, ClaimLostError, RelayError, RelayLog, Window
 from relay.archive import Archive
 from relay.retention import Consumers
 from upstream import tso
@@ -101,6 +101,8 @@ class Archiver:
             except Exception as error:
                 self._recover(error)
         self._progress.say(last=True)
+        with contextlib.suppress(RelayError, OSError):  # the next pass does it
+            sweep(self._archive, self._stop)
 
     def close(self) -> None:
         """Let go of Spark; what is under way is given up."""
