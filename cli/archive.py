@@ -21,9 +21,28 @@ _JSON = click.option(
 
 @click.group("archive")
 def command() -> None:
-    """The past, kept for as long as it is wanted: bring it there, put its files in order, check it. The DAG `archive`
+    """The past, kept for as long as it is wanted: what there is of it, bring it there, put its files in order, check it. The DAG `archive`
     does the first two by itself.
     """
+
+
+@command.command("status")
+@click.option("--tables", "every_table", is_flag=True, help="Every table [those of which there is something to say].")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
+@config_option
+@click.pass_context
+def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json: bool) -> int:
+    """From when to when one can restore, table by table; what is missing, and why; what it takes, and when the disk is
+    full. Exit code 1 if there is a hole, or something damaged.
+    """
+    from cli._archive_status import lines
+    from etl.retain import archive_status
+
+    found = archive_status(settings_of(ctx, config))
+    click.echo(
+        json.dumps(found.to_json(), ensure_ascii=False) if as_json else "\n".join(lines(found, every_table=every_table))
+    )
+    return 1 if found.holes or found.faults else 0
 
 
 @command.command("run")

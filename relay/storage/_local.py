@@ -22,6 +22,15 @@ class LocalStorage:
         self.url = url
         self._root = root
 
+    def disk(self) -> tuple[int, int, int] | None:
+        """The device that the directory is on, its bytes that are free, and all of them; None if it isn't there yet."""
+        try:
+            found = os.statvfs(self._root)
+            device = self._root.stat().st_dev
+        except FileNotFoundError:
+            return None
+        return device, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     def new_file(self, path: str) -> Sink:
         return self._sink(path, synced=True)
 

@@ -1,0 +1,106 @@
+"""How much is where, how fast it grows, and when the disk is full at that rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from relay import RelayLog, hour_of
+from relay.archive import Base, LakeFile, Volume
+from relay.storage import Storage
+from upstream import tso
+
+__all__ = ["Growth", "Space", "archive_space", "bases_space", "full_in_days", "relay_space"]
+
+_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """So many bytes a day come, for so many days more; None: for ever. Then as many go as come."""
+
+    bytes_a_day: float
+    days: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What something takes, and how it grows."""
+
+    bytes: int
+    growth: Growth
+
+
+def relay_space(relay: RelayLog, keep_ms: int) -> Space:
+    """The relay log's parts and records. Raises RelayCorruptError, OSError."""
+    first, last = relay.first(), relay.last()
+    hours = {hour: _bytes(relay.storage, f"parts/{hour}") for hour in relay.storage.names("parts")}
+    size = sum(hours.values()) + _bytes(relay.storage, "windows")
+    if first is None or last is None:
+        return Space(size, Growth(0.0, None))
+    since = max(first.lo, last.hi - tso.span(_DAY_MS))
+    lately = sum(taken for hour, taken in hours.items() if hour >= hour_of(since))
+    return Space(size, Growth(_a_day(lately, since, last.hi), _left(keep_ms, first.lo, last.hi)))
+
+
+def archive_space(volumes: Sequence[Volume], keep_ms: int, *, lake: bool) -> Space:
+    """The archive's log, or its lake."""
+
+    def taken(found: Iterable[Volume]) -> int:
+        return sum(file.bytes for volume in found for file in volume.files if isinstance(file, LakeFile) is lake)
+
+    if not volumes:
+        return Space(0, Growth(0.0, None))
+    end = volumes[-1].hi
+    lately = [volume for volume in volumes if volume.hi > end - tso.span(_DAY_MS)]
+    rate = _a_day(taken(lately), lately[0].lo, end)
+    return Space(taken(volumes), Growth(rate, _left(keep_ms, volumes[0].lo, end)))
+
+
+def bases_space(bases: Sequence[Base], keep_ms: int) -> Space:
+    """All bases, a file that several refer to counted once. What they grow by is what the last one took of its own, as
+    often as they were made of late.
+    """
+    owned: dict[str, dict[str, int]] = {base.id: {} for base in bases}
+    files = {file.path: file.bytes for base in bases for table in base.tables for file in table.files}
+    for path, size in files.items():
+        owned.setdefault(path.split("/")[1], {})[path] = size
+    if len(bases) < 2:
+        return Space(sum(files.values()), Growth(0.0, None))
+    last, before = bases[-1], bases[-2]
+    between = max(tso.ms_between(before.ts, last.ts), _HOUR_MS)
+    rate = sum(owned[last.id].values()) / between * _DAY_MS
+    return Space(sum(files.values()), Growth(rate, _left(keep_ms, bases[0].ts, last.ts)))
+
+
+def full_in_days(free: int, growths: Iterable[Growth]) -> float | None:
+    """In how many days so many bytes are taken; None: never, as what goes makes room for what comes."""
+    running = [growth for growth in growths if growth.bytes_a_day > 0 and growth.days != 0]
+    left, day = float(free), 0.0
+    while running:
+        rate = sum(growth.bytes_a_day for growth in running)
+        ends = min((growth.days for growth in running if growth.days is not None), default=None)
+        if ends is None or left <= rate * (ends - day):
+            return day + left / rate
+        left -= rate * (ends - day)
+        day = ends
+        running = [growth for growth in running if growth.days is None or growth.days > day]
+    return None
+
+
+def _a_day(new: int, lo: int, hi: int) -> float:
+    """Bytes a day; what spans less than an hour is taken for an hour's."""
+    return new / max(tso.ms_between(lo, hi), _HOUR_MS) * _DAY_MS
+
+
+def _left(keep_ms: int, lo: int, hi: int) -> float | None:
+    """For how many days nothing goes yet, None for ever."""
+    return max(0.0, (keep_ms - tso.ms_between(lo, hi)) / _DAY_MS) if keep_ms else None
+
+
+def _bytes(storage: Storage, folder: str) -> int:
+    sizes: Mapping[str, int] = storage.sizes(folder)
+    return sum(sizes.values()) + sum(
+        _bytes(storage, f"{folder}/{name}") for name in storage.names(folder) if name not in sizes
+    )

@@ -1,0 +1,184 @@
+"""From when to when one can restore, table by table; what it takes, and for how long there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from etl.retain.contents import Contents, Hole, read_contents
+from etl.retain.facts import facts_of
+from etl.retain.needs import Facts, needs
+from etl.retain.ranges import TableRange, table_ranges
+from etl.retain.run import keep_of, living_holds, readable_bases
+from etl.retain.space import Space, archive_space, bases_space, full_in_days, relay_space
+from etl.settings import Settings
+from relay import RelayLog
+from relay.archive import Archive, Base, Hold, Holds, Volume
+from relay.jobs import Jobs
+from relay.storage import LocalStorage
+from upstream import tso
+
+__all__ = ["ArchiveStatus", "Disk", "UnknownTable", "archive_status"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTable:
+    """Rows of a table are archived, and no base says what was there before: it can't be restored at any moment yet."""
+
+    table_id: int
+    name: str
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Where `what` lies; full in so many days at today's rate, None: never."""
+
+    what: tuple[str, ...]
+    free_bytes: int
+    total_bytes: int
+    full_in_days: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """What can be restored. Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is
+    known can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `held_by` says what keeps the
+    oldest part of the archive, `faults` what can't be read.
+    """
+
+    url: str
+    lo: int
+    hi: int
+    landed_ts: int
+    promised_ts: int
+    whole_from_ts: int
+    tables: tuple[TableRange, ...]
+    unknown: tuple[UnknownTable, ...]
+    holes: tuple[Hole, ...]
+    faults: tuple[str, ...]
+    bases: tuple[dict[str, Any], ...]
+    held_by: str
+    holds: tuple[Hold, ...]
+    spaces: dict[str, Space]
+    disks: tuple[Disk, ...]
+    drill: dict[str, Any] | None
+    keep: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def archive_status(settings: Settings) -> ArchiveStatus:
+    """Look at everything but the rows. Raises RelayCorruptError for the relay log's own records, OSError."""
+    relay, archive = RelayLog.open(settings.relay.url), Archive.open(settings.archive_url)
+    contents = read_contents(archive)
+    bases, faults = readable_bases(archive, Holds(archive.storage))
+    facts = facts_of(archive, contents, bases, Holds(archive.storage).floor().before_ts)
+    jobs = Jobs(relay.storage)
+    living = tuple(living_holds(archive, jobs).values())
+    last = relay.last()
+    spaces = _spaces(settings, relay, contents, bases)
+    tables = tuple(table_ranges(facts)) if facts is not None else ()
+    found = needs(facts, keep_of(settings), tso.wall_clock()) if facts is not None else None
+    return ArchiveStatus(
+        url=archive.url,
+        lo=facts.lo if facts is not None else 0,
+        hi=facts.hi if facts is not None else 0,
+        landed_ts=last.hi if last is not None else 0,
+        promised_ts=found.promised_ts if found is not None else 0,
+        whole_from_ts=_whole_from(facts, tables),
+        tables=tables,
+        unknown=_unknown(archive, facts, contents.unbroken),
+        holes=(*contents.holes, *_hole_before_landed(archive, relay, facts)),
+        faults=tuple(faults),
+        bases=tuple(_told(base) for base in bases),
+        held_by=found.held_by if found is not None else "",
+        holds=living,
+        spaces=spaces,
+        disks=_disks(relay, archive, spaces),
+        drill=_last_drill(jobs),
+        keep={"relay": settings.relay.keep} | {n: getattr(settings.archive, n) for n in _KEPT},
+    )
+
+
+_KEPT = ("keep", "bases_every", "bases_keep", "drills_every")
+
+
+def _whole_from(facts: Facts | None, tables: Sequence[TableRange]) -> int:
+    """From where on every table that is there now, or was dropped since, can be restored, 0 if none can."""
+    if facts is None or not tables:
+        return 0
+    with_base = [table.from_ts for table in tables if table.base]
+    return max(with_base, default=facts.lo)
+
+
+def _told(base: Base) -> dict[str, Any]:
+    return {
+        "id": base.id, "ts": base.ts, "made_ms": base.made_ms, "made_from": base.made_from, "tables": len(base.tables),
+        "rows": base.rows, "bytes": base.file_bytes, "refers_to": list(base.refers_to),
+    }  # fmt: skip
+
+
+def _unknown(archive: Archive, facts: Facts | None, volumes: Iterable[Volume]) -> tuple[UnknownTable, ...]:
+    """Tables with changes of which it isn't known what they held before."""
+    if facts is None:
+        return ()
+    known = {turn.table_id for turn in facts.turns if turn.begins or turn.takes}
+    known |= {table_id for base in facts.bases for table_id in base.tables}
+    changes: dict[int, int] = {}
+    where: dict[int, Volume] = {}
+    for volume in volumes:
+        for table_id, count in volume.tables.items():
+            if table_id not in known:
+                changes[table_id] = changes.get(table_id, 0) + count
+                where[table_id] = volume
+    return tuple(
+        UnknownTable(table_id, _name(archive, where[table_id], table_id), count) for table_id, count in changes.items()
+    )
+
+
+def _name(archive: Archive, volume: Volume, table_id: int) -> str:
+    for window in archive.log.windows(volume.lo, volume.hi):
+        table = window.tables.get(str(table_id))
+        if table:
+            return f"{table['schema_name']}.{table['name']}"
+    return f"table {table_id}"
+
+
+def _hole_before_landed(archive: Archive, relay: RelayLog, facts: Facts | None) -> list[Hole]:
+    first = relay.first()
+    if facts is None or first is None or first.lo <= facts.hi:
+        return []
+    why = f"{archive.url} ends there, and {relay.url} has these windows no longer"
+    return [Hole(facts.hi, first.lo, why)]
+
+
+def _spaces(settings: Settings, relay: RelayLog, contents: Contents, bases: Sequence[Base]) -> dict[str, Space]:
+    keep_ms = settings.archive.keep_ms
+    return {
+        "relay": relay_space(relay, settings.relay.keep_ms),
+        "log": archive_space(contents.volumes, keep_ms, lake=False),
+        "lake": archive_space(contents.volumes, keep_ms, lake=True),
+        "bases": bases_space(bases, keep_ms),
+    }
+
+
+def _disks(relay: RelayLog, archive: Archive, spaces: dict[str, Space]) -> tuple[Disk, ...]:
+    """The file systems they lie on; an object store has no end."""
+    places: dict[int, tuple[list[str], int, int]] = {}
+    for storage, names in ((relay.storage, ["relay"]), (archive.storage, ["log", "lake", "bases"])):
+        if isinstance(storage, LocalStorage) and (found := storage.disk()) is not None:
+            device, free, total = found
+            places.setdefault(device, ([], free, total))[0].extend(names)
+    return tuple(
+        Disk(tuple(names), free, total, full_in_days(free, (spaces[name].growth for name in names)))
+        for names, free, total in places.values()
+    )
+
+
+def _last_drill(jobs: Jobs) -> dict[str, Any] | None:
+    drills = [job for job in jobs.list() if job.spec.kind == "drill"]
+    return drills[-1].status().to_json() if drills else None
