@@ -21,8 +21,8 @@ _JSON = click.option(
 
 @click.group("archive")
 def command() -> None:
-    """The past, kept for as long as it is wanted: what there is of it, bring it there, put its files in order, check it. The DAG `archive`
-    does the first two by itself.
+    """The past, kept for as long as it is wanted: what there is of it, bring it there, put its files in order, check
+    it. The DAG `archive` does the middle two by itself.
     """
 
 

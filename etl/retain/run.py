@@ -78,21 +78,19 @@ def keep_of(settings: Settings) -> Keep:
     return Keep(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
 
 
-def living_holds(archive: Archive, jobs: Jobs) -> dict[str, Hold]:
-    """Who reads the archive now: holds of jobs that aren't over, and others that are younger than two days of the
-    upstream's time. The rest are taken away. Raises RelayCorruptError, OSError.
+def living_holds(archive: Archive, jobs: Jobs, now_ts: int, *, bury: bool = False) -> dict[str, Hold]:
+    """Who reads the archive now: holds of jobs that aren't over, and others that were noted within two days before
+    `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises RelayCorruptError, OSError.
     """
     holds = Holds(archive.storage)
-    last = archive.last()
-    now = last.hi if last is not None else 0
     living: dict[str, Hold] = {}
     for name, hold in holds.all().items():
-        dead = jobs.is_over(hold.job) if hold.job else now - hold.archive_ts > tso.span(DEAD_AFTER_MS)
-        if dead:
+        dead = jobs.is_over(hold.job) if hold.job else now_ts - hold.archive_ts > tso.span(DEAD_AFTER_MS)
+        if not dead:
+            living[name] = hold
+        elif bury:
             log.info("%s reads the archive no longer: its hold %s is taken away", hold.what, name)
             holds.forget(name)
-        else:
-            living[name] = hold
     return living
 
 
@@ -113,10 +111,13 @@ def readable_bases(archive: Archive, holds: Holds) -> tuple[list[Base], list[str
 
 
 def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary) -> RetainSummary:
-    holds, living = Holds(archive.storage), living_holds(archive, jobs)
-    _go_on(archive, holds, living)
     contents = read_contents(archive)
     _refuse_holes(archive, contents, keep)
+    if not contents.volumes:
+        return summary
+    holds, end = Holds(archive.storage), contents.volumes[-1].hi
+    living = living_holds(archive, jobs, end, bury=True)
+    _go_on(archive, holds, living)
     bases, faults = readable_bases(archive, holds)
     facts = facts_of(archive, contents, bases, holds.floor().before_ts)
     if facts is None:
@@ -124,7 +125,7 @@ def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary
     found = _judged(CheckedBases(archive), facts, bases, lambda facts: _needs(facts, keep, living), faults)
     before = max((volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0)
     floor = holds.raise_floor(before, found.forget)
-    living = living_holds(archive, jobs)
+    living = living_holds(archive, jobs, end)
     gone = _go_on(archive, holds, living)
     removed = archive.remove(_through(floor.before_ts, living))
     files = archive.sweep(_GRACE_MS)

@@ -78,7 +78,8 @@ def archive_status(settings: Settings) -> ArchiveStatus:
     bases, faults = readable_bases(archive, Holds(archive.storage))
     facts = facts_of(archive, contents, bases, Holds(archive.storage).floor().before_ts)
     jobs = Jobs(relay.storage)
-    living = tuple(living_holds(archive, jobs).values())
+    end = contents.volumes[-1].hi if contents.volumes else 0
+    living = tuple(living_holds(archive, jobs, end).values())
     last = relay.last()
     spaces = _spaces(settings, relay, contents, bases)
     tables = tuple(table_ranges(facts)) if facts is not None else ()

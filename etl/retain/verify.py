@@ -39,13 +39,19 @@ def _same_schema(relay: RelayLog, archive: Archive, archived: Window, landed: Se
         raise _differ(relay, archive, archived, "has other DDL")
     if [entry for entry in archived.skipped if entry["commit_ts"] > since] != skipped:
         raise _differ(relay, archive, archived, "names other transactions as left out")
-    if any(window.schema_version != archived.schema_version for window in landed):
+    if archived.schema_version != landed[-1].schema_version:
         raise _differ(relay, archive, archived, "has another schema version")
+    tables = dict(archived.tables)
+    for ddl in archived.ddls:
+        if ddl["commit_ts"] <= since:
+            tables |= ddl["effect"]["tables"]
     for window in landed:
-        if any(archived.tables.get(table_id) != table for table_id, table in window.tables.items()):
+        if any(tables.get(table_id) != table for table_id, table in window.tables.items()):
             raise _differ(relay, archive, archived, "describes tables in another way")
         if any(getattr(window, name) != getattr(archived, name) for name in _SAME):
             raise _differ(relay, archive, archived, "has other notes on tables")
+        for ddl in window.ddls:
+            tables |= ddl["effect"]["tables"]
 
 
 def _same_changes(relay: RelayLog, archive: Archive, archived: Window, landed: Sequence[Window]) -> int:

@@ -23,6 +23,7 @@ class Site:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.past = Past(random.Random(4))
+        self.past.now += 14 * HOUR
         self.past.begin(2)
         self.relay = RelayLog.open(f"file://{root}/relay")
         self.archive = Archive.open(f"file://{root}/relay/archive")
@@ -107,8 +108,9 @@ def test_windows_stay_if_the_archive_has_other_changes_than_the_relay_log(tmp_pa
     site = Site(tmp_path)
     site.applied()
     first = next(iter(site.relay.windows(site.relay.first().lo)))
-    site.relay.storage.replace(first.path, replace(first, schema_version=99).to_json())
-    with pytest.raises(NotArchivedError, match="has another schema version"):
+    ddl = {"commit_ts": first.hi, "type": 3, "effect": {"tables": {}}}
+    site.relay.storage.replace(first.path, replace(first, ddls=(ddl,)).to_json())
+    with pytest.raises(NotArchivedError, match="has other DDL"):
         retain(site.settings("1h"))
     assert site.windows() == 30
 
