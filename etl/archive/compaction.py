@@ -20,6 +20,7 @@ from etl.archive.groups import groups
 from etl.archive.plan import VolumePlan
 from etl.archive.stopping import OnVolume, Stop, never, wait
 from etl.archive.worker import MakeVolumes
+from etl.lake import remove_superseded
 from etl.settings import Settings
 from etl.waiting import Waiting
 from relay.archive import Archive, ArchiveConflictError, Holds, Volume
@@ -119,6 +120,8 @@ class _Compactor:
         made = self._ahead.take()
         assert made is not None
         self._archive.replace(group, made.volume)
+        lake = [file for volume in group for file in volume.lake]
+        remove_superseded(self._archive.storage, lake, made.volume.lake)
         self._attempts.over(token)
         report = made.report(0.0)
         self.summary.volumes += len(group)

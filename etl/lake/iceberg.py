@@ -1,8 +1,8 @@
 """A table of the lake as an Iceberg table, without a copy: a catalog's table refers to the lake's own files.
 
 Doing it again brings the Iceberg table up to date in one commit: files that came since are added, those that were
-merged or removed meanwhile are taken out. Between a merge and the next export an Iceberg table refers to files that are
-gone.
+compacted or removed meanwhile are taken out. Between a compaction and the next export an Iceberg table refers to files
+that are gone.
 """
 
 from __future__ import annotations

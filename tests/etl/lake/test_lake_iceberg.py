@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from etl.lake import merge_lake, remove_merged, write_lake
+from etl.lake import remove_superseded, write_lake
 from etl.lake.iceberg import IcebergError, export_iceberg, open_catalog
 from relay.storage import open_storage
 from tests.etl.lake.told_lake import ToldLake
@@ -47,7 +47,7 @@ def test_an_exported_table_has_the_lakes_rows_and_its_files(tmp_path: Path, cata
     assert [task.file.record_count for task in of_a_day.plan_files()] == [2]
 
 
-def test_after_a_merge_an_export_changes_files_and_no_rows(tmp_path: Path, catalog) -> None:
+def test_after_a_compaction_an_export_changes_files_and_no_rows(tmp_path: Path, catalog) -> None:
     lake = ToldLake(tmp_path)
     before = [
         file
@@ -55,8 +55,8 @@ def test_after_a_merge_an_export_changes_files_and_no_rows(tmp_path: Path, catal
         for file in lake.changes(NOON + timedelta(hours=hour), NARROW, [(None, {"id": hour, "balance": "1.25"})])
     ]
     export_iceberg(lake.storage, before, catalog, "shop.account")
-    after = merge_lake(lake.storage, before, "m")
-    remove_merged(lake.storage, before, after)
+    after = lake.compacted()
+    remove_superseded(lake.storage, before, after)
     (exported,) = export_iceberg(lake.storage, after, catalog, "shop.account")
     assert (exported.files, exported.added, exported.removed) == (1, 1, 3)
     assert sorted(catalog.load_table("shop.account").scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.lake import BUFFER_BYTES, write_lake
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
+from etl.lake import BUFFER_BYTES, LakeWriter, write_lake
+from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window, iter_parts
 from relay.archive import LakeFile
 from relay.storage import Storage, open_storage
 from upstream.rows import encode_delete, encode_insert, encode_update
@@ -27,7 +27,7 @@ class ToldLake:
         self.folder.mkdir(parents=True)
         self.storage: Storage = open_storage(f"file://{self.folder}")
         self._relay = RelayLog.open(f"file://{folder}/relay")
-        self._attempt = 0
+        self._windows: list[Window] = []
 
     def changes(
         self,
@@ -69,5 +69,16 @@ class ToldLake:
         part = self._relay.write_part(lo, hi, "told", 0, [batch])
         tables = {str(table.id): table.to_json()}
         window = Window(lo, hi, 7, "told", 0, len(rows), len(rows), version, (part,) if part else (), tables)
-        self._attempt += 1
-        return write_lake(self._relay.storage, self.storage, [window], f"t{self._attempt}", BUFFER_BYTES)
+        self._windows.append(window)
+        return write_lake(self._relay.storage, self.storage, [window], f"t{len(self._windows)}", BUFFER_BYTES)
+
+    def compacted(self) -> tuple[LakeFile, ...]:
+        """All windows so far as one volume."""
+        return write_lake(self._relay.storage, self.storage, self._windows, "compacted", BUFFER_BYTES)
+
+    def fails(self) -> None:
+        """All windows so far as one volume, which fails before its end."""
+        with LakeWriter(self.storage, (self._windows[0].lo, self._windows[-1].hi), "fails", 1) as writer:
+            for window in self._windows:
+                writer.add(window, iter_parts(self._relay.storage, window.parts))
+            raise RuntimeError("before its end")
