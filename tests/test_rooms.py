@@ -63,7 +63,7 @@ ETL = {
     },
     "retain": {"settings"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
-    "base": {"copy", "downstream", "formats", "settings", "server_errors"},
+    "base": {"copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark"},
     "restore": {
         "apply", "archive", "copy", "ddl", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
         "settings", "sinks",

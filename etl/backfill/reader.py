@@ -16,13 +16,10 @@ from etl.copy.tidb_rows import read_rows
 from etl.copy.tidb_session import TidbAddress, TidbSession
 from etl.copy.worker import loads_of
 from etl.spark.errors import told_to_client
-from etl.spark.worker import freeze_loaded
+from etl.spark.worker import TEXTS, freeze_loaded
 from relay.appointments import Load
 from relay.storage import Storage, open_storage
 from upstream.schema import Table
-
-ORDER_SCHEMA = pa.schema([("order", pa.string())])
-READ_SCHEMA = pa.schema([("read", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,7 @@ def _session_of(address: TidbAddress) -> Iterator[TidbSession]:
 
 @dataclass(frozen=True, slots=True)
 class ReadChunks:
-    """Runs in Spark's Python workers: a row in ORDER_SCHEMA to one in READ_SCHEMA."""
+    """Runs in Spark's Python workers: orders to what was read, as texts."""
 
     address: dict[str, Any]
     relay_url: str
@@ -138,5 +135,5 @@ class ReadChunks:
                 for text in batch.column(0).to_pylist():
                     with _session_of(TidbAddress.from_json(self.address)) as session:
                         found = read_chunk(session, storage, ReadOrder.parse(text))
-                    yield pa.RecordBatch.from_pydict({"read": [found.to_text()]}, schema=READ_SCHEMA)
+                    yield pa.RecordBatch.from_pydict({"text": [found.to_text()]}, schema=TEXTS)
         freeze_loaded()

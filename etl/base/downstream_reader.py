@@ -121,14 +121,30 @@ class DownstreamSnapshot:
                 if last is not None:
                     last[:] = [block.column(n)[block.rows - 1].as_py() for n in at]
                 yield batch
-            if not session.dialect.is_tidb:
-                session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # and the table's metadata lock goes
+            self._let_go(session)
         except DownstreamError as error:
             if error.code in _DEF_CHANGED:
                 raise TableChanged(
                     f"{place.full_name} on {session.address} was changed by a DDL before it was read: {error.message}"
                 ) from error
             raise
+
+    def limits(self, number: int, place: DownstreamTable) -> tuple[int, int] | None:
+        """The least and the greatest value of a key that is one number; None if there are no rows."""
+        (key,) = (column.quoted for column in page_key(place.table))
+        ((low, high),) = self._sessions[number].query(f"SELECT MIN({key}), MAX({key}) FROM {place.quoted}")
+        self._let_go(self._sessions[number])
+        return None if low is None else (int(low), int(high))
+
+    def close(self) -> None:
+        """End the sessions; who reads is told that the connection is lost."""
+        for session in self._sessions:
+            session.close()
+
+    def _let_go(self, session: MySQLSession) -> None:
+        """Hold no table's metadata lock any longer."""
+        if not session.dialect.is_tidb:
+            session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
 
     def page_rows(self, number: int, place: DownstreamTable) -> int:
         """How many rows a page has: about PAGE_BYTES, as far as the server knows their length."""

@@ -5,6 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 
+import pyarrow as pa
+
+TEXTS = pa.schema([("text", pa.string())])
+"""What goes in and out of functions that take JSON and give JSON."""
+
 _frozen_modules = 0
 
 

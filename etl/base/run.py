@@ -1,0 +1,321 @@
+"""Bases as jobs: planned, written down, made or gone on with, given up."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from errors import Signal
+from etl.base.chunk_writer import TIMEOUT_S, MakeFiles, WriteChunks, Written
+from etl.base.downstream_reader import DownstreamSnapshot, TableChanged
+from etl.base.errors import BaseError
+from etl.base.from_downstream import Stripe, read_stripes, stripes_of
+from etl.base.from_source import SourceRows
+from etl.base.hindrances import downstream_tables, hindrances, some
+from etl.base.place import BasePlace
+from etl.base.plan import BasePlan, schemas_of, table_of, with_files
+from etl.base.request import DOWNSTREAM, BaseWish
+from etl.base.unchanged import ids_of
+from etl.copy.gc_hold import GcHold
+from etl.downstream import CheckpointTable, MySQLSession
+from etl.ownership import Pipeline
+from etl.settings import Settings
+from etl.spark.calls import SparkCalls
+from relay.archive import Base, BaseTable, Making, base_id
+from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, JobError, Run, Runner, TableProgress
+
+__all__ = ["KIND", "BaseSummary", "cancel_base", "create_base", "plan_base", "run_base"]
+
+log = logging.getLogger("sluice.base")
+
+KIND = "base"
+_TRIES = 5
+"""How often the downstream is read anew after a DDL has changed what was to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSummary:
+    """How a run ended. `base`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older bases;
+    `copied_rows`, `copied_bytes` (in memory) what was written for it.
+    """
+
+    job: str
+    state: str
+    base: str = ""
+    ts: int = 0
+    tables: int = 0
+    referred: int = 0
+    rows: int = 0
+    file_bytes: int = 0
+    copied_rows: int = 0
+    copied_bytes: int = 0
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for scripts."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, job: str, base: Base, began: float) -> BaseSummary:
+        """Of one that is made."""
+        own = [file for table in base.tables for file in table.files if file.path.split("/")[1] == base.id]
+        others = [table for table in base.tables if table.files and table.files[0] not in own]
+        return cls(
+            job, DONE, base.id, base.ts, len(base.tables), len(others), base.rows, base.file_bytes,
+            sum(file.rows for file in own), sum(file.row_bytes for file in own), round(time.monotonic() - began, 3),
+        )  # fmt: skip
+
+
+class _Ordered(Signal):
+    """The job is to pause, or to be cancelled."""
+
+
+def plan_base(settings: Settings, wish: BaseWish) -> BasePlan:
+    """What making a base would do, and in `problems` what hinders it. Writes nothing. Raises as `BasePlace`."""
+    with BasePlace.of(settings) as place:
+        return place.plan(place.chosen(wish))
+
+
+def create_base(settings: Settings, wish: BaseWish, by: str) -> Job:
+    """Write down that a base is to be made; `by` whom it was asked for. Raises as `plan_base`, BaseError for what
+    hinders it.
+    """
+    with BasePlace.of(settings) as place:
+        chosen = place.chosen(wish)
+        plan = place.plan(chosen)
+        if plan.problems:
+            raise BaseError(some(plan.problems))
+        job = place.jobs.create(KIND, chosen.to_json(), place.touches, by)
+        job.keep_plan(plan.to_json())
+        return job
+
+
+def run_base(settings: Settings, job_id: str, runner: Runner, *, make: MakeFiles | None = None) -> BaseSummary:
+    """Run a job that `create_base` made, or go on with it, until it is over, or an operator pauses it. `make` is Spark
+    by default. Raises as `plan_base`, JobRunsError, LeaseLostError, SparkError.
+    """
+    with BasePlace.of(settings) as place:
+        job = place.jobs.get(job_id)
+        wish, plan = _asked(job)
+        with job.run_as(runner) as run:
+            return _Making(place, job, run, plan).made(wish, make)
+
+
+def cancel_base(settings: Settings, job_id: str, runner: Runner) -> BaseSummary:
+    """Give up a job that no process runs; nothing of it stays. Raises as `run_base`."""
+    with BasePlace.of(settings) as place:
+        job = place.jobs.get(job_id)
+        with job.run_as(runner) as run:
+            _forget(place, job.id)
+            run.end(CANCELLED)
+        return BaseSummary(job.id, CANCELLED)
+
+
+def _asked(job: Job) -> tuple[BaseWish, BasePlan]:
+    if job.spec.kind != KIND:
+        raise JobError(f"the job {job.id} is a {job.spec.kind}, no {KIND}")
+    plan = job.plan()
+    if plan is None:
+        raise JobError(
+            f"the job {job.id} was asked for by a process that ended before its plan was kept",
+            way_out=f"`sluice jobs cancel {job.id}`, then ask for it anew",
+        )
+    return BaseWish.from_json(job.spec.asked), BasePlan.from_json(plan)
+
+
+def _forget(place: BasePlace, job: str, *, but: str = "") -> None:
+    """Remove what a job has begun to make, and what jobs that are over have left behind."""
+    for name in place.bases.ids():
+        note = place.bases.making(name)
+        if note is not None and name != but and (note.job == job or place.jobs.is_over(note.job)):
+            place.bases.forget(name)
+
+
+class _Making:
+    """A run of the job."""
+
+    def __init__(self, place: BasePlace, job: Job, run: Run, plan: BasePlan) -> None:
+        self._place = place
+        self._job = job
+        self._run = run
+        self._plan = plan
+        self._storage = place.archive.storage
+        self._began = time.monotonic()
+
+    def made(self, wish: BaseWish, make: MakeFiles | None) -> BaseSummary:
+        """Make it, or do as was ordered."""
+        try:
+            base = self._from_downstream(wish) if wish.source == DOWNSTREAM else self._from_source(make)
+        except _Ordered:
+            return self._stop()
+        summary = BaseSummary.of(self._job.id, base, self._began)
+        self._run.end(DONE, result=summary.to_json())
+        return summary
+
+    def _stop(self) -> BaseSummary:
+        if self._run.order == CANCEL:
+            _forget(self._place, self._job.id)
+            self._run.end(CANCELLED)
+            return BaseSummary(self._job.id, CANCELLED)
+        self._run.end(PAUSED, said="paused by an order")
+        return BaseSummary(self._job.id, PAUSED)
+
+    def _go_on(self) -> bool:
+        self._run.check()
+        return self._run.order is None
+
+    def _check_order(self) -> None:
+        if not self._go_on():
+            raise _Ordered
+
+    def _doing(self, what: str) -> None:
+        self._check_order()
+        self._run.doing(what)
+
+    # From a source
+
+    def _from_source(self, make: MakeFiles | None) -> Base:
+        plan = self._plan
+        if (found := self._place.bases.find(plan.base)) is not None:
+            return found  # by a process that ended before it could say so
+        _forget(self._place, self._job.id, but=plan.base)
+        self._begin(plan.base, plan.refers_to)
+        with ExitStack() as stack:
+            hold = self._gc_hold()
+            stack.enter_context(hold or nullcontext())
+            rows = SourceRows(plan, self._storage)
+            done: Written = rows.written()
+            self._run.begin_with(plan.progress(done))
+            make = make or self._on_spark(stack)
+            for written in rows.write(make, self._place.settings.apply.worker_count, done, self._go_on):
+                self._tell(written)
+                done |= written
+            self._check_order()
+            base = self._publish(plan.base, plan, with_files(plan, done))
+            if hold is not None:
+                hold.release()
+        return base
+
+    def _tell(self, written: Written) -> None:
+        for number, files in written.items():
+            chunk = self._plan.chunks[number]
+            self._run.did(chunk.full_name, Done(sum(file.rows for file in files), chunk.bytes, 1))
+            self._run.doing(chunk.full_name)
+
+    def _gc_hold(self) -> GcHold | None:
+        if self._plan.spec["kind"] != "tidb-sql":
+            return None
+        service = f"sluice-{Pipeline.of(self._place.settings).id}-{self._job.id}"
+        return GcHold(self._place.cluster.pd, service, self._plan.ts)
+
+    def _on_spark(self, stack: ExitStack) -> Callable[[Any], list[str]]:
+        settings = self._place.settings
+        function = WriteChunks(dict(self._plan.spec), settings.archive_url)
+        calls = SparkCalls((settings.spark.remote, "base", settings.relay.url), function, TIMEOUT_S)
+        stack.callback(calls.close)
+        self._doing(f"waiting for Spark at {settings.spark.remote}")
+        calls.connect()
+        return calls
+
+    # From the downstream
+
+    def _from_downstream(self, wish: BaseWish) -> Base:
+        for attempt in range(_TRIES):
+            _forget(self._place, self._job.id)
+            self._doing("waiting for a checkpoint to read at")
+            try:
+                return self._read_downstream(wish)
+            except TableChanged as error:
+                if attempt == _TRIES - 1:
+                    raise
+                log.warning("the downstream is read anew: %s", error)
+        raise AssertionError("unreachable")
+
+    def _read_downstream(self, wish: BaseWish) -> Base:
+        settings, place = self._place.settings, self._place
+        sessions = settings.apply.worker_count
+        cluster_id = place.cluster.pd.cluster_id
+        with DownstreamSnapshot.open(settings.downstream, cluster_id, sessions) as snapshot:
+            ts = snapshot.checkpoint.commit_ts
+            definitions = place.cluster.definitions(ts).of_users()
+            older, unchanged = place.unchanged(definitions, full=wish.full)
+            session = MySQLSession(settings.downstream)
+            session.connect()
+            try:
+                places, problems = downstream_tables(settings, definitions, session)
+                problems += hindrances(settings, place.relay, definitions)
+            finally:
+                session.close()
+            if problems:
+                raise BaseError(some(problems))
+            name = base_id(ts, secrets.token_hex(6))
+            refers_to = {file.path.split("/")[1] for table in unchanged.values() for file in table.files}
+            self._begin(name, tuple(sorted(refers_to)))
+            stripes = stripes_of(snapshot, [one for one in places if one[0].table.full_name not in unchanged])
+            self._run.begin_with(_progress(stripes))
+            files: dict[str, list[Any]] = {}
+            for stripe, written in read_stripes(snapshot, stripes, self._storage, f"bases/{name}", self._go_on):
+                full_name = stripe.place.table.full_name
+                files.setdefault(full_name, []).extend(written)
+                self._run.did(full_name, Done(sum(file.rows for file in written), stripe.bytes, 1))
+                self._run.doing(full_name)
+            self._check_order()
+        self._check_unchanged(ts, {i for stripe in stripes for i in ids_of(stripe.place.table)})
+        tables = tuple(
+            unchanged.get(table.full_name) or BaseTable(
+                table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ()))
+            )
+            for table in definitions.tables
+        )  # fmt: skip
+        plan = BasePlan(
+            name, ts, definitions.schema_version, cluster_id, self._plan.made_from, self._plan.spec,
+            schemas_of(definitions.schemas), tuple(map(table_of, definitions.tables)), older=older,
+        )  # fmt: skip
+        return self._publish(name, plan, tables)
+
+    def _check_unchanged(self, ts: int, read: set[int]) -> None:
+        """Raises TableChanged if a DDL may have given a table's name to other rows before these were read: not every
+        such change is seen by the server. What was changed by rows alone was read as it had been.
+        """
+        downstream = self._place.settings.downstream
+        session = MySQLSession(downstream)
+        session.connect()
+        try:
+            now = CheckpointTable.of(session, downstream, self._place.cluster.pd.cluster_id).load(wait=True)
+        finally:
+            session.close()
+        reached = max(now.commit_ts, now.pending.commit_ts if now.pending else 0) if now is not None else ts
+        touched = self._place.changed_by_ddl(ts, reached)
+        if touched is None or touched & read:
+            raise TableChanged(f"a DDL committed between {ts} and {reached} changed tables that were being read")
+
+    # Both
+
+    def _begin(self, name: str, refers_to: tuple[str, ...]) -> None:
+        there = self._place.bases.begin(name, Making(self._job.id, refers_to))
+        if gone := set(refers_to) - set(there):
+            raise BaseError(
+                f"the base {min(gone)}, which the new one was to refer to, was forgotten meanwhile",
+                way_out=f"`sluice jobs cancel {self._job.id}`, and make the base anew",
+            )
+
+    def _publish(self, name: str, plan: BasePlan, tables: tuple[BaseTable, ...]) -> Base:
+        self._run.look()
+        self._check_order()
+        now = time.time_ns() // 1_000_000
+        base = Base(name, plan.ts, plan.schema_version, plan.cluster_id, now, plan.made_from, plan.schemas, tables)
+        return self._place.bases.publish(base)
+
+
+def _progress(stripes: list[Stripe]) -> Mapping[str, TableProgress]:
+    found: dict[str, TableProgress] = {}
+    for stripe in stripes:
+        name = stripe.place.table.full_name
+        before = found.get(name, TableProgress())
+        found[name] = TableProgress(Done(), before.bytes_in_all + stripe.bytes, before.chunks_in_all + 1)
+    return found

@@ -1,0 +1,42 @@
+"""A base's job in a process of its own, killed before its order number `at`: python -m … FOLDER PD_URL JOB AT"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from etl.base import from_source
+from etl.base.run import run_base
+from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from relay import RelayLog
+from relay.jobs import Jobs, Runner
+from tests.etl.base.making import here
+
+CHUNKS_A_GROUP = 2
+
+
+def settings_of(folder: str, pd_url: str) -> Settings:
+    """A pipeline whose downstream nobody asks."""
+    return Settings(
+        Upstream(pd_url), Relay(f"file://{folder}/relay"), Downstream(host="127.0.0.1", port=1),
+        apply=Apply(worker_count=2),
+    )  # fmt: skip
+
+
+def main() -> None:
+    folder, pd_url, name, at = sys.argv[1:]
+    from_source._MOST_CHUNKS = CHUNKS_A_GROUP
+    settings = settings_of(str(Path(folder)), pd_url)
+    job = Jobs(RelayLog.open(settings.relay.url).storage).get(name)
+
+    def then(done: int) -> None:
+        if done == int(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_base(settings, name, Runner("killed"), make=here(settings, job, then))
+
+
+if __name__ == "__main__":
+    main()
