@@ -65,8 +65,8 @@ ETL = {
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
     "base": {"copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark"},
     "restore": {
-        "apply", "archive", "copy", "ddl", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
-        "settings", "sinks",
+        "apply", "archive", "asof", "base", "copy", "ddl", "downstream", "formats", "ownership", "prepare",
+        "recorded_schema", "rules", "settings", "sinks",
     },
     "asof": {"archive", "copy", "formats", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "task": {"settings", "waiting"},

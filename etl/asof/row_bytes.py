@@ -1,8 +1,9 @@
 """Rows as bytes that are equal exactly where the rows are, wherever they were read: out of the binlog, a dump, TiDB or
 another database.
 
-What differs between two readings of one value goes: zeros that end a fraction, the sign of a zero, the order of a JSON
-document's members and the spelling of its numbers. Text and bytes count as they are, under no collation.
+What differs between two readings of one value goes: zeros that end a fraction, the sign of a zero, digits of a FLOAT
+that TiDB doesn't show, the order of a JSON document's members and the spelling of its numbers. Text and bytes count as
+they are, under no collation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upstream.codec.float import format_float
 from upstream.schema import Column
 
 _FRACTIONS = ("decimal", "date", "datetime", "timestamp", "time")
@@ -40,6 +42,8 @@ def _plain(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     kind = column.kind
+    if kind == "float":
+        array = _as_shown(array.cast(pa.float64()))
     if kind in ("float", "double"):
         zero = pa.scalar(0.0, pa.float64())
         array = pc.add(array.cast(pa.float64()), zero).view(pa.int64())
@@ -50,6 +54,16 @@ def _plain(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     if pa.types.is_integer(array.type):
         array = array.cast(pa.large_string())
     return array.cast(pa.large_binary())
+
+
+def _as_shown(array: pa.Array) -> pa.Array:
+    """FLOATs of which TiDB's result sets show six digits as these: databases and dumps hold no more of them."""
+    size = pc.abs(array)
+    far = pc.and_(pc.greater(size, 0.0), pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)))
+    if not pc.any(far).as_py():
+        return array
+    shown = [None if value is None else float(format_float(value)) for value in array.filter(far).to_pylist()]
+    return pc.replace_with_mask(array, pc.fill_null(far, False), pa.array(shown, pa.float64()))  # noqa: FBT003
 
 
 def _without_end_zeros(array: pa.Array) -> pa.Array:

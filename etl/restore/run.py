@@ -33,6 +33,7 @@ from etl.restore.plan import RestorePlan
 from etl.restore.request import Request
 from etl.restore.scratch import Scratch, scratch_schema
 from etl.restore.summary import RestoreSummary, Verified
+from etl.restore.verify import verify
 from etl.restore.ways import Ways
 from etl.settings import Settings
 from relay.archive import Archive, ArchiveLog
@@ -82,6 +83,7 @@ class RestoreRun:
                 self._load(ways)
                 self._apply(ways)
                 self._end()
+                self._verify(ways)
                 kept = self._keep()
             return self._over(kept)
         except Ordered:
@@ -157,6 +159,14 @@ class RestoreRun:
         self._doing("making views and sequences")
         warnings = make_others(self._session, self._own, self._plan.others, self._plan.until)
         self._summary = replace(self._summary, warnings=(*self._summary.warnings, *warnings))
+
+    def _verify(self, ways: Ways) -> None:
+        if not self._request.verify:
+            self._summary = replace(self._summary, verified=Verified(note="nothing was verified, as was asked for"))
+            return
+        found = verify(self._settings, self._own, self._plan, self._doing, ways.past())
+        self._summary = replace(self._summary, verified=found)
+        self._stage("verify")
 
     def _over(self, kept: dict[str, Any]) -> RestoreSummary:
         """The tables are what was asked for, and that is written down: the rest goes."""

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from etl.apply import Prepare, SparkPreparer, prepare_options
+from etl.asof.front import Run
 from etl.copy.base_source import BaseSource
 from etl.copy.loads import MakeLoads, SparkLoads
 from etl.settings import Settings
@@ -23,6 +24,9 @@ class Ways(Protocol):
 
     def steps(self, own: Settings, url: str) -> AbstractContextManager[Prepare]:
         """How windows of the archive at `url` become steps."""
+
+    def past(self) -> Run | None:
+        """Where the state is computed that restored tables are compared with, None for Spark."""
 
 
 class OnSpark:
@@ -43,3 +47,6 @@ class OnSpark:
             yield preparer
         finally:
             preparer.reset()
+
+    def past(self) -> Run | None:
+        return None

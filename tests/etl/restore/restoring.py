@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etl.apply import Prepare, prepare_options
+from etl.asof import here
+from etl.asof.front import Run
 from etl.copy.base_source import BaseSource
 from etl.copy.loads import MakeLoads
 from etl.copy.worker import make_loads
@@ -55,6 +57,9 @@ class Here:
     def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
         options = prepare_options(own)
         yield lambda windows: prepare(url, windows, options)
+
+    def past(self) -> Run:
+        return here
 
 
 def restore(settings: Settings, request: Request) -> RestoreSummary:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from etl.apply import Prepare, run_apply
-from etl.restore import Request, RestoreError, ask_for, cancel_restore, plan_restore, run_restore
+from etl.asof.front import Run
+from etl.restore import Request, RestoreError, VerifyError, ask_for, cancel_restore, plan_restore, run_restore
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from relay import RelayCorruptError, RelayLog
 from relay.archive import Archive, Holds
-from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Job, JobOverlapError, Runner
+from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, PAUSE, PAUSED, Job, JobOverlapError, Runner
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS
@@ -208,6 +209,39 @@ def test_a_cancelled_restore_leaves_nothing_and_puts_back_what_it_was_to_replace
         assert tables(mariadb) == {"bank_restored.cart"}
         assert execute(mariadb, "SELECT * FROM bank_restored.cart") == [(77,)]
     assert Holds(Archive.open(settings.archive_url).storage).all() == {}
+
+
+class Meddling(Here):
+    """Somebody writes to a restored table before it is verified."""
+
+    def __init__(self, server: MariaDBServer, statement: str) -> None:
+        self._server, self._statement = server, statement
+
+    def past(self) -> Run:
+        execute(self._server, self._statement)
+        return super().past()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE bank_restored.account SET balance = balance + 1 WHERE id = 7",
+        "DELETE FROM bank_restored.account WHERE id = 7",
+        "INSERT INTO bank_restored.account SELECT 9999, 'x', balance, ver, updated FROM bank_restored.account LIMIT 1",
+    ],
+)
+def test_a_table_that_is_not_what_it_was_is_named_and_stays_until_the_job_is_given_up(
+    mariadb: MariaDBServer, shop: str, statement: str
+) -> None:
+    settings = settings_of(mariadb, shop)
+    execute(mariadb, "CREATE DATABASE IF NOT EXISTS kept")
+    job = ask_for(settings, Request(MID, ("bank.account", "bank.cart")), "test")
+    with pytest.raises(VerifyError, match=r"not what it was: bank\.account has \d+ rows") as caught:
+        run_restore(settings, job, Runner("test"), ways=Meddling(mariadb, statement))
+    assert "bank.cart" not in str(caught.value)
+    assert job.entry().state == FAILED
+    assert cancel_restore(settings, job, Runner("test")).left == ()
+    assert databases(mariadb) == {"kept"}
 
 
 def test_a_damaged_file_of_the_archive_stops_it_with_its_place_and_it_goes_on_once_that_is_whole(

@@ -1,0 +1,106 @@
+"""Whether restored tables are what they were: each is compared, rows in whatever order, with the state that Spark
+computes from base and archive by other means than those that restored it, and with TiDB as it was then if that still
+knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from etl.asof import AsOfError, Fingerprint, fingerprint, tables_as_of
+from etl.asof.front import Run
+from etl.base.downstream_reader import DownstreamSnapshot
+from etl.base.downstream_rows import DownstreamTable
+from etl.copy import CopyError
+from etl.copy.source import Chunk
+from etl.copy.tidb_sql import TidbAddress, TidbSql
+from etl.restore.errors import VerifyError
+from etl.restore.plan import RestorePlan
+from etl.restore.summary import Verified
+from etl.settings import Settings
+from relay import SKIP
+from relay.archive import Archive
+from upstream.schema import Table
+
+__all__ = ["verify"]
+
+Doing = Callable[[str], None]
+_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+_SHOWN = 5
+
+
+def verify(settings: Settings, own: Settings, plan: RestorePlan, doing: Doing, run: Run | None = None) -> Verified:
+    """Compare the tables that were asked for. `run`: where the other state is computed, Spark unless something else is
+    given; `doing` may raise what ends it. Raises VerifyError, which names the tables that differ; DownstreamError,
+    BaseError, relay errors, SparkError.
+    """
+    notes: list[str] = []
+    doing("computing what the tables were")
+    expected = _expected(settings, plan, notes, run)
+    found: dict[str, Fingerprint] = {}
+    with DownstreamSnapshot.open(own.downstream, plan.cluster_id, 1) as snapshot:
+        for table in plan.asked:
+            doing(f"verifying {table.full_name}")
+            target = own.routes.target(table.schema_name, table.name)
+            place = DownstreamTable(table, target.schema, target.table)
+            found[table.full_name] = fingerprint(table, snapshot.rows(0, place))
+    _compare(found, expected, "Spark computes from the archive")
+    with_tidb = _of_tidb(settings, plan, notes, doing)
+    _compare(found, with_tidb, "TiDB had then")
+    rows = sum(found[name].rows for name in expected)
+    return Verified(len(expected), rows, len(with_tidb), "; ".join(notes))
+
+
+def _compare(found: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint], whose: str) -> None:
+    wrong = [
+        f"{name} has {found[name]}, and {whose} {should}" for name, should in expected.items() if found[name] != should
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise VerifyError(f"not what it was: {'; '.join(wrong[:_SHOWN])}{more}")
+
+
+def _expected(settings: Settings, plan: RestorePlan, notes: list[str], run: Run | None) -> dict[str, Fingerprint]:
+    """By table, as far as they can be computed; why others can't is noted."""
+    decisions = Archive.open(settings.archive_url).decisions.list(plan.since, plan.until)
+    ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
+    if decided := sorted(one.commit_ts for one in decisions if one.commit_ts in ddls):
+        notes.append(f"not compared with what Spark computes: operators decided about the DDL at {decided}")
+        return {}
+    ignored = [one.commit_ts for one in decisions if one.action == SKIP]
+
+    def computed(tables: Sequence[Table]) -> dict[str, Fingerprint]:
+        names = [table.full_name.translate(_SPECIAL) for table in tables]
+        past = tables_as_of(settings, plan.until, names, ignored=ignored, run=run)
+        wanted = {table.full_name for table in tables}
+        return {name: found for name, found in past.fingerprints().items() if name in wanted}
+
+    if not plan.asked:
+        return {}
+    try:
+        return computed(plan.asked)
+    except AsOfError:
+        found: dict[str, Fingerprint] = {}
+        for table in plan.asked:
+            try:
+                found |= computed([table])
+            except AsOfError as error:
+                notes.append(f"{table.full_name} isn't compared with what Spark computes: {error}")
+        return found
+
+
+def _of_tidb(settings: Settings, plan: RestorePlan, notes: list[str], doing: Doing) -> dict[str, Fingerprint]:
+    """By table, if TiDB serves SQL and still has the moment; why not is noted."""
+    if not settings.upstream.sql_host:
+        return {}
+    source = TidbSql(TidbAddress.of(settings.upstream), plan.until)
+    found: dict[str, Fingerprint] = {}
+    for table in plan.asked:
+        doing(f"comparing {table.full_name} with TiDB")
+        whole = Chunk(table.schema_name, table.name, 0, {"key_low": None, "key_high": None}, 0)
+        try:
+            found[table.full_name] = fingerprint(table, source.read(whole, table))
+        except CopyError as error:
+            notes.append(f"not compared with TiDB from {table.full_name} on: {error}")
+            break
+    return found
