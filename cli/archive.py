@@ -124,6 +124,56 @@ def check(ctx: click.Context, *, since: str | None, until: str | None, config: s
     return 1 if found.problems else 0
 
 
+@command.command("files")
+@click.argument("table", metavar="SCHEMA.TABLE")
+@click.option("--since", metavar="TSO|TIME", help="Only files that may hold what was committed after this.")
+@click.option("--until", metavar="TSO|TIME", help="And through this.")
+@_JSON
+@config_option
+@click.pass_context
+def files(
+    ctx: click.Context, *, table: str, since: str | None, until: str | None, config: str | None, as_json: bool
+) -> int:
+    """Where the lake's files of a table are that count now, one URL a line: each change is in exactly one of them. Exit
+    code 1 if there are none.
+    """
+    from cli._archive_lake import lake_files
+
+    settings = settings_of(ctx, config)
+    found = lake_files(settings, table, since, until)
+    if as_json:
+        click.echo(json.dumps([file.to_json() for file in found], indent=1))
+    else:
+        root = settings.archive_url.partition("?")[0].rstrip("/")
+        for file in found:
+            click.echo(f"{root}/{file.path}")
+    return 0 if found else 1
+
+
+@command.command("export")
+@click.argument("table", metavar="SCHEMA.TABLE")
+@click.option("--as", "name", metavar="NAMESPACE.TABLE", help="The name in the catalog [the same].")
+@click.option("--catalog", default="default", show_default=True, help="The catalog's name for pyiceberg.")
+@click.option(
+    "--property",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Of the catalog: type, uri, warehouse and so on.",
+)
+@config_option
+@click.pass_context
+def export(
+    ctx: click.Context, *, table: str, name: str | None, catalog: str, properties: tuple[str, ...], config: str | None
+) -> None:
+    """Have a table of an Iceberg catalog refer to the lake's files of a table, without a copy. Again after each
+    compaction: files that were replaced are taken out, new ones added, in one commit.
+    """
+    from cli._archive_lake import export
+
+    export(settings_of(ctx, config), table, name or table, (catalog, properties))
+
+
 def _reporter(what: str, *, as_json: bool) -> Any:
     from upstream import tso
 

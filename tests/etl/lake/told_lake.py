@@ -36,11 +36,13 @@ class ToldLake:
         changes: Sequence[tuple[Row | None, Row | None]],
         version: int = 7,
         raw: Sequence[bytes] = (),
+        together: bool = False,
     ) -> tuple[LakeFile, ...]:
-        """One window and volume: a transaction a millisecond for each (old row, new row), None for none; `raw` inserted
-        rows follow as they are.
+        """One window and volume: a transaction a millisecond for each (old row, new row), None for none, or one with
+        all of them; `raw` inserted rows follow as they are.
         """
         lo = from_datetime(moment)
+        step = 0 if together else 1
         rows = []
         for number, (old, new) in enumerate(changes, 1):
             kind, row = (
@@ -54,9 +56,9 @@ class ToldLake:
         batch = pa.RecordBatch.from_pylist(
             [
                 {
-                    "commit_ts": lo + (number << 18),
-                    "start_ts": lo + (number << 18) - 1,
-                    "position": 0,
+                    "commit_ts": lo + (1 + step * (number - 1) << 18),
+                    "start_ts": lo + (1 + step * (number - 1) << 18) - 1,
+                    "position": number * (1 - step),
                     "table_id": table.id,
                     "schema_version": version,
                     "kind": kind,

@@ -1,0 +1,40 @@
+"""What `sluice archive files` and `sluice archive export` do: the lake's files of a table, and these in a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
+    from relay.archive import LakeFile
+
+
+def lake_files(settings: Settings, table: str, since: str | None, until: str | None) -> list[LakeFile]:
+    """The files of a table (``schema.table``) that the archive names, as far as they may hold what was committed after
+    `since` through `until`. Raises RequestError, relay errors.
+    """
+    from relay.archive import Archive
+    from upstream import tso
+
+    from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
+    volumes = Archive.open(settings.archive_url).volumes(from_ts or 0, to_ts)
+    return [file for volume in volumes for file in volume.lake if f"{file.schema}.{file.table}" == table]
+
+
+def export(settings: Settings, table: str, name: str, catalog: tuple[str, Sequence[str]]) -> None:
+    """Bring the table of a catalog (its name, properties as ``key=value``) up to date, and say so."""
+    from etl.lake.iceberg import export_iceberg, open_catalog
+    from relay.storage import open_storage
+
+    pairs = (text.partition("=") for text in catalog[1])
+    opened = open_catalog(catalog[0], {key: value for key, _, value in pairs})
+    files = lake_files(settings, table, None, None)
+    for done in export_iceberg(open_storage(settings.archive_url), files, opened, name):
+        versions = ", ".join(map(str, sorted(done.versions)))
+        click.echo(
+            f"{done.table}: {done.files:,} files, {done.added:,} added, {done.removed:,} removed; schema version"
+            f"{'s' if len(done.versions) > 1 else ''} {versions}"
+        )

@@ -1,0 +1,97 @@
+"""The examples of docs/query-the-past.md, typed as they stand there."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from etl.lake import live_files
+from tests.etl.lake.told_lake import ToldLake
+from tests.etl.story import table
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "query-the-past.md").read_text(encoding="utf-8")
+ACCOUNT = replace(
+    table(41, "account", "id int not null", "owner varchar(20)", "balance decimal(12,2)", "opened date", primary="id"),
+    schema_name="shop",
+)
+SQL = re.findall(r"^( *)```sql\n(.*?)\n *```\n+ *```text\n(.*?)\n *```", PAGE, re.S | re.M)
+PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
+
+
+def _row(number: int, owner: str, balance: str, opened: str) -> dict[str, Any]:
+    return {"id": number, "owner": owner, "balance": balance, "opened": opened}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> ToldLake:
+    told = ToldLake(tmp_path_factory.mktemp("past"))
+    ada, bob = _row(1, "ada", "100.00", "2026-01-31"), _row(2, "bob", "50.00", "0000-00-00")
+    eve = _row(3, "eve", "20.00", "2026-11-21")
+    ada_then, bob_then = ada | {"balance": "70.00"}, bob | {"balance": "80.00"}
+    told.changes(datetime(2026, 11, 21, 9, tzinfo=UTC), ACCOUNT, [(None, ada), (None, bob), (None, eve)], together=True)
+    told.changes(
+        datetime(2026, 11, 22, 9, tzinfo=UTC), ACCOUNT, [(ada, ada_then), (bob, bob_then)], version=9, together=True
+    )
+    accident = [(row, None) for row in (ada_then, bob_then, eve)]
+    told.changes(datetime(2026, 11, 22, 10, tzinfo=UTC), ACCOUNT, accident, together=True)
+    return told
+
+
+@pytest.fixture(scope="module")
+def spark(spark_remote: str) -> Iterator[SparkSession]:
+    session = SparkSession.builder.remote(spark_remote).create()
+    yield session
+    session.stop()
+
+
+def test_the_page_has_examples() -> None:
+    assert len(SQL) == 6 and len(PYTHON) == 3
+
+
+@pytest.mark.parametrize("example", range(len(SQL)))
+def test_duckdb_answers_what_the_page_says(lake: ToldLake, example: int) -> None:
+    indent, statements, answer = SQL[example]
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        result = connection.execute(_here(statements, lake))
+        rows = [" | ".join("NULL" if value is None else str(value) for value in row) for row in result.fetchall()]
+    expected = [line.removeprefix(indent) for line in answer.splitlines()]
+    assert [re.sub(r"(\.\d{3})000$|(\.\d{3})000 ", r"\1\2 ", row).rstrip() for row in rows] == expected
+
+
+@pytest.mark.parametrize("example", range(len(PYTHON)))
+def test_python_answers_what_the_page_says(lake: ToldLake, spark: SparkSession, example: int) -> None:
+    text = _here(PYTHON[example], lake)
+    test = doctest.DocTestParser().get_doctest(text, {"spark": spark}, f"example {example}", None, None)
+    shown: list[str] = []
+    doctest.DocTestRunner().run(test, out=shown.append)
+    assert shown == []
+
+
+def test_duckdb_and_python_agree_which_files_count_while_both_are_there(lake: ToldLake) -> None:
+    lake.compacted()
+    try:
+        pattern = f"{lake.folder}/lake/*/*/*/*.parquet"
+        macro = _here(SQL[-1][1], lake).partition("SET VARIABLE")[0]
+        with duckdb.connect() as connection:
+            connection.execute(macro)
+            found = [row[0] for row in connection.execute(f"SELECT file FROM live('{pattern}')").fetchall()]
+        everything = [str(path) for path in lake.folder.glob("lake/*/*/*/*.parquet")]
+        assert sorted(found) == sorted(live_files(everything))
+        assert len(found) < len(everything)
+    finally:
+        for path in lake.folder.glob("lake/*/*/*/*-compacted.parquet"):
+            path.unlink()
+
+
+def _here(text: str, lake: ToldLake) -> str:
+    return text.replace("/data/sluice/archive", str(lake.folder))
