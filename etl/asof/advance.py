@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from etl.asof.errors import AsOfError
 from etl.asof.row_bytes import row_bytes
-from etl.asof.versions import Version
+from etl.asof.versions import INEXACT, Version
 from upstream.codec.columnar import arrow_type
 from upstream.schema import Column
 
@@ -98,27 +98,31 @@ def _by_values(version: Version, rows: pa.Table, images: pa.Table) -> pa.Table:
     puts = images[PLACE].to_numpy() & 1 == 1
     pool = _together(version, rows, images.filter(pa.array(puts)))
     removed = images.filter(pa.array(~puts))
-    there, gone = codes(version.identity, pool, removed)
-    drop, done = matched(there, gone)
-    if not done.all() and version.leaving:
-        drop, done = _without_leaving(version, pool, removed, drop, done)
+    drop, done = np.zeros(pool.num_rows, bool), np.zeros(removed.num_rows, bool)
+    for columns in _telling(version):
+        left, wanted = np.flatnonzero(~drop), np.flatnonzero(~done)
+        if not len(wanted):
+            break
+        there, gone = codes(columns, pool.take(pa.array(left)), removed.take(pa.array(wanted)))
+        more, found = matched(there, gone)
+        drop[left[more]] = True
+        done[wanted[found]] = True
     if not done.all() and not version.lenient:
         raise AsOfError(_contradiction(version, removed, int(np.flatnonzero(~done)[0])))
     return pool.filter(pa.array(~drop))
 
 
-def _without_leaving(
-    version: Version, pool: pa.Table, removed: pa.Table, drop: np.ndarray, done: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """While TiDB drops a column, old images may come without it: there what a row holds in it doesn't count."""
-    columns = [column for column in version.identity if column.name not in version.leaving]
-    left, wanted = np.flatnonzero(~drop), np.flatnonzero(~done)
-    there, gone = codes(columns, pool.take(pa.array(left)), removed.take(pa.array(wanted)))
-    more, found = matched(there, gone)
-    drop, done = drop.copy(), done.copy()
-    drop[left[more]] = True
-    done[wanted[found]] = True
-    return drop, done
+def _telling(version: Version) -> Iterator[list[Column]]:
+    """By which columns a row is looked for that is to go: all of them; while TiDB drops a column old images come
+    without it; and what a base has fewer digits of tells nothing.
+    """
+    yield version.identity
+    staying = [column for column in version.identity if column.name not in version.leaving]
+    if version.leaving:
+        yield staying
+    exact = [column for column in staying if column.kind not in INEXACT]
+    if len(exact) < len(staying):
+        yield exact
 
 
 def matched(there: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -67,9 +67,8 @@ def _type(column: Column) -> tuple[str, pa.DataType]:
 
 def _key(before: Version, after: Version, shared: Sequence[Column]) -> list[Column]:
     names = {column.name for column in shared}
-    if [c.name for c in before.key] != [c.name for c in after.key] or not names.issuperset(c.name for c in after.key):
-        return []
-    return after.key
+    old, new = ([column.name for column in version.steady_key] for version in (before, after))
+    return after.steady_key if old == new and names.issuperset(new) else []
 
 
 def _rows(before: Version, after: Version, change: str, old: pa.Table | None, new: pa.Table | None) -> pa.Table:

@@ -30,8 +30,9 @@ class History:
     """Those of which there is no more than a definition."""
     ddls: list[DdlJob] = field(default_factory=list)
     """With `before`."""
-    relaxed: list[tuple[int, int, int, tuple[int, ...]]] = field(default_factory=list)
-    """(lo, hi, table id, indexes) where a window says that unique indexes aren't enforced; () for all of them."""
+    dropping: list[tuple[int, int, int]] = field(default_factory=list)
+    """(lo, hi, table id) of windows in which rows may take the place of others whose partition is about to be
+    dropped."""
     skipped: list[int] = field(default_factory=list)
     """Commit timestamps of transactions that were left out at landing."""
     tables_at: dict[int, dict[int, Table]] = field(default_factory=dict)
@@ -84,7 +85,7 @@ def read_history(
                 continue
             schema = RecordedSchema.of(window)
             _enter(found, tables, schema)
-            found.relaxed += [(window.lo, window.hi, table_id, indexes) for table_id, indexes in schema.relaxed.items()]
+            found.dropping += [(window.lo, window.hi, i) for i, indexes in schema.relaxed.items() if not indexes]
             found.skipped += [int(entry["commit_ts"]) for entry in window.skipped]
             for ddl in schema.ddls:
                 if not start_ts < ddl.commit_ts <= until_ts:

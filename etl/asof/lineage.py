@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from etl.asof.errors import AsOfError
 from etl.asof.history import History
-from etl.asof.versions import Version
+from etl.asof.versions import INEXACT, Version
 from etl.formats.ddl_columns import pair_columns
 from upstream import tso
 from upstream.ddl_actions import Action, action_name
@@ -120,9 +120,7 @@ def _stretches(
         raise StartTooLateError(_unknown(history, history.unknown[table_id]))
     ends = [*breaks, history.until_ts]
     for begin, end in itertools.pairwise([history.start_ts, *ends]):
-        stretch = {i: _enforced(version, history, begin, end) for i, version in now.items()}
-        yield stretch
-        now = {i: replace(version, unenforced=stretch[i].unenforced) for i, version in now.items()}
+        yield {i: replace(version, lenient=_is_dropping(history, i, begin, end)) for i, version in now.items()}
         if (ddl := ddls.get(end)) is not None:
             _go_on(history, ids, ddl, now, gone)
 
@@ -176,14 +174,9 @@ def _share_labels(ddl: DdlJob, now: dict[int, Version]) -> None:
         now[i] = replace(now[i], labels=labels)
 
 
-def _enforced(version: Version, history: History, begin: int, end: int) -> Version:
-    said = [
-        indexes
-        for lo, hi, table_id, indexes in history.relaxed
-        if table_id == version.table.id and hi > begin and lo < end
-    ]
-    given_up = version.unenforced.union(*said)
-    return replace(version, unenforced=given_up, lenient=() in said)
+def _is_dropping(history: History, table_id: int, begin: int, end: int) -> bool:
+    """Whether rows may take the place of others whose partition is about to be dropped."""
+    return any(i == table_id and hi > begin and lo < end for lo, hi, i in history.dropping)
 
 
 def _lenient(family: Family) -> Family:
@@ -211,24 +204,18 @@ def _leaving(version: Version, later: Version, ddl: DdlJob | None) -> frozenset[
 
 def _dealt(family: Family) -> Family:
     """With the columns by which rows are dealt: those of the identity that stay as they are from the first stretch to
-    the last, in all tables of the family. Where keys have none in common, all values tell rows apart.
+    the last, in all tables of the family.
     """
-    for whole in (False, True):
-        versions = [{i: replace(v, whole=whole) for i, v in stretch.items()} for stretch in family.versions]
-        shared = _shared_labels(versions)
-        if shared:
-            break
-    by_label = [
-        {i: replace(v, dealt_by=_named(v, shared)) for i, v in stretch.items()} for stretch in versions
-    ]  # fmt: skip
-    return replace(family, versions=tuple(by_label))
+    shared = _shared_labels(family.versions)
+    versions = tuple({i: replace(v, dealt_by=_named(v, shared)) for i, v in s.items()} for s in family.versions)
+    return replace(family, versions=versions)
 
 
 def _shared_labels(versions: Iterable[Mapping[int, Version]]) -> list[str]:
     found: set[str] | None = None
     for stretch in versions:
         for version in stretch.values():
-            labels = {version.labels[column.name] for column in version.identity}
+            labels = {version.labels[column.name] for column in version.identity if column.kind not in INEXACT}
             found = labels if found is None else found & labels
     return sorted(found or ())
 

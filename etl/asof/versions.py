@@ -7,13 +7,16 @@ and has another one (or none that any other column has) once they were computed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from etl.formats.ddl_columns import pair_columns
 from upstream.codec.columnar import arrow_type
 from upstream.ddl_job import DdlJob
-from upstream.schema import STATE_PUBLIC, Column, Table
+from upstream.schema import Column, Table
+
+INEXACT = ("float",)
+"""Kinds of which a base may have fewer digits than the binlog: large and small FLOATs are shown with six."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,8 @@ class Version:
     table: Table
     labels: Mapping[str, str]
     """The columns that rows hold here, by name, with their labels."""
-    unenforced: frozenset[int] = frozenset()
-    """Ids of unique indexes that the upstream gave up before a DDL said so."""
     lenient: bool = False
-    """Keys may be there twice, once in a partition that is about to be dropped."""
-    whole: bool = False
-    """Rows are told apart by all their values, whatever keys there are."""
+    """Changes needn't fit what is there: transactions were left out, or a partition is about to be dropped."""
     dealt_by: tuple[str, ...] = ()
     """The columns that say which bucket a row belongs to."""
     leaving: frozenset[str] = frozenset()
@@ -46,31 +45,27 @@ class Version:
 
     @property
     def key(self) -> list[Column]:
-        """The columns that tell rows apart, byte for byte; [] where all values together do."""
-        if self.whole and self.table.handle_kind == "heap":
-            return []
+        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row that is there. Of other
+        tables [], for their rows are told apart by all their values: of a key a transaction may have two at a time,
+        while rows exchange theirs.
+        """
         by_name = {column.name: column for column in self.columns}
-        for names in self._keys():
-            if set(names) <= set(by_name):
-                return [by_name[name] for name in names]
-        return []
-
-    def _keys(self) -> Iterable[tuple[str, ...]]:
-        table = self.table
-        if table.handle_kind != "heap":
-            yield table.primary_key
-            return
-        not_null = {column.name for column in table.stored_columns if column.not_null}
-        for index in sorted(table.indexes, key=lambda index: not index.primary):
-            names = tuple(name for name, _, _ in index.columns)
-            enforced = index.state == STATE_PUBLIC and index.id not in self.unenforced and not index.is_global
-            if (index.unique or index.primary) and enforced and (index.primary or set(names) <= not_null):
-                yield names
+        return [by_name[name] for name in self.table.primary_key] if self.table.handle_kind != "heap" else []
 
     @property
     def identity(self) -> list[Column]:
         """The key, else everything that a statement can set."""
         return self.key or self.writable
+
+    @property
+    def steady_key(self) -> list[Column]:
+        """The key by which a row is the same at another time: the primary key, else a unique one without NULLs."""
+        by_name = {column.name: column for column in self.columns}
+        for names in self.table.unique_keys():
+            columns = [by_name[name] for name in names if name in by_name]
+            if len(columns) == len(names) and (names == self.table.primary_key or all(c.not_null for c in columns)):
+                return columns
+        return []
 
     @classmethod
     def first(cls, table: Table, *, with_generated: bool) -> Version:
@@ -89,8 +84,7 @@ class Version:
                     labels[column.name] = self.labels[was.name]
             elif not column.generated:
                 labels[column.name] = f"{column.name.lower()} {ddl.commit_ts}"
-        kept = {index.id for index in table.indexes}
-        return Version(table, labels, frozenset(self.unenforced & kept))
+        return Version(table, labels)
 
     def renumbered(self, table: Table) -> Version:
         """The same under another id."""
