@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +12,15 @@ import pyarrow as pa
 from etl.asof.advance import PLACE, advanced
 from etl.asof.ddl_effects import Tables
 from etl.asof.lineage import Family
-from etl.asof.plan import BASE_STRETCH
+from etl.asof.plan import BASE_STEP, step_of
+from etl.asof.versions import Version
 
 
 class Piece(NamedTuple):
     """A row of PIECES."""
 
     bucket: int
-    stretch: int
+    step: int
     table_id: int
     task: int
     number: int
@@ -31,38 +32,44 @@ Results = dict[tuple[int, str], pa.Table]
 
 
 def computed(family: Family, pieces: Iterable[Piece]) -> Results:
-    """The rows of a bucket at each moment that is asked for. `pieces` by stretch, table, task and number. Raises
+    """The rows of a bucket at each moment that is asked for. `pieces` by step, table, task and number. Raises
     AsOfError.
     """
     tables = Tables(family.versions[0])
+    waiting = _Steps(pieces)
+    for table_id, rows in waiting.take(BASE_STEP):
+        tables.rows[table_id] = rows
     found: Results = {}
-    waiting = _by_stretch(pieces)
-    group = next(waiting, None)
-    if group is not None and group[0] == BASE_STRETCH:
-        for table_id, rows in group[1]:
-            tables.rows[table_id] = rows
-        group = next(waiting, None)
-    for stretch, versions in enumerate(family.versions):
-        if group is not None and group[0] == stretch:
-            for table_id, images in group[1]:
-                tables.rows[table_id] = advanced(versions[table_id], tables.rows[table_id], images)
-            group = next(waiting, None)
-        if stretch < len(family.breaks):
-            _break(family, stretch, tables, found)
+    for stretch, at in enumerate(family.breaks):
+        before, after = family.versions[stretch], family.versions[stretch + 1]
+        _advance(tables, before, waiting.take(step_of(stretch)))
+        if (ddl := family.ddls.get(at)) is not None:
+            tables.execute(ddl, before, after)
+        _advance(tables, after, waiting.take(step_of(stretch) + 1))
+        for name, table_id in family.results.get(at, {}).items():
+            found[at, name] = tables.rows[table_id]
     return found
 
 
-def _break(family: Family, stretch: int, tables: Tables, found: Results) -> None:
-    at = family.breaks[stretch]
-    if (ddl := family.ddls.get(at)) is not None:
-        tables.execute(ddl, family.versions[stretch], family.versions[stretch + 1])
-    for name, table_id in family.results.get(at, {}).items():
-        found[at, name] = tables.rows[table_id]
+def _advance(tables: Tables, versions: Mapping[int, Version], images: Iterable[tuple[int, pa.Table]]) -> None:
+    for table_id, own in images:
+        tables.rows[table_id] = advanced(versions[table_id], tables.rows[table_id], own)
 
 
-def _by_stretch(pieces: Iterable[Piece]) -> Iterator[tuple[int, Iterator[tuple[int, pa.Table]]]]:
-    for stretch, own in itertools.groupby(pieces, key=lambda piece: piece.stretch):
-        yield stretch, ((i, _rows(of)) for i, of in itertools.groupby(own, key=lambda piece: piece.table_id))
+class _Steps:
+    """Pieces in order, step by step."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._groups = itertools.groupby(pieces, key=lambda piece: piece.step)
+        self._next = next(self._groups, None)
+
+    def take(self, step: int) -> Iterator[tuple[int, pa.Table]]:
+        """Those of a step, by table; to be taken before the next step's."""
+        if self._next is None or self._next[0] != step:
+            return
+        for table_id, own in itertools.groupby(self._next[1], key=lambda piece: piece.table_id):
+            yield table_id, _rows(own)
+        self._next = next(self._groups, None)
 
 
 def _rows(pieces: Iterable[Piece]) -> pa.Table:

@@ -24,7 +24,7 @@ from etl.spark.worker import freeze_loaded
 
 TASKS = pa.schema([pa.field("number", pa.int32())])
 RESULTS = pa.schema([pa.field("moment", pa.int64()), pa.field("name", pa.string()), pa.field("payload", pa.binary())])
-_ORDER = ("bucket", "stretch", "table_id", "task", "number")
+_ORDER = ("bucket", "step", "table_id", "task", "number")
 _TIMEOUT_S = 3600.0
 
 
@@ -108,4 +108,4 @@ def here(plan: Plan, finish: Finish) -> Iterator[Result]:
 
 
 def _in_order(piece: Piece) -> tuple[int, ...]:
-    return piece.stretch, piece.table_id, piece.task, piece.number
+    return piece.step, piece.table_id, piece.task, piece.number

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from etl.asof.advance import COMMIT_TS, PLACE, schema
 from etl.asof.errors import AsOfError
-from etl.asof.plan import BASE_STRETCH, PIECES, BaseRows, Changes, KeptRows, Plan, Task, WindowParts
+from etl.asof.plan import BASE_STEP, PIECES, BaseRows, Changes, KeptRows, Plan, Task, WindowParts, step_of
 from etl.asof.versions import Version
 from etl.copy.source import Chunk
 from etl.copy.sources import open_source
@@ -55,19 +55,19 @@ class _Pieces:
         for batch in source.read(Chunk.from_json(dict(task.chunk)), version.table):
             arrays = {name: batch.column(name).cast(schema(version.columns).field(name).type) for name in names}
             rows = pa.table(arrays, schema=schema(version.columns))
-            yield from self._dealt(version, BASE_STRETCH, rows, buckets.of(version, arrays, rows.num_rows))
+            yield from self._dealt(version, BASE_STEP, rows, buckets.of(version, arrays, rows.num_rows))
 
     def of_kept(self, task: KeptRows) -> Iterator[pa.RecordBatch]:
         ddl = next(one for one in map(_ddl_at(task.commit_ts), self._plan.families) if one is not None)
         move = move_of(ddl.past_move(ddl.before))
         assert move is not None
-        stretch = int(np.searchsorted(self._breaks, task.commit_ts)) + 1
+        stretch = int(np.searchsorted(self._breaks, task.commit_ts))
         changes = (_between(piece, 0, task.commit_ts) for window in task.windows for piece in self._read((window,)))
         try:
             kept = kept_changes(changes, move)
         except PartitionError as error:
             raise AsOfError(f"{ddl.title}, `{ddl.query[:200]}`: {error}") from error
-        yield from self._of_stretch(stretch, kept)
+        yield from self._of_tables(step_of(stretch) + 1, stretch + 1, kept)
 
     def of_changes(self, task: Changes) -> Iterator[pa.RecordBatch]:
         self._count(task)
@@ -98,7 +98,8 @@ class _Pieces:
         stretches = np.searchsorted(self._breaks, changes["commit_ts"].to_numpy(), side="left")
         for stretch in np.unique(stretches).tolist():
             first, end = np.searchsorted(stretches, [stretch, stretch + 1])
-            yield from self._of_stretch(stretch, self._relocated(stretch, changes.slice(first, end - first)))
+            own = self._relocated(stretch, changes.slice(first, end - first))
+            yield from self._of_tables(step_of(stretch), stretch, own)
 
     def _relocated(self, stretch: int, changes: pa.Table) -> pa.Table:
         """Changes as what they mean by the definitions of their stretch."""
@@ -114,7 +115,7 @@ class _Pieces:
         except PartitionError as error:
             raise AsOfError(str(error)) from error
 
-    def _of_stretch(self, stretch: int, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _of_tables(self, step: int, stretch: int, changes: pa.Table) -> Iterator[pa.RecordBatch]:
         ids = changes["table_id"].to_numpy()
         for table_id in np.intersect1d(np.unique(ids), self._ids).tolist():
             buckets = self._plan.by_table[table_id]
@@ -123,21 +124,21 @@ class _Pieces:
                 continue
             images = _images(version, changes.filter(pa.array(ids == table_id)))
             arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
-            yield from self._dealt(version, stretch, images, buckets.of(version, arrays, images.num_rows))
+            yield from self._dealt(version, step, images, buckets.of(version, arrays, images.num_rows))
 
-    def _dealt(self, version: Version, stretch: int, rows: pa.Table, of: np.ndarray) -> Iterator[pa.RecordBatch]:
+    def _dealt(self, version: Version, step: int, rows: pa.Table, of: np.ndarray) -> Iterator[pa.RecordBatch]:
         order = np.argsort(of, kind="stable")
         dealt = of[order]
         begins = np.flatnonzero(np.append(True, dealt[1:] != dealt[:-1])[: len(dealt)])
         rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
         for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
-            yield self._piece(int(dealt[begin]), stretch, version.table.id, rows.slice(begin, end - begin))
+            yield self._piece(int(dealt[begin]), step, version.table.id, rows.slice(begin, end - begin))
 
-    def _piece(self, bucket: int, stretch: int, table_id: int, rows: pa.Table) -> pa.RecordBatch:
+    def _piece(self, bucket: int, step: int, table_id: int, rows: pa.Table) -> pa.RecordBatch:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
             writer.write_table(rows.combine_chunks())
-        values = [bucket, stretch, table_id, self._task, next(self._numbers), sink.getvalue().to_pybytes()]
+        values = [bucket, step, table_id, self._task, next(self._numbers), sink.getvalue().to_pybytes()]
         return pa.RecordBatch.from_arrays(
             [pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES
         )

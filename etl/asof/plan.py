@@ -19,16 +19,21 @@ from upstream.ddl_job import PastMove
 PIECES = pa.schema(
     [
         pa.field("bucket", pa.int32()),
-        pa.field("stretch", pa.int32()),
+        pa.field("step", pa.int32()),
         pa.field("table_id", pa.int64()),
         pa.field("task", pa.int32()),
         pa.field("number", pa.int32()),
         pa.field("rows", pa.binary()),
     ]
 )
-"""Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows (stretch -1), or of changed images.
-In a bucket they count in the order of stretch, task and number."""
-BASE_STRETCH = -1
+"""Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows, or of changed images. In a bucket
+they count in the order of `step`, task and number."""
+BASE_STEP = -1
+
+
+def step_of(stretch: int) -> int:
+    """The step of changes between two breaks; the next one is that of rows which DDL at the second break keeps."""
+    return 2 * stretch
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,13 @@ class Version:
 
     @property
     def key(self) -> list[Column]:
-        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row that is there. Of other
-        tables [], for their rows are told apart by all their values: of a key a transaction may have two at a time,
-        while rows exchange theirs.
+        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row that is there.
+        Of other tables [], for their rows are told apart by all their values: of a key a transaction may have two at a
+        time, while rows exchange theirs. [] too where nothing tells a generated column that is in the key.
         """
         by_name = {column.name: column for column in self.columns}
-        return [by_name[name] for name in self.table.primary_key] if self.table.handle_kind != "heap" else []
+        names = self.table.primary_key if self.table.handle_kind != "heap" else ()
+        return [by_name[name] for name in names] if by_name.keys() >= set(names) else []
 
     @property
     def identity(self) -> list[Column]:

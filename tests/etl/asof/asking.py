@@ -1,0 +1,131 @@
+"""Tables as of a moment computed in this process, and compared with a recording's snapshots."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from embedded.compare import _meaning, _raw, snapshot_rows
+from etl.asof.by_spark import here
+from etl.asof.computing import ask
+from etl.asof.finishing import Rows, from_ipc
+from etl.asof.planning import Start, with_buckets
+from etl.asof.versions import Version
+from etl.copy.source import Chunk, TableEstimate
+from relay import WindowLog
+from upstream.codec.float import format_float
+from upstream.schema import Column, Table
+
+
+class EmptyBase:
+    """A base whose tables are empty."""
+
+    position = 0
+
+    def describe(self) -> str:
+        return "nothing"
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "empty"}
+
+    def tables(self) -> list[TableEstimate]:
+        return []
+
+    def check_schema(self, table: Table) -> None: ...
+
+    def chunks(self, table: Table) -> list[Chunk]:
+        return []
+
+    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+        raise AssertionError(chunk)
+
+
+def empty_start(log: WindowLog, tables: Sequence[Table]) -> Start:
+    """A base at the log's beginning, at which these tables are empty."""
+    first = log.first()
+    assert first is not None
+    return Start(first.lo, {table.id: table for table in tables}, EmptyBase())
+
+
+def rows_as_of(
+    log: WindowLog, ts: int, names: Sequence[str], starts: Sequence[Start] = (), buckets: int = 2
+) -> dict[str, pa.Table]:
+    """The rows of tables by name."""
+    return {name: rows for name, (_, rows) in asked_for(log, ts, names, starts, buckets).items()}
+
+
+def asked_for(
+    log: WindowLog, ts: int, names: Sequence[str], starts: Sequence[Start] = (), buckets: int = 2
+) -> dict[str, tuple[Version, pa.Table]]:
+    """The rows of tables by name, each with what its columns are."""
+    asked = ask(log, starts, [ts], names)
+    assert asked.plan is not None
+    plan = with_buckets(asked.plan, buckets)
+    versions = {n: plan.family_with(t.table.id).version_at(ts, n) for n, t in asked.tables[ts].items()}
+    batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in versions}
+    for result in here(plan, Rows()):
+        batches[result.name] += from_ipc(result.payload)
+    return {name: (version, _table(version, batches[name])) for name, version in versions.items()}
+
+
+def _table(version: Version, batches: list[pa.RecordBatch]) -> pa.Table:
+    from etl.asof.advance import schema
+
+    return pa.Table.from_batches(batches, schema(version.columns))
+
+
+def plain(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Rows as Python values, sorted."""
+    return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)
+
+
+def labels(recording: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The snapshots of a recording, by label."""
+    return {one["label"]: one for one in json.loads((recording / "snapshots.json").read_text())}
+
+
+def snapshot_differences(recording: Path, label: str, found: Mapping[str, tuple[Version, pa.Table]]) -> list[str]:
+    """One line a table that isn't as in the snapshot. Columns that a database computes itself don't count."""
+    by_name = {name.lower(): pair for name, pair in found.items()}
+    told = []
+    for full in labels(recording)[label]["tables"]:
+        if full.lower() not in by_name:
+            continue
+        version, rows = by_name[full.lower()]
+        lines = snapshot_rows(recording / "snapshots" / label, full)
+        names = [name.lower() for name in next(lines)["columns"]]
+        columns = {column.name.lower(): column for column in version.columns}
+        generated = {column.name.lower() for column in version.table.columns if column.generated}
+        if set(names) - generated != set(columns) - generated:
+            told.append(f"{full}: columns {sorted(columns)}, {names} expected")
+            continue
+        use = [(names.index(name), column) for name, column in columns.items()]
+        want = Counter(tuple(_meant(column, line[at]) for at, column in use) for line in lines)
+        got = Counter(zip(*([_value(c, v) for v in _listed(rows[c.name])] for _, c in use), strict=True))
+        if got != want:
+            told.append(f"{full}: missing {list((want - got).items())[:3]}, too many {list((got - want).items())[:3]}")
+    return told
+
+
+def _listed(values: pa.ChunkedArray) -> list[Any]:
+    return (values.cast(pa.large_binary()) if pa.types.is_large_string(values.type) else values).to_pylist()
+
+
+def _meant(column: Column, value: Any) -> Any:
+    return None if value is None else _meaning(column.kind)(_raw(value))
+
+
+def _value(column: Column, value: Any) -> Any:
+    if value is None:
+        return None
+    if column.kind == "bit":
+        return int(value).to_bytes(8, "big").lstrip(b"\0")
+    if column.kind == "year":
+        return b"%04d" % value
+    shown = format_float(value) if column.kind == "float" else value
+    return _meaning(column.kind)(shown if isinstance(shown, bytes) else str(shown).encode())
