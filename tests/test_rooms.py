@@ -63,7 +63,9 @@ ETL = {
     },
     "retain": {"settings"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
-    "base": {"copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark"},
+    "base": {
+        "asof", "copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark",
+    },
     "restore": {
         "apply", "archive", "asof", "base", "copy", "ddl", "downstream", "formats", "ownership", "prepare",
         "recorded_schema", "rules", "settings", "sinks",

@@ -12,6 +12,7 @@ from etl.base.errors import BaseError
 from etl.base.hindrances import downstream_tables, hindrances
 from etl.base.plan import BasePlan, plan_of_source, schemas_of, table_of
 from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
+from etl.base.rolled import definitions_after, rolled_plan
 from etl.base.unchanged import changed_tables, ddl_tables, landed_windows, unchanged_tables
 from etl.copy.cluster import CopiedCluster
 from etl.copy.definitions import Definitions
@@ -59,7 +60,7 @@ class BasePlace:
         if wish.source == DOWNSTREAM:
             return self.downstream_plan()
         if wish.source == ARCHIVE:
-            raise BaseError(f"{wish.source}: a base can't be rolled forward yet")
+            return self.rolled_plan()
         source = self._source(wish)
         definitions = self.cluster.definitions(source.position)
         older, unchanged = self.unchanged(definitions, full=wish.full)
@@ -74,6 +75,26 @@ class BasePlace:
         if self.settings.downstream.type == "mysql" and not self.downstream_plan().problems:
             return replace(wish, source=DOWNSTREAM)
         return replace(wish, source=TIDB)
+
+    def rolled_plan(self) -> BasePlan:
+        """The youngest base rolled forward through what is landed."""
+        older = self.bases.latest(2**63 - 1)
+        if older is None:
+            raise BaseError(
+                f"{self.archive.url} has no base that could be rolled forward",
+                way_out="make the first one from TiDB, from a dump or from the downstream: `sluice base make --from`",
+            )
+        last = self.relay.last() or self.archive.log.last()
+        ts = max(older.ts, last.hi if last is not None else 0)
+        windows = list(landed_windows(self.archive, self.relay, older.ts, ts))
+        definitions = definitions_after(older, windows, ts)
+        changed = changed_tables(windows, older.ts, ts)
+        if changed is None:
+            raise BaseError(
+                f"what was committed between the base {older.id} and {tso.text(ts)} isn't all in {self.archive.url}",
+                way_out="make a base from TiDB or from the downstream",
+            )
+        return rolled_plan(base_id(ts, secrets.token_hex(6)), older, definitions, changed)
 
     def downstream_plan(self) -> BasePlan:
         """What the downstream is now: tables, and why no base can be read from it. Rows are read as of a later

@@ -19,7 +19,8 @@ from etl.base.from_source import SourceRows
 from etl.base.hindrances import downstream_tables, hindrances, some
 from etl.base.place import BasePlace
 from etl.base.plan import BasePlan, schemas_of, table_of, with_files
-from etl.base.request import DOWNSTREAM, BaseWish
+from etl.base.request import ARCHIVE, DOWNSTREAM, BaseWish
+from etl.base.rolled import past_of, rolling
 from etl.base.unchanged import ids_of
 from etl.copy.gc_hold import GcHold
 from etl.downstream import CheckpointTable, MySQLSession
@@ -191,7 +192,7 @@ class _Making:
             rows = SourceRows(plan, self._storage)
             done: Written = rows.written()
             self._run.begin_with(plan.progress(done))
-            make = make or self._on_spark(stack)
+            make = make or self._default(stack)
             for written in rows.write(make, self._place.settings.apply.worker_count, done, self._go_on):
                 self._tell(written)
                 done |= written
@@ -212,6 +213,11 @@ class _Making:
             return None
         service = f"sluice-{Pipeline.of(self._place.settings).id}-{self._job.id}"
         return GcHold(self._place.cluster.pd, service, self._plan.ts)
+
+    def _default(self, stack: ExitStack) -> MakeFiles:
+        if self._plan.spec["kind"] == ARCHIVE:
+            return rolling(past_of(self._place.settings, self._plan.ts))
+        return self._on_spark(stack)
 
     def _on_spark(self, stack: ExitStack) -> Callable[[Any], list[str]]:
         settings = self._place.settings
