@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import CopyProgress
-from errors import SluiceError
+from cli._copy_progress import job_shown
 
 if TYPE_CHECKING:
     from etl.backfill import BackfillSummary
     from etl.settings import Settings
     from relay.jobs import Job
 
-_SHOW_EVERY_S = 1.0
 _DIFFERS = 1
 
 
@@ -28,7 +22,7 @@ def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = Fals
     from cli._this_process import pausing, this_process
     from etl.backfill import run_backfill
 
-    with pausing(settings, job.spec.kind), _shown(job, to_stderr=as_json):
+    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json):
         summary = run_backfill(settings, job.id, this_process(command))
     click.echo(json.dumps(summary.to_json(), indent=2)) if as_json else _print(summary)
     unlike = summary.mode == "compare" and summary.differing
@@ -43,26 +37,6 @@ def cancel_here(settings: Settings, job: Job) -> int:
     said = cancel_backfill(settings, job.id, this_process("sluice jobs cancel"))
     click.echo(f"cancelled: {said or 'what was copied stays'}")
     return 0
-
-
-@contextmanager
-def _shown(job: Job, *, to_stderr: bool) -> Iterator[None]:
-    """How far the job is, on the terminal."""
-    over = threading.Event()
-
-    def show() -> None:
-        with CopyProgress(to_stderr=to_stderr) as display:
-            while not over.wait(_SHOW_EVERY_S):
-                with contextlib.suppress(SluiceError, OSError):  # the job itself tells what is wrong
-                    display.show_job(job.status().progress)
-
-    thread = threading.Thread(target=show, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _print(summary: BackfillSummary) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,12 +16,14 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from cli._sizes import duration, size
+from errors import SluiceError
 
 if TYPE_CHECKING:
     from etl.copy import Progress
-    from relay.jobs import JobProgress
+    from relay.jobs import Job, JobProgress
 
 _LINE_EVERY_S = 2.0
+_SHOW_EVERY_S = 1.0
 
 
 class CopyProgress:
@@ -60,6 +65,26 @@ class CopyProgress:
         elif text and now - self._printed >= _LINE_EVERY_S:
             self._printed = now
             click.echo(text, err=self._console.stderr)
+
+
+@contextlib.contextmanager
+def job_shown(job: Job, *, to_stderr: bool) -> Iterator[None]:
+    """How far the job is, on the terminal, as long as the context lasts."""
+    over = threading.Event()
+
+    def show() -> None:
+        with CopyProgress(to_stderr=to_stderr) as display:
+            while not over.wait(_SHOW_EVERY_S):
+                with contextlib.suppress(SluiceError, OSError):  # the job itself tells what is wrong
+                    display.show_job(job.status().progress)
+
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def copy_text(progress: Progress, now: float) -> str:

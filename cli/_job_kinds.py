@@ -91,8 +91,21 @@ def _cancel_restore(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
+def _resume_base(settings: Settings, job: Job) -> int:
+    from cli._base_job import run_here
+
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_base(settings: Settings, job: Job) -> int:
+    from cli._base_job import cancel_here
+
+    return cancel_here(settings, job)
+
+
 RESUME: dict[str, Act] = {
     "backfill": _resume_backfill,
+    "base": _resume_base,
     "bootstrap": _resume_bootstrap,
     "reapply": _resume_reapply,
     "restore": _resume_restore,
@@ -100,6 +113,7 @@ RESUME: dict[str, Act] = {
 """Goes on with a job of each kind in this process; the exit code."""
 CANCEL: dict[str, Act] = {
     "backfill": _cancel_backfill,
+    "base": _cancel_base,
     "bootstrap": _cancel_bootstrap,
     "reapply": _cancel_reapply,
     "restore": _cancel_restore,

@@ -26,8 +26,9 @@ _NAME = re.compile(r"(\d+)\.json\Z")
 class SourceRows:
     """The rows of a plan. Every method raises OSError."""
 
-    def __init__(self, plan: BasePlan, storage: Storage) -> None:
+    def __init__(self, plan: BasePlan, storage: Storage, group_bytes: int = GROUP_BYTES) -> None:
         self._plan = plan
+        self._group_bytes = group_bytes
         self._storage = storage
         self._folder = f"bases/{plan.base}"
 
@@ -81,7 +82,7 @@ class SourceRows:
                 continue
             group.append(number)
             size += chunk.bytes
-            if size >= GROUP_BYTES or len(group) >= _MOST_CHUNKS:
+            if size >= self._group_bytes or len(group) >= _MOST_CHUNKS:
                 yield group
                 group, size = [], 0
         if group:

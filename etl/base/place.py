@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Self
 
 from etl.base.errors import BaseError
-from etl.base.hindrances import downstream_tables, hindrances
+from etl.base.hindrances import downstream_tables, hindrances, some
 from etl.base.plan import BasePlan, plan_of_source, schemas_of, table_of
 from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
 from etl.base.rolled import definitions_after, rolled_plan
@@ -69,12 +69,20 @@ class BasePlace:
         return replace(plan, older=older, notes=(*plan.notes, *self._before_the_archive(plan.ts)))
 
     def chosen(self, wish: BaseWish) -> BaseWish:
-        """AUTO as what is possible here, the least load first: the downstream, then TiDB."""
+        """AUTO as what is possible here: the downstream, which costs TiDB nothing, then TiDB, then an older base."""
         if wish.source != AUTO:
             return wish
-        if self.settings.downstream.type == "mysql" and not self.downstream_plan().problems:
+        try:
+            problems = list(self.downstream_plan().problems)
+        except BaseError as error:
+            problems = [str(error)]
+        if not problems:
             return replace(wish, source=DOWNSTREAM)
-        return replace(wish, source=TIDB)
+        if self.settings.upstream.sql_host:
+            return replace(wish, source=TIDB)
+        if self.bases.latest(2**63 - 1) is not None:
+            return replace(wish, source=ARCHIVE)
+        raise BaseError(some(problems), way_out="say where TiDB serves SQL: [upstream] sql-host")
 
     def rolled_plan(self) -> BasePlan:
         """The youngest base rolled forward through what is landed."""

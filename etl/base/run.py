@@ -20,7 +20,7 @@ from etl.base.hindrances import downstream_tables, hindrances, some
 from etl.base.place import BasePlace
 from etl.base.plan import BasePlan, schemas_of, table_of, with_files
 from etl.base.request import ARCHIVE, DOWNSTREAM, BaseWish
-from etl.base.rolled import past_of, rolling
+from etl.base.rolled import ROLLED_BYTES, past_of, rolling
 from etl.base.unchanged import ids_of
 from etl.copy.gc_hold import GcHold
 from etl.downstream import CheckpointTable, MySQLSession
@@ -189,11 +189,12 @@ class _Making:
         with ExitStack() as stack:
             hold = self._gc_hold()
             stack.enter_context(hold or nullcontext())
-            rows = SourceRows(plan, self._storage)
+            rows = SourceRows(plan, self._storage, *((ROLLED_BYTES,) if self._is_rolled else ()))
             done: Written = rows.written()
             self._run.begin_with(plan.progress(done))
             make = make or self._default(stack)
-            for written in rows.write(make, self._place.settings.apply.worker_count, done, self._go_on):
+            at_once = 1 if self._is_rolled else self._place.settings.apply.worker_count
+            for written in rows.write(make, at_once, done, self._go_on):
                 self._tell(written)
                 done |= written
             self._check_order()
@@ -214,8 +215,12 @@ class _Making:
         service = f"sluice-{Pipeline.of(self._place.settings).id}-{self._job.id}"
         return GcHold(self._place.cluster.pd, service, self._plan.ts)
 
+    @property
+    def _is_rolled(self) -> bool:
+        return bool(self._plan.spec["kind"] == ARCHIVE)
+
     def _default(self, stack: ExitStack) -> MakeFiles:
-        if self._plan.spec["kind"] == ARCHIVE:
+        if self._is_rolled:
             return rolling(past_of(self._place.settings, self._plan.ts))
         return self._on_spark(stack)
 

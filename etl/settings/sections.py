@@ -126,10 +126,20 @@ class Archive:
     """
     bases_every: str = "1d"
     """How old the youngest base becomes before another one is made; empty: bases are made only when asked for."""
+    bases_from: str = ""
+    """What they are made from: ``downstream``, ``tidb`` or ``archive`` (the youngest one rolled forward); empty: the
+    downstream if it is what the upstream is, else TiDB.
+    """
     bases_keep: str = "7d"
     """How long each base is kept; of older ones one for each such span stays. Empty: as long as `keep`."""
     drills_every: str = "7d"
     """How often restoring is tried; empty: only when asked for."""
+
+    def __post_init__(self) -> None:
+        if self.bases_from not in ("", "downstream", "tidb", "archive"):
+            raise SettingsError(
+                f'[archive] bases-from is {self.bases_from!r}, "downstream", "tidb", "archive" and "" are possible'
+            )
 
     @property
     def every_ms(self) -> int:

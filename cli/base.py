@@ -1,0 +1,151 @@
+"""sluice base: all tables as of one moment, in the archive."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import acting_on, config_option, operator, settings_of
+from cli._sizes import size
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
+    from relay.archive import Base, Bases
+
+
+@click.group("base")
+def command() -> None:
+    """All tables as of one moment, in the archive: where a restore begins."""
+
+
+@command.command("make")
+@click.option(
+    "--from", "source", metavar="PLACE",
+    help="downstream: as it is at its checkpoint, without load on TiDB and without a pause; tidb: TiDB at [upstream]"
+    " sql-host; archive: the youngest base rolled forward, without a database; or a folder that Dumpling wrote: a path,"
+    " or a URL (file, s3, gs, az) without credentials [[archive] bases-from, else auto: downstream if it is what the"
+    " upstream is, else tidb].",
+)  # fmt: skip
+@click.option(
+    "--full", is_flag=True, help="Read every table, also those that have not changed since the youngest base."
+)
+@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@click.option(
+    "--no-escape-backslash", "escape_backslash", is_flag=True, flag_value=False, default=True,
+    help="Dumpling was given --escape-backslash=false.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The plan or the result as JSON on standard output.")
+@config_option
+@click.pass_context
+def make(
+    ctx: click.Context,
+    /,
+    source: str | None,
+    config: str | None,
+    *,
+    full: bool,
+    plan_only: bool,
+    escape_backslash: bool,
+    as_json: bool,
+) -> int:
+    """Make a base. Tables that have not changed since the youngest one are referred to, and not copied again.
+
+    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Killed, `sluice jobs
+    resume` goes on with what is left; one that reads the downstream begins anew, at a later checkpoint.
+    """
+    from cli._base_job import run_here
+    from etl.base import AUTO, BaseWish, create_base, plan_base
+    from etl.copy import DumplingOptions
+
+    settings = settings_of(ctx, config) if as_json or plan_only else acting_on(ctx, config)
+    place = source or settings.archive.bases_from or AUTO
+    wish = BaseWish.of(place, full=full, options=DumplingOptions(escapes=escape_backslash))
+    if plan_only:
+        plan = plan_base(settings, wish)
+        click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))
+        return 1 if plan.problems else 0
+    job = create_base(settings, wish, operator())
+    click.echo(f"job {job.id}", err=as_json)
+    return run_here(settings, job, "sluice base make", as_json=as_json)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line.")
+@config_option
+@click.pass_context
+def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
+    """Every base, the youngest last; and what is being made."""
+    bases = _bases(settings_of(ctx, config))
+    found = bases.all()
+    for base in found:
+        click.echo(json.dumps(_document(base)) if as_json else "\n".join(_lines(base)))
+    if as_json:
+        return
+    if not found:
+        click.echo("there are no bases")
+    known = {base.id for base in found}
+    for name in bases.ids():
+        if name not in known and (note := bases.making(name)) is not None:
+            click.echo(f"{name} is being made by the job {note.job}")
+
+
+@command.command("check")
+@click.argument("names", metavar="BASE...", nargs=-1)
+@config_option
+@click.pass_context
+def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int:
+    """Read every file of these bases [of all], and see that each is what was written. Exit code 1 if one isn't."""
+    from etl.base import check_base
+
+    settings = settings_of(ctx, config)
+    bases = _bases(settings)
+    wrong = 0
+    for base in [bases.get(name) for name in names] or bases.all():
+        faults = check_base(settings, base)
+        wrong += len(faults)
+        for fault in faults:
+            click.echo(fault, err=True)
+        click.echo(f"{base.id}: {'damaged' if faults else 'whole'}, {base.rows:,} rows, {size(base.file_bytes)}")
+    return 1 if wrong else 0
+
+
+@command.command("forget")
+@click.argument("names", metavar="BASE...", nargs=-1, required=True)
+@config_option
+@click.pass_context
+def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> None:
+    """Remove bases; files to which others refer stay until these go. `[archive] bases-keep` does so by itself."""
+    from etl.base import forget_base
+
+    settings = acting_on(ctx, config)
+    for name in names:
+        forget_base(settings, name)
+        click.echo(f"forgot {name}")
+
+
+def _bases(settings: Settings) -> Bases:
+    from relay.archive import Archive
+
+    return Archive.open(settings.archive_url).bases
+
+
+def _document(base: Base) -> dict[str, object]:
+    return {
+        "base": base.id, "ts": base.ts, "schema_version": base.schema_version, "made_ms": base.made_ms,
+        "made_from": base.made_from, "tables": len(base.tables), "rows": base.rows, "file_bytes": base.file_bytes,
+        "row_bytes": base.row_bytes, "refers_to": list(base.refers_to),
+    }  # fmt: skip
+
+
+def _lines(base: Base) -> list[str]:
+    from relay.jobs.spec import at
+    from upstream import tso
+
+    lines = [
+        f"{base.id}",
+        f"    as of {tso.text(base.ts)}, from {base.made_from}, made {at(base.made_ms)}",
+        f"    {len(base.tables)} tables, {base.rows:,} rows, {size(base.file_bytes)}",
+    ]
+    return [*lines, f"    refers to {', '.join(base.refers_to)}"] if base.refers_to else lines

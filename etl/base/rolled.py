@@ -1,0 +1,103 @@
+"""An older base rolled forward with the archive, by Spark, group of tables by group of tables; without a database.
+
+What the schema is then, DDL in the archive's windows tells; the rows are computed as for `sluice as-of`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from etl.asof import Past, tables_as_of
+from etl.base.errors import BaseError
+from etl.base.plan import BasePlan, schemas_of, table_of
+from etl.base.request import ARCHIVE
+from etl.base.unchanged import unchanged_tables
+from etl.copy.definitions import Definitions
+from etl.copy.source import Chunk
+from etl.settings import Settings
+from relay import Window
+from relay.archive import Base
+from upstream.ddl_job import DdlJob
+from upstream.schema import Schema, Table
+
+__all__ = ["ROLLED_BYTES", "definitions_after", "past_of", "rolled_plan", "rolling"]
+
+ROLLED_BYTES = 512 << 20
+"""Tables of so many bytes are computed together: each time the changes of all of them are read."""
+_LIKE = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
+
+ReadPast = Callable[[Sequence[str]], Past]
+"""Tables (names as `tables_as_of` takes them) at the moment of the new base."""
+
+
+def rolled_plan(name: str, older: Base, definitions: Definitions, changed: set[int]) -> BasePlan:
+    """The plan of a base `name` as of `definitions`; `changed`: ids of tables that are other than in the older one.
+    There is a chunk for each table that is computed.
+    """
+    unchanged = unchanged_tables(older, definitions.tables, changed)
+    sizes = {table.full_name: table.row_bytes for table in older.tables}
+    chunks = [
+        Chunk(table.schema_name, table.name, 0, {"as_of": definitions.ts}, sizes.get(table.full_name, 0))
+        for table in definitions.tables
+        if table.is_base_table and table.full_name not in unchanged
+    ]
+    tables = tuple(unchanged.get(table.full_name) or table_of(table) for table in definitions.tables)
+    return BasePlan(
+        name, definitions.ts, definitions.schema_version, older.cluster_id,
+        f"the base {older.id} and the archive", {"kind": ARCHIVE, "older": older.id}, schemas_of(definitions.schemas),
+        tables, tuple(chunks), older.id, tuple(sorted(unchanged)),
+    )  # fmt: skip
+
+
+def definitions_after(older: Base, windows: Iterable[Window], ts: int) -> Definitions:
+    """The schema at `ts` (TSO): the base's with the DDL behind it. `windows` are those in between, without a hole.
+    Raises BaseError if transactions were left out of them.
+    """
+    schemas: dict[int, Schema | None] = {one.id: one for one in map(Schema.from_json, older.schemas)}
+    tables: dict[int, Table | None] = {one.id: one for one in (Table.from_json(t.table) for t in older.tables)}
+    version = older.schema_version
+    for window in windows:
+        if skipped := [entry for entry in window.skipped if older.ts < entry["commit_ts"] <= ts]:
+            raise BaseError(
+                f"the transaction committed at {skipped[0]['commit_ts']} isn't in the archive, as an operator had it"
+                f" left out: {skipped[0]['why']}",
+                way_out="make the base from TiDB: it holds what the transaction did",
+            )
+        for ddl in map(DdlJob.from_json, window.ddls):
+            if older.ts < ddl.commit_ts <= ts:
+                schemas |= ddl.effect.schemas
+                tables |= ddl.effect.tables
+                version = max(version, ddl.schema_version)
+    found = Definitions(
+        ts, version,
+        tuple(sorted((s for s in schemas.values() if s is not None), key=lambda schema: schema.name)),
+        tuple(sorted((t for t in tables.values() if t is not None), key=lambda t: (t.schema_name, t.name))),
+    )  # fmt: skip
+    return found.of_users()
+
+
+def past_of(settings: Settings, ts: int) -> ReadPast:
+    """Tables as of `ts` (TSO), by Spark."""
+    return lambda names: tables_as_of(settings, ts, names)
+
+
+def rolling(read: ReadPast) -> Callable[[Sequence[str]], list[str]]:
+    """Carries out orders of `etl.base.chunk_writer.order_of`. Raises BaseError, AsOfError, relay errors, SparkError."""
+
+    def make(texts: Sequence[str]) -> list[str]:
+        orders = [json.loads(text) for text in texts]
+        tables = {f"{o['chunk']['schema']}.{o['chunk']['table']}": o for o in orders}
+        past = read([name.translate(_LIKE) for name in tables])
+        if missing := sorted(tables.keys() - past.tables.keys()):
+            raise BaseError(f"the archive knows no table {', '.join(missing[:5])} at that moment")
+        (folder,) = {order["folder"].rpartition("/")[0] for order in orders}
+        files = past.files(folder)
+        return [_said(order, files[name]) for name, order in tables.items()]
+
+    return make
+
+
+def _said(order: dict[str, Any], files: Sequence[Any]) -> str:
+    return json.dumps({"number": order["number"], "files": [file.to_json() for file in files]})
