@@ -80,14 +80,23 @@ class Past:
 
     def windows(self) -> Iterator[Window]:
         """From there to the moment, those that aren't archived yet as they are landed."""
-        if self.since < self.archived:
-            yield from self.archive.log.windows(self.since, min(self.until, self.archived))
+        if self.since < self._archived_until:
+            yield from self.archive.log.windows(self.since, self._archived_until)
         yield from self.unarchived()
 
     def volumes(self) -> Iterator[Volume]:
         """Those of the archive that are needed."""
-        if self.since < self.archived:
-            yield from self.archive.volumes(self.since, min(self.until, self.archived))
+        if self.since < self._archived_until:
+            yield from self.archive.volumes(self.since, self._archived_until)
+
+    def share(self, volume: Volume) -> float:
+        """About how much of a volume lies between there and the moment."""
+        needed = min(volume.hi, self.until) - max(volume.lo, self.since)
+        return needed / (volume.hi - volume.lo)
+
+    @property
+    def _archived_until(self) -> int:
+        return min(self.until, self.archived)
 
     def unarchived(self) -> Iterator[Window]:
         """Those that are needed, and aren't archived yet."""

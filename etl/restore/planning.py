@@ -177,7 +177,8 @@ class _Planner:
         past = self._past
         windows = unarchived = changes = size = 0
         for volume in past.volumes():
-            wanted = sum(volume.tables.get(table_id, 0) for table_id in family.ids)
+            inside = sum(volume.tables.get(table_id, 0) for table_id in family.ids)
+            wanted = round(inside * past.share(volume))
             changes += wanted
             windows += volume.windows
             size += round(volume.log.bytes * wanted / max(volume.changes, 1)) if volume.log else 0

@@ -1,0 +1,75 @@
+"""Restores that begin with a base: of a real cluster's dump under traffic, to moments behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etl.copy.dumpling import DumplingFolder
+from etl.restore import Request, plan_restore
+from relay import RelayCorruptError, RelayLog
+from relay.archive import Archive, Base
+from tests.etl.copy.copying import RECORDING, definitions
+from tests.etl.copy.test_base_source import base_of_dump
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.restore.restoring import INTO, archive_of, restore, settings_of
+from tests.etl.snapshots import differences
+
+
+@pytest.fixture(scope="module")
+def relay_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The recording `bootstrap` landed and archived, with a base of its dump."""
+    url = archive_of("bootstrap", tmp_path_factory.mktemp("bootstrap"), 400)
+    based(url)
+    return url
+
+
+def based(url: str) -> Base:
+    dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
+    storage = Archive.open(f"{url}/archive").storage
+    return base_of_dump(storage, dump, definitions(dump.position).of_users())
+
+
+def test_a_base_and_what_was_committed_after_it_is_the_snapshot(mariadb: MariaDBServer, relay_url: str) -> None:
+    settings = settings_of(mariadb, relay_url)
+    end = RelayLog.open(relay_url).last()
+    assert end is not None
+    summary = restore(settings, Request(end.hi))
+    assert summary.base_rows > 7_900 and summary.changes > 0
+    assert (summary.verified.tables, summary.verified.note) == (summary.tables, "")
+    assert differences(RECORDING, "z_end", mariadb, INTO) == []
+
+
+def test_the_moment_of_a_base_is_the_base(mariadb: MariaDBServer, relay_url: str) -> None:
+    settings = settings_of(mariadb, relay_url)
+    position = DumplingFolder.open(str(RECORDING / "dump-sql")).position
+    assert plan_restore(settings, Request(position)).cost.changes == 0
+    restore(settings, Request(position))
+    assert differences(RECORDING, "dump_sql", mariadb, INTO) == []
+
+
+def test_of_one_table_only_its_rows_are_loaded(mariadb: MariaDBServer, relay_url: str) -> None:
+    settings = settings_of(mariadb, relay_url)
+    end = RelayLog.open(relay_url).last()
+    assert end is not None
+    whole, one = (plan_restore(settings, Request(end.hi, globs)).cost for globs in ((), ("bank.child",)))
+    assert 0 < one.base_rows < whole.base_rows and one.changes < whole.changes and one.seconds < whole.seconds
+    assert restore(settings, Request(end.hi, ("bank.child",))).tables == 1
+
+
+def test_a_damaged_file_of_a_base_stops_it_with_its_place(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    url = archive_of("bootstrap", tmp_path, 400)
+    base = based(url)
+    table = base.table("bank", "account")
+    assert table is not None
+    path = tmp_path / "relay" / "archive" / table.files[0].path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
+    settings = settings_of(mariadb, url)
+    with pytest.raises(RelayCorruptError, match=path.name):
+        restore(settings, Request(base.ts))
+    path.write_bytes(whole)
+    restore(settings, replace(Request(base.ts)))
+    assert differences(RECORDING, "dump_sql", mariadb, INTO) == []
