@@ -17,7 +17,7 @@ _MOMENT = (
 @click.command("restore")
 @click.option("--until", metavar="MOMENT", required=True, help=f"Everything committed until then is in. {_MOMENT}")
 @click.option(
-    "--table", "globs", metavar="GLOB", multiple=True,
+    "--table", "tables", metavar="GLOB", multiple=True,
     help="Only tables that had such a name then (schema.table, * and ?); may be repeated [all].",
 )  # fmt: skip
 @click.option(

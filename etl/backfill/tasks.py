@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from errors import SluiceError
@@ -14,13 +12,11 @@ from etl.backfill.request import BackfillRequest
 from etl.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
 from etl.settings import Settings
 from relay import RelayLog
-from relay.jobs import DONE, Job, Jobs, Runner
+from relay.jobs import DONE, Job, Jobs, Runner, saying
 
 __all__ = ["DiffersError", "NotDoneError", "begin", "work"]
 
 log = logging.getLogger("sluice.backfill")
-
-_SAY_EVERY_S = 5.0
 
 
 class NotDoneError(SluiceError):
@@ -67,7 +63,7 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
     if name is None:
         return {}
     job = _jobs(settings).get(name)
-    with _saying(job):
+    with saying(job, log):
         summary = run_backfill(settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}"))
     for warning in summary.warnings:
         log.warning("%s", warning)
@@ -88,21 +84,3 @@ def _begun(settings: Settings, request: BackfillRequest) -> Job | None:
 
 def _jobs(settings: Settings) -> Jobs:
     return Jobs(RelayLog.open(settings.relay.url).storage)
-
-
-@contextmanager
-def _saying(job: Job) -> Iterator[None]:
-    """Say in the log, every few seconds, how far it is."""
-    over = threading.Event()
-
-    def say() -> None:
-        while not over.wait(_SAY_EVERY_S):
-            log.info("%s: %s", job.id, job.status().progress)
-
-    thread = threading.Thread(target=say, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -14,7 +14,7 @@ __all__ = ["request_of"]
 
 
 def request_of(said: Mapping[str, Any]) -> Request:
-    """The request in a form's fields: `until` (see `upstream.tso.parse_moment`), `globs`, `into`, `target` (a settings
+    """The request in a form's fields: `until` (see `upstream.tso.parse_moment`), `tables`, `into`, `target` (a settings
     file's path), `connection` (an Airflow connection's id), `replacing`, `verify`; what is empty is as if it weren't
     said. Raises RestoreError, SettingsError, MomentError.
     """
@@ -24,7 +24,7 @@ def request_of(said: Mapping[str, Any]) -> Request:
     target = read_target(path) if path else _of_connection(connection) if connection else {}
     return Request(
         tso.parse_moment(said["until"]),
-        tuple(said.get("globs") or ()),
+        tuple(said.get("tables") or ()),
         said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
         target,
         tuple(said.get("replacing") or ()),

@@ -19,7 +19,7 @@ from relay import RelayLog
 from relay.archive import Archive, Hold, Holds
 from relay.jobs import CANCEL, CANCELLED, OVER, Job, JobOverlapError, Jobs, Runner, Touches
 
-__all__ = ["ask_for", "cancel_restore", "run_restore"]
+__all__ = ["ask_for", "begun", "cancel_restore", "run_restore"]
 
 ShowProgress = Callable[[Progress], None]
 
@@ -29,11 +29,10 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     but nothing of what it needs is removed any more. Raises RestoreError for what hinders it, JobOverlapError if
     another job writes there, and as `plan_restore`.
     """
+    found = begun(settings, request)
+    if found is not None:
+        return found
     jobs = Jobs(RelayLog.open(settings.relay.url).storage)
-    for job in jobs.list():
-        is_open = job.spec.kind == KIND and job.entry().state not in OVER
-        if is_open and request == Request.from_json(job.spec.asked):
-            return job
     plan = plan_restore(settings, request)
     tables = tuple(f"{request.into.replace('{schema}', schema)}.{name}" for schema, name in plan.names)
     touched = Touches(downstream_name(request.server(settings).target), tables)
@@ -44,6 +43,12 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     job.keep_plan(plan.to_json())
     _hold(settings, job, plan)
     return job
+
+
+def begun(settings: Settings, request: Request) -> Job | None:
+    """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
+    open_now = (job for job in Jobs(RelayLog.open(settings.relay.url).storage).unfinished() if job.spec.kind == KIND)
+    return next((job for job in open_now if request == Request.from_json(job.spec.asked)), None)
 
 
 def run_restore(

@@ -23,6 +23,7 @@ from relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
 from relay.jobs.lease import CANCEL, PAUSE, Run
 from relay.jobs.progress import Done, JobProgress, Member, TableProgress
 from relay.jobs.runner import Runner
+from relay.jobs.saying import saying
 from relay.jobs.spec import JobSpec, Touches
 
 __all__ = [
@@ -56,4 +57,5 @@ __all__ = [
     "Runner",
     "TableProgress",
     "Touches",
+    "saying",
 ]

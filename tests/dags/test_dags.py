@@ -171,6 +171,20 @@ def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(d
     assert dag.get_task("copy").is_mapped and dag.get_task("copy").retries >= 100
 
 
+def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_asked(dag_bag):
+    from etl.restore.form import request_of
+
+    dag = dag_bag.dags["restore"]
+    assert type(dag.timetable).__name__ == "NullTimetable"
+    assert sorted(dag.get_task("plan").downstream_task_ids) == ["work"] and dag.get_task("work").retries >= 100
+    values = dict(dag.params)
+    assert values["plan_only"] and values["verify"]
+    said = values | {"until": "before:470614793860415502", "tables": ["shop.*"], "replacing": ["a.b"], "verify": False}
+    request = request_of(said)
+    assert (request.until, request.tables, request.into) == (470614793860415501, ("shop.*",), "{schema}_restored")
+    assert (request.replacing, request.verify, request.target) == (("a.b",), False, {})
+
+
 def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
     from etl.copy import CsvFormat, DumplingOptions, wish_of
 

@@ -1,0 +1,66 @@
+"""DAG ``restore``: tables as they were at a moment, from the archive, beside what is there now.
+
+Trigger it with the moment. `plan` says what will be done and what hinders it; `work` loads the nearest base, applies
+what was committed after it, and compares the result with what Spark computes by itself. It is a job: killed, or
+triggered again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and
+gives it up: then nothing of it stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param, dag, task
+
+from errors.of_tasks import TASK_ERRORS
+
+NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^[^.]+\\..+$"}}
+PLACE = {"type": ["null", "string"], "section": "To another server"}
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    tags=["sluice"],
+    params={
+        "until": Param("2026-11-22T12:00:00+00:00", type="string", minLength=1, title="Until when",
+            description="Everything committed until then is in. A time with its zone, a TSO, or before:TSO, which is "
+            "right before that commit (`sluice find` tells commits)."),
+        "plan_only": Param(default=True, type="boolean", title="Only plan",
+            description="Say what would be done, how long it takes, and what hinders it. Nothing is written."),
+        "tables": Param(None, **NAMES, title="Tables",
+            description="Names that they had then, such as shop.orders or shop.*, one a line. Empty: all."),
+        "into": Param(None, type=["null", "string"], title="Names of the databases", pattern="\\{schema\\}",
+            description="Empty: {schema}_restored on the pipeline's server, and the upstream's names on another one."),
+        "replacing": Param(None, **NAMES, title="Tables that are replaced",
+            description="Typed out as they are called where it is restored to, one a line. Others that are there stop it."),  # noqa: E501
+        "verify": Param(default=True, type="boolean", title="Verify",
+            description="Compare every table with the state that Spark computes independently."),
+        "connection": Param(None, **PLACE, title="Airflow connection",
+            description="Its host, port, login and password are the server."),
+        "target": Param(None, **PLACE, title="Or a settings file",
+            description="A path that workers reach; its [downstream] is the server. No passwords in it."),
+    },
+    default_args=TASK_ERRORS,
+    doc_md=__doc__,
+)  # fmt: skip
+def restore() -> None:
+    @task(multiple_outputs=True)
+    def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
+        from etl.restore import tasks
+        from etl.task import run_job_task
+
+        return run_job_task("plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
+
+    @task
+    def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
+        from etl.restore import tasks
+        from etl.task import run_job_task
+
+        return run_job_task("restore", lambda settings: tasks.work(settings, job, run_id or ""))
+
+    work(plan()["job"])
+
+
+restore()
