@@ -20,7 +20,9 @@ def lake_files(settings: Settings, table: str, since: str | None, until: str | N
     from upstream import tso
 
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
-    volumes = Archive.open(settings.archive_url).volumes(from_ts or 0, to_ts)
+    archive = Archive.open(settings.archive_url)
+    first = archive.first()
+    volumes = archive.volumes(max(from_ts or 0, first.lo), to_ts) if first is not None else ()
     return [file for volume in volumes for file in volume.lake if f"{file.schema}.{file.table}" == table]
 
 
