@@ -103,10 +103,23 @@ def _cancel_base(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
+def _resume_drill(settings: Settings, job: Job) -> int:
+    from cli._drill_job import run_here
+
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_drill(settings: Settings, job: Job) -> int:
+    from cli._drill_job import cancel_here
+
+    return cancel_here(settings, job)
+
+
 RESUME: dict[str, Act] = {
     "backfill": _resume_backfill,
     "base": _resume_base,
     "bootstrap": _resume_bootstrap,
+    "drill": _resume_drill,
     "reapply": _resume_reapply,
     "restore": _resume_restore,
 }
@@ -115,6 +128,7 @@ CANCEL: dict[str, Act] = {
     "backfill": _cancel_backfill,
     "base": _cancel_base,
     "bootstrap": _cancel_bootstrap,
+    "drill": _cancel_drill,
     "reapply": _cancel_reapply,
     "restore": _cancel_restore,
 }

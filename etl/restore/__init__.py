@@ -7,7 +7,9 @@ from etl.restore.pace import KIND
 from etl.restore.plan import RestorePlan
 from etl.restore.planning import plan_restore
 from etl.restore.request import SAME_SERVER_INTO, Request
+from etl.restore.scratch import Scratch, scratch_schema
 from etl.restore.summary import RestoreSummary, Verified
+from etl.restore.ways import Ways
 
 __all__ = [
     "KIND",
@@ -16,11 +18,14 @@ __all__ = [
     "RestoreError",
     "RestorePlan",
     "RestoreSummary",
+    "Scratch",
     "Verified",
     "VerifyError",
+    "Ways",
     "ask_for",
     "cancel_restore",
     "plan_restore",
     "request_of",
     "run_restore",
+    "scratch_schema",
 ]

@@ -1,0 +1,45 @@
+"""A drill as a task of Airflow's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from etl.drill.errors import DrillError
+from etl.drill.job import Wish, ask_for, is_due, run_drill
+from etl.settings import Settings
+from relay.jobs import DONE, Runner
+from upstream import tso
+
+__all__ = ["drill"]
+
+log = logging.getLogger("sluice.drill")
+
+_BY_THE_CLOCK = "scheduled__"
+"""So Airflow names runs of a schedule."""
+
+
+def drill(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Try to restore what the form says (`tables`, `max_mb`, `at`); in a run that Airflow's clock began only if it is
+    due, and there is something to restore. What was tried, None if nothing was. Raises MomentError, and as `run_drill`.
+    """
+    if run_id.startswith(_BY_THE_CLOCK) and not is_due(settings):
+        every = settings.archive.drills_every
+        log.info("no drill: the last one is younger than [archive] drills-every (%s), or there is no base yet", every)
+        return None
+    job = ask_for(settings, _wish(asked), f"airflow {run_id}")
+    done = run_drill(settings, job, Runner(f"Airflow's task drill, run {run_id}"))
+    if done.state != DONE:
+        raise DrillError(f"the drill {job.id} is {done.state}, as was ordered", way_out="trigger the DAG again")
+    return asdict(done)
+
+
+def _wish(asked: Mapping[str, Any]) -> Wish:
+    usual = Wish()
+    return Wish(
+        int(asked.get("tables") or usual.tables),
+        int(asked["max_mb"]) * 1_000_000 if asked.get("max_mb") else usual.max_bytes,
+        tso.parse_moment(asked["at"]) if asked.get("at") else None,
+    )

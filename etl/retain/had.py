@@ -1,0 +1,24 @@
+"""Which tables can be had at a moment, from one base."""
+
+from __future__ import annotations
+
+from etl.retain.contents import read_contents
+from etl.retain.facts import facts_of, snapshot_of
+from etl.retain.origins import Snapshot, known_at
+from etl.retain.run import keep_of
+from etl.settings import Settings
+from relay.archive import Archive, Base
+
+__all__ = ["had_at"]
+
+
+def had_at(settings: Settings, base: Base | None, ts: int) -> dict[int, str]:
+    """The tables that the settings want and that can be had at `ts` (TSO) from `base` (None: from the archive's
+    beginning) by reading the archive: their names then, by id. Raises RelayCorruptError, OSError.
+    """
+    archive = Archive.open(settings.archive_url)
+    facts = facts_of(archive, read_contents(archive), ())
+    start = snapshot_of(base) if base is not None else Snapshot(facts.lo if facts is not None else 0)
+    turns = facts.turns if facts is not None else ()
+    wanted = keep_of(settings).wanted
+    return {i: origin.name for i, origin in known_at(start, turns, ts).items() if wanted(origin.name)}
