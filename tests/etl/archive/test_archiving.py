@@ -28,6 +28,14 @@ def shop(tmp_path_factory) -> RelayLog:
     return land(RECORDINGS / "shop", tmp_path_factory.mktemp("shop").as_uri(), 400)
 
 
+def lake_rows(volumes: list[Volume]) -> dict[str, int]:
+    """By table."""
+    found: dict[str, int] = {}
+    for file in (file for volume in volumes for file in volume.lake):
+        found[file.table] = found.get(file.table, 0) + file.rows
+    return found
+
+
 def archiver(settings, **wishes) -> Archiver:
     return Archiver(settings, **{"jobs": LocalJobs(settings)} | wishes)
 
@@ -268,8 +276,12 @@ def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have
     assert len(before) == 40 and len(after) == 1
     assert differences(growing.relay, archive) == []
     assert after[0].binlog_bytes == sum(volume.binlog_bytes for volume in before)
-    assert all((tmp_path / "archive" / file.path).is_file() for volume in before for file in volume.files)
-    assert archive.sweep(0) == sum(len(volume.files) for volume in before)
+    read_by_others = [file for volume in before for file in (volume.log, volume.index)]
+    assert all((tmp_path / "archive" / file.path).is_file() for file in read_by_others)
+    assert lake_rows(before) == lake_rows(after)
+    folders = [Path(file.path).parent for file in after[0].lake]
+    assert len(folders) == len(set(folders)) == len({Path(file.path).parent for v in before for file in v.lake})
+    archive.sweep(0)
     named, there = log_files(archive, tmp_path / "archive")
     assert named == there
     assert check(settings, jobs=LocalJobs(settings)).problems == []
