@@ -86,6 +86,10 @@ def sweep(archive: Archive, stop: Callable[[], bool], given_up_ms: int = _GIVEN_
             break
         day = archive.catalogue.load(day_of(attempt.lo))
         assert last is not None
+        if any(volume.token == attempt.token for volume in day.volumes):
+            removed += _remove_superseded(archive.storage, day)
+            attempts.over(attempt.token)
+            continue
         too_late = day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi
         if not too_late:
             continue
@@ -94,6 +98,14 @@ def sweep(archive: Archive, stop: Callable[[], bool], given_up_ms: int = _GIVEN_
         if is_over:
             attempts.over(attempt.token)
     return removed
+
+
+def _remove_superseded(storage: Storage, day: Day) -> int:
+    """Remove the lake's files that volumes of a day no longer have; how many. People read whole folders."""
+    gone = [file.path for file in day.old if file.path.startswith("lake/")]
+    for path in gone:
+        storage.remove(path)
+    return len(gone)
 
 
 def _remove(storage: Storage, attempt: Attempt, day: Day, unfinished_s: float | None) -> int:

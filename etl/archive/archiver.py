@@ -104,6 +104,13 @@ class Archiver:
         with contextlib.suppress(RelayError, OSError):  # the next pass does it
             sweep(self._archive, self._stop)
 
+    def age_s(self) -> float:
+        """For how many seconds nothing has been archived, by this machine's clock; 0 if nothing ever was. Raises relay
+        errors, OSError.
+        """
+        last = self._archive.last()
+        return time.time() - last.archived_ms / 1000 if last is not None else 0.0
+
     def close(self) -> None:
         """Let go of Spark; what is under way is given up."""
         self._ahead.close()

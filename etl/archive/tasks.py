@@ -18,18 +18,22 @@ GotOn = Callable[[object], None]
 
 
 def archive(settings: Settings, run_seconds: float, got_on: GotOn) -> dict[str, Any]:
-    """Make a pass every `[archive] every` for so long: what was done. Raises as `archive_through`."""
+    """Make a pass every `[archive] every` for so long, at least one: what was done. Raises as `archive_through`."""
     end = time.monotonic() + run_seconds
+    every_s = settings.archive.every_ms / 1000
+    passes = 0
 
     def is_over() -> bool:
-        return time.monotonic() >= end
+        return passes > 0 and time.monotonic() >= end
 
     with contextlib.closing(Archiver(settings, stop=is_over, on_volume=got_on)) as archiver:
+        due = time.monotonic() + max(0.0, every_s - archiver.age_s())
         while not is_over():
-            began = time.monotonic()
+            _sleep_until(min(end, due))
+            due = time.monotonic() + every_s
             archiver.through(quiet_ms=QUIET_MS)
             got_on(None)
-            _sleep_until(min(end, began + settings.archive.every_ms / 1000))
+            passes += 1
         return archiver.summary.as_dict()
 
 

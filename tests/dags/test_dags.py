@@ -56,6 +56,28 @@ def test_replicate_runs_continuously_one_run_at_a_time_with_land_and_apply_side_
     assert dag.get_task("land").retries >= 100
 
 
+def test_archive_makes_passes_then_compacts_then_removes_and_stops_for_people(dag_bag):
+    dag = dag_bag.dags["archive"]
+    assert dag.max_active_runs == 1 and dag.max_consecutive_failed_dag_runs == 1
+    assert type(dag.timetable).__name__ == "ContinuousTimetable"
+    ways = {name: sorted(dag.get_task(name).downstream_task_ids) for name in dag.task_ids}
+    assert ways == {"archive": ["compact"], "compact": ["retain"], "retain": []}
+    assert dag.get_task("archive").retries >= 100
+
+
+def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say_so(dag_bag, tmp_path, monkeypatch):
+    (tmp_path / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
+        ' "127.0.0.1"\nport = 1\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    dag = dag_bag.dags["archive"]
+    archived = dag.get_task("archive").python_callable(params={"run_seconds": 0.1})
+    assert (archived["volumes"], archived["hi"]) == (0, 0)
+    assert dag.get_task("compact").python_callable()["volumes"] == 0
+    assert dag.get_task("retain").python_callable()["windows"] == 0
+
+
 def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
     for dag in dag_bag.dags.values():
         for name in dag.params:

@@ -1,0 +1,65 @@
+"""DAG ``archive``: what is landed goes into the archive, beside the DAG `replicate`.
+
+It runs continuously, one run at a time. `archive` makes a pass every `[archive] every` until the run's time is up:
+landed windows become volumes, for restoring and as typed columns. Then `compact` makes few large files of many small
+ones, and `retain` removes what the settings let go. Killed tasks are started again and continue where the archive ends.
+When one can't go on before somebody acts, the last line of its log says what to do, and the DAG pauses; nothing is lost
+meanwhile, for the relay log keeps what isn't archived.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.sdk import Param, dag, task
+
+from errors.of_tasks import TASK_ERRORS
+
+
+@dag(
+    schedule="@continuous",
+    start_date=datetime(
+        2024, 1, 1, tzinfo=UTC
+    ),  # without one, Airflow gives every run the first run's date and skips it
+    max_active_runs=1,
+    catchup=False,
+    is_paused_upon_creation=False,
+    tags=["sluice"],
+    params={
+        "run_seconds": Param(
+            900, type="integer", minimum=1,
+            description="How long passes are made, one after another, before files are compacted and removed.",
+        ),
+    },
+    default_args=TASK_ERRORS,
+    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
+    doc_md=__doc__,
+)  # fmt: skip
+def archive() -> None:
+    @task(task_id="archive")
+    def pass_after_pass(params: dict[str, Any] | None = None) -> dict[str, Any]:
+        from etl.archive import tasks
+        from etl.task import run_task
+
+        seconds = (params or {})["run_seconds"]
+        return run_task("archive", lambda settings, got_on: tasks.archive(settings, seconds, got_on))
+
+    @task
+    def compact() -> dict[str, Any]:
+        from etl.archive import tasks
+        from etl.task import run_task
+
+        return run_task("compact", tasks.compact)
+
+    @task
+    def retain() -> dict[str, Any]:
+        from etl.retain import retain
+        from etl.task import run_task
+
+        return run_task("retain", lambda settings, _: retain(settings).as_dict())
+
+    pass_after_pass() >> compact() >> retain()
+
+
+archive()
