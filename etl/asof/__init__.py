@@ -6,7 +6,7 @@ from etl.asof.by_spark import BySpark, here
 from etl.asof.computing import AsOfTable
 from etl.asof.errors import AsOfError
 from etl.asof.fingerprint import Fingerprint, compared_columns, fingerprint
-from etl.asof.front import Past, differences_between, tables_as_of
+from etl.asof.front import Past, Run, differences_between, tables_as_of
 
 __all__ = [
     "AsOfError",
@@ -14,6 +14,7 @@ __all__ = [
     "BySpark",
     "Fingerprint",
     "Past",
+    "Run",
     "compared_columns",
     "differences_between",
     "fingerprint",

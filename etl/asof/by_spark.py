@@ -4,6 +4,7 @@ bucket through changes and DDL. Nothing but what `Finish` makes of the rows come
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 from collections.abc import Iterator
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from etl.asof.bucket import Piece, computed
+from etl.asof.errors import AsOfError
 from etl.asof.finishing import Finish, Result
 from etl.asof.pieces import pieces
 from etl.asof.plan import PIECES, Plan
 from etl.spark import session as spark_session
-from etl.spark.errors import told_to_client
+from etl.spark.errors import WorkerError, told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
@@ -24,6 +26,7 @@ from etl.spark.worker import freeze_loaded
 
 TASKS = pa.schema([pa.field("number", pa.int32())])
 RESULTS = pa.schema([pa.field("moment", pa.int64()), pa.field("name", pa.string()), pa.field("payload", pa.binary())])
+_MARK = "as of: "
 _ORDER = ("bucket", "step", "table_id", "task", "number")
 _TIMEOUT_S = 3600.0
 
@@ -35,7 +38,7 @@ class Deal:
     plan: Plan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client():
+        with told_to_client(), _marked():
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield from pieces(self.plan, number)
@@ -50,7 +53,7 @@ class Compute:
     finish: Finish
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client():
+        with told_to_client(), _marked():
             found = itertools.chain.from_iterable(map(rows_of, batches))
             for bucket, own in itertools.groupby(found, key=lambda piece: piece.bucket):
                 for result in finished(self.plan, bucket, own, self.finish):
@@ -79,8 +82,8 @@ class BySpark:
         self._place = remote, f"as-of {secrets.token_hex(6)}"
 
     def __call__(self, plan: Plan, finish: Finish) -> Iterator[Result]:
-        """Results as they come. Raises SparkError."""
-        with Judge().telling():
+        """Results as they come. Raises AsOfError, SparkError."""
+        with _unmarked(), Judge().telling():
             spark = spark_session.attach(*self._place)
             try:
                 tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
@@ -91,6 +94,25 @@ class BySpark:
                         yield Result(**row)
             finally:
                 spark_session.close(spark)
+
+
+@contextlib.contextmanager
+def _marked() -> Iterator[None]:
+    """Only the text of an error leaves a worker: this one is known by it."""
+    try:
+        yield
+    except AsOfError as error:
+        raise AsOfError(f"{_MARK}{error}", way_out=error.way_out) from error
+
+
+@contextlib.contextmanager
+def _unmarked() -> Iterator[None]:
+    try:
+        yield
+    except WorkerError as error:
+        if not str(error).startswith(_MARK):
+            raise
+        raise AsOfError(str(error).removeprefix(_MARK), way_out=error.way_out) from error
 
 
 _RESULT_TYPES = "moment long, name string, payload binary"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,12 @@ from etl.asof.history import read_history
 from etl.asof.lineage import StartTooLateError, families
 from etl.asof.plan import Plan
 from etl.asof.planning import Start, make_plan
+from etl.asof.versions import Version
 from relay import WindowLog
 from relay.archive import ArchiveLog
 from upstream.schema import Table
+
+_LIKE = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,59 +32,85 @@ class AsOfTable:
 class Asked:
     """What is to be computed."""
 
-    plan: Plan | None
-    """None where no table is asked for."""
+    plans: tuple[Plan, ...]
+    """One for each base that tables begin with, and one for those that begin in the log."""
     tables: Mapping[int, Mapping[str, AsOfTable]]
     """By moment (TSO) and name."""
+    versions: Mapping[int, Mapping[str, Version]]
+    """The same, with what the columns are."""
     start_ts: int
     """Where the log is read from (TSO)."""
+    bases: tuple[int, ...] = ()
+    """The timestamps (TSO) of the bases that are read."""
     skipped: tuple[int, ...] = ()
-    """Transactions that operators had landing leave out: what they did is missing."""
+    """Transactions that operators had landing leave out, or that are ignored: what they did is missing."""
 
 
 def ask(
     log: WindowLog, bases: Iterable[Start], moments: Sequence[int], names: Sequence[str],
     ignored: Collection[int] = (),
 ) -> Asked:  # fmt: skip
-    """The plan for tables (`schema.table`, also with * and ?) at moments (TSO). `bases` from the newest to the oldest,
-    none after the first moment; without one that helps, tables must begin in the log. `ignored`: commit timestamps of
-    transactions to be left out. Raises AsOfError, relay errors.
+    """The plans for tables (`schema.table`, also with * and ?) at moments (TSO). `bases` from the newest to the oldest,
+    none after the first moment: each table begins with the newest that helps, or in the log. `ignored`: commit
+    timestamps of transactions to be left out. Raises AsOfError, relay errors.
     """
-    refused: StartTooLateError | None = None
-    for base in [*bases, None]:
-        try:
-            return _ask(log, base, tuple(sorted(set(moments))), names, frozenset(ignored))
-        except StartTooLateError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+    asking = _Asking(log, tuple(sorted(set(moments))), frozenset(ignored))
+    left: Sequence[str] = names
+    for base in itertools.chain(bases, [None]):
+        missing = asking.begin(base, left)
+        if not missing:
+            return asking.asked()
+        left = [name.translate(_LIKE) for name in sorted(missing)]
+    raise next(error for named, error in asking.refused.items() if named & missing)
 
 
-def _ask(
-    log: WindowLog, base: Start | None, moments: tuple[int, ...], names: Sequence[str], ignored: frozenset[int]
-) -> Asked:
-    first = log.first()
-    start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
-    until_ts = moments[-1]
-    history = read_history(log, start_ts, base.tables if base is not None else None, until_ts, moments)
-    wanted = {moment: history.find(moment, names) for moment in moments}
-    missing = tuple(sorted({*history.skipped, *(ts for ts in ignored if start_ts < ts <= until_ts)}))
-    found = families(history, wanted, is_whole=not missing)
-    if not found:
-        return Asked(None, {moment: {} for moment in moments}, start_ts, missing)
-    ids = {table_id for family in found for table_id in family.ids}
-    narrow = log.for_tables(ids) if isinstance(log, ArchiveLog) else log
-    plan = replace(make_plan(narrow, start_ts, until_ts, found, base), ignored=ignored)
-    return Asked(plan, _described(wanted, plan), start_ts, missing)
+class _Asking:
+    def __init__(self, log: WindowLog, moments: tuple[int, ...], ignored: frozenset[int]) -> None:
+        self._log = log
+        self._moments = moments
+        self._ignored = ignored
+        self._plans: list[tuple[int, Plan]] = []
+        self._bases: list[int] = []
+        self._skipped: set[int] = set()
+        self.refused: dict[frozenset[str], StartTooLateError] = {}
+
+    def begin(self, base: Start | None, names: Sequence[str]) -> set[str]:
+        """Plan what can begin there; the names of the tables that can't. Raises AsOfError, relay errors."""
+        first = self._log.first()
+        start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
+        until_ts = self._moments[-1]
+        known = base.tables if base is not None else None
+        history = read_history(self._log, start_ts, known, until_ts, self._moments)
+        wanted = {moment: history.find(moment, names) for moment in self._moments}
+        missing = {*history.skipped, *(ts for ts in self._ignored if start_ts < ts <= until_ts)}
+        found, refused = families(history, wanted, is_whole=not missing)
+        if found:
+            ids = {table_id for family in found for table_id in family.ids}
+            log = self._log.for_tables(ids) if isinstance(self._log, ArchiveLog) else self._log
+            try:
+                plan = make_plan(log, start_ts, until_ts, found, base)
+            except StartTooLateError as error:
+                refused[frozenset(name for family in found for name in family.names)] = error
+            else:
+                self._plans.append((start_ts, replace(plan, ignored=self._ignored)))
+                self._bases += [base.ts] if base is not None else []
+                self._skipped |= missing
+        self.refused = refused | self.refused
+        return {name for named in refused for name in named}
+
+    def asked(self) -> Asked:
+        """All of it together."""
+        versions: dict[int, dict[str, Version]] = {moment: {} for moment in self._moments}
+        for _, plan in self._plans:
+            for buckets in plan.families:
+                for moment, names in buckets.family.results.items():
+                    versions[moment] |= {name: buckets.family.version_at(moment, name) for name in names}
+        tables = {moment: {n: _table(v) for n, v in sorted(own.items())} for moment, own in versions.items()}
+        start_ts = min((at for at, _ in self._plans), default=self._moments[0])
+        plans = tuple(plan for _, plan in self._plans)
+        return Asked(plans, tables, versions, start_ts, tuple(self._bases), tuple(sorted(self._skipped)))
 
 
-def _described(wanted: Mapping[int, Mapping[str, Table]], plan: Plan) -> dict[int, dict[str, AsOfTable]]:
-    return {
-        moment: {name: _table(plan, moment, name, table) for name, table in tables.items()}
-        for moment, tables in wanted.items()
-    }
-
-
-def _table(plan: Plan, moment: int, name: str, table: Table) -> AsOfTable:
-    labels = plan.family_with(table.id).version_at(moment, name).labels
-    return AsOfTable(table, tuple(c.name for c in table.stored_columns if c.name not in labels))
+def _table(version: Version) -> AsOfTable:
+    left_out = tuple(c.name for c in version.table.stored_columns if c.name not in version.labels)
+    return AsOfTable(version.table, left_out)

@@ -76,7 +76,7 @@ class Differences:
     later: int
 
     def __call__(self, family: Family, found: Results) -> Iterator[Result]:
-        for name in family.results.get(self.later, {}):
+        for name in family.results[self.later].keys() & family.results[self.earlier].keys():
             before, after = (family.version_at(moment, name) for moment in (self.earlier, self.later))
             rows = differences(before, found[self.earlier, name], after, found[self.later, name])
             for first in range(0, rows.num_rows, _CHUNK_ROWS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,7 +18,6 @@ from etl.asof.fingerprint import Fingerprint
 from etl.asof.finishing import Differences, Files, Fingerprints, Finish, Result, Rows, from_ipc
 from etl.asof.plan import Plan
 from etl.asof.planning import Start
-from etl.asof.versions import Version
 from etl.copy.base_source import BaseSource
 from etl.settings import Settings
 from relay.archive import Archive, BaseFile, Hold, Holds
@@ -73,32 +72,28 @@ class Past:
         return found
 
     def differences(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """What became different between the two moments, by table, see `etl.asof.diff`."""
+        """What became different between the two moments, by table, see `etl.asof.diff`; of tables that there are at
+        both, under one name.
+        """
         for result in self._results(Differences(*self.moments)):
             for batch in from_ipc(result.payload):
                 yield result.name, batch
 
     def diff_schemas(self) -> dict[str, pa.Schema]:
         """The columns of `differences`, by table."""
-        return {name: diff_schema(*(self._version(moment, name) for moment in self.moments)) for name in self.tables}
+        earlier, later = (self.asked.versions[moment] for moment in self.moments)
+        return {name: diff_schema(earlier[name], later[name]) for name in later if name in earlier}
 
     def row_schemas(self) -> dict[str, pa.Schema]:
         """The columns of `rows`, by table."""
-        return {name: schema(self._version(self.moments[-1], name).columns) for name in self.tables}
-
-    def _version(self, moment: int, name: str) -> Version:
-        assert self.asked.plan is not None
-        return self.asked.plan.family_with(self.asked.tables[moment][name].table.id).version_at(moment, name)
+        return {name: schema(version.columns) for name, version in self.asked.versions[self.moments[-1]].items()}
 
     def _results(self, finish: Finish) -> Iterator[Result]:
-        plan = self.asked.plan
-        if plan is None:
-            return
         holds = Holds(Archive.open(self.archive_url).storage)
         hold = Hold(f"`sluice as-of` {tso.text(self.moments[-1])}", self.asked.start_ts, self.bases)
         with holds.held(f"as-of-{secrets.token_hex(6)}", hold):
-            wanted = self.moments[-1]
-            yield from (result for result in self.run(plan, finish) if result.moment == wanted)
+            for plan in self.asked.plans:
+                yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])
 
 
 def tables_as_of(
@@ -128,29 +123,20 @@ def _past(
     last = archive.last()
     if last is None or last.hi < moments[-1]:
         archive_through(settings, moments[-1])
-    bases = _Bases(url, moments[0])
-    asked = ask(archive.log, bases, moments, tables, ignored)
-    return Past(url, asked, tuple(filter(None, bases.opened[-1:])), run or BySpark(settings.spark.remote), moments)
+    ids: dict[int, str] = {}
+    asked = ask(archive.log, _bases(archive, moments[0], ids), moments, tables, ignored)
+    used = tuple(ids[ts] for ts in asked.bases)
+    return Past(url, asked, used, run or BySpark(settings.spark.remote), moments)
 
 
-@dataclass(slots=True)
-class _Bases:
-    """The bases at or before a moment, from the newest to the oldest, opened as they are needed."""
-
-    url: str
-    moment: int
-    opened: list[str] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Start]:
-        bases = Archive.open(self.url).bases
-        ts = self.moment
-        while (base := bases.latest(ts)) is not None:
-            source = BaseSource.of(self.url, base)
-            tables = {table.id: table for table in source.definitions().tables if table.is_base_table}
-            self.opened.append(base.id)
-            yield Start(base.ts, tables, source)
-            ts = base.ts - 1
-        self.opened.append("")
+def _bases(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[Start]:
+    """The bases at or before a moment, from the newest to the oldest; `ids` learns which they are, by timestamp."""
+    while (base := archive.bases.latest(moment)) is not None:
+        source = BaseSource.of(archive.url, base)
+        tables = {table.id: table for table in source.definitions().tables if table.is_base_table}
+        ids[base.ts] = base.id
+        yield Start(base.ts, tables, source)
+        moment = base.ts - 1
 
 
 __all__ = ["Past", "Run", "differences_between", "tables_as_of"]

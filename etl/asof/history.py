@@ -14,6 +14,7 @@ from relay import WindowLog
 from upstream import tso
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Table
 
 
@@ -42,7 +43,7 @@ class History:
         """Tables by ``schema.table``, in the spelling that they have; names may have * and ?. Raises AsOfError for one
         that isn't there at the moment.
         """
-        there = {t.full_name: t for t in self.tables_at[moment].values() if t.is_base_table}
+        there = {t.full_name: t for t in self.tables_at[moment].values() if t.is_base_table and _is_users(t)}
         found: dict[str, Table] = {}
         for name in wanted:
             matched = {full: t for full, t in there.items() if fnmatchcase(full.lower(), name.lower())}
@@ -63,6 +64,10 @@ class History:
             f": nothing was found of it in what was committed after {tso.text(self.start_ts)}, and no base tells"
             " what there was before"
         )
+
+
+def _is_users(table: Table) -> bool:
+    return table.schema_name.lower() not in SYSTEM_SCHEMAS
 
 
 def _ask(name: str) -> str:

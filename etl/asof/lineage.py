@@ -46,20 +46,40 @@ class Family:
         """Whether rows can be dealt to several buckets."""
         return all(version.dealt_by for stretch in self.versions for version in stretch.values())
 
+    @property
+    def names(self) -> set[str]:
+        """Of the wanted tables."""
+        return {name for tables in self.results.values() for name in tables}
+
     def version_at(self, moment: int, name: str) -> Version:
         """The columns and keys of a wanted table."""
         return self.versions[self.breaks.index(moment) + 1][self.results[moment][name]]
 
 
-def families(history: History, wanted: Mapping[int, Mapping[str, Table]], *, is_whole: bool = True) -> list[Family]:
-    """`wanted`: by moment, tables by name. `is_whole`: no transaction is left out, so that each change must fit what is
-    there. Raises AsOfError, and StartTooLateError where an older base is needed.
+Wanted = Mapping[int, Mapping[str, Table]]
+"""Tables by moment (TSO) and name."""
+
+
+def families(
+    history: History, wanted: Wanted, *, is_whole: bool = True
+) -> tuple[list[Family], dict[frozenset[str], StartTooLateError]]:
+    """The families that can begin where the history does, and by the names of their wanted tables what hinders the
+    others. `is_whole`: no transaction is left out, so that each change must fit what is there. Raises AsOfError.
     """
     ids = {table.id for tables in wanted.values() for table in tables.values()}
     ddls = _relevant(history.ddls, ids)
     breaks = tuple(sorted({ddl.commit_ts for ddl in ddls} | set(history.moments)))
-    found = [_family(history, group, ddls, breaks, wanted) for group in _groups(ids, ddls, wanted)]
-    return found if is_whole else [_lenient(family) for family in found]
+    found: list[Family] = []
+    refused: dict[frozenset[str], StartTooLateError] = {}
+    for group in _groups(ids, ddls, wanted):
+        try:
+            family = _family(history, group, ddls, breaks, wanted)
+        except StartTooLateError as error:
+            named = {name for tables in wanted.values() for name, table in tables.items() if table.id in group}
+            refused[frozenset(named)] = error
+            continue
+        found.append(family if is_whole else _lenient(family))
+    return found, refused
 
 
 def _relevant(ddls: list[DdlJob], ids: set[int]) -> list[DdlJob]:
@@ -77,7 +97,7 @@ def _relevant(ddls: list[DdlJob], ids: set[int]) -> list[DdlJob]:
     return found[::-1]
 
 
-def _groups(ids: set[int], ddls: list[DdlJob], wanted: Mapping[int, Mapping[str, Table]]) -> list[frozenset[int]]:
+def _groups(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[frozenset[int]]:
     """The ids, those together that have to do with each other."""
     links = [ids & ddl.effect.tables.keys() for ddl in ddls if ddl.type in _RENUMBERS | {Action.EXCHANGE_PARTITION}]
     names: dict[str, set[int]] = {}
@@ -93,7 +113,7 @@ def _groups(ids: set[int], ddls: list[DdlJob], wanted: Mapping[int, Mapping[str,
 
 def _family(
     history: History, ids: frozenset[int], ddls: list[DdlJob], breaks: tuple[int, ...],
-    wanted: Mapping[int, Mapping[str, Table]],
+    wanted: Wanted,
 ) -> Family:  # fmt: skip
     own = {ddl.commit_ts: ddl for ddl in ddls if ids & ddl.effect.tables.keys()}
     for ddl in own.values():

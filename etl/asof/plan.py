@@ -121,10 +121,6 @@ class Plan:
         """How many there are in all."""
         return sum(one.count for one in self.families)
 
-    def family_with(self, table_id: int) -> Family:
-        """That of a table."""
-        return self.by_table[table_id].family
-
     def family_of(self, bucket: int) -> Buckets:
         """Whose a bucket is."""
         return next(one for one in self.families if one.first <= bucket < one.first + one.count)

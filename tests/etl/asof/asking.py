@@ -64,13 +64,11 @@ def asked_for(
 ) -> dict[str, tuple[Version, pa.Table]]:
     """The rows of tables by name, each with what its columns are."""
     asked = ask(log, starts, [ts], names)
-    assert asked.plan is not None
-    plan = with_buckets(asked.plan, buckets)
-    versions = {n: plan.family_with(t.table.id).version_at(ts, n) for n, t in asked.tables[ts].items()}
-    batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in versions}
-    for result in here(plan, Rows()):
-        batches[result.name] += from_ipc(result.payload)
-    return {name: (version, _table(version, batches[name])) for name, version in versions.items()}
+    batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in asked.tables[ts]}
+    for plan in asked.plans:
+        for result in here(with_buckets(plan, buckets), Rows()):
+            batches[result.name] += from_ipc(result.payload)
+    return {name: (version, _table(version, batches[name])) for name, version in asked.versions[ts].items()}
 
 
 def _table(version: Version, batches: list[pa.RecordBatch]) -> pa.Table:

@@ -19,7 +19,7 @@ NAMES = ("types", "ddl", "edges", "bootstrap", "oldcoll", "shop")
 _WITHOUT_ROWS = {"shop.gt"}
 """A temporary table."""
 _DUMP = "dump_sql"
-SEED, MOMENTS = 13, 3
+SEED, MOMENTS = 13, 2
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,84 @@
+"""Tables of the past by Spark, out of an archive that Spark has made."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etl.archive import archive_through
+from etl.asof import AsOfError, Fingerprint, differences_between, fingerprint, here, tables_as_of
+from etl.base.plan import schemas_of, table_of
+from etl.settings import Settings, parse_settings
+from relay import RelayLog
+from relay.archive import Archive, Base, base_id
+from tests.etl.asof.asking import labels
+from tests.etl.relay_from_recording import RECORDINGS, land
+from upstream.schema import Schema
+
+NAME, MIDDLE, END = "ddl", "d_many", "f_end"
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Settings:
+    url = f"file://{tmp_path_factory.mktemp('relay')}"
+    land(RECORDINGS / NAME, url, 100)
+    settings = parse_settings(
+        {
+            "upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": url}, "downstream": {"host": "db"},
+            "spark": {"remote": spark_remote},
+        }
+    )  # fmt: skip
+    archive_through(settings)
+    return settings
+
+
+def _moment(settings: Settings, label: str) -> int:
+    last = RelayLog.open(settings.relay.url).last()
+    assert last is not None
+    return min(int(labels(RECORDINGS / NAME)[label]["ts"]), last.hi)
+
+
+def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wrote(archived: Settings) -> None:
+    middle, end = _moment(archived, MIDDLE), _moment(archived, END)
+    local = tables_as_of(archived, end, ["*"], run=here)
+    expected = local.fingerprints()
+    assert {name: found.rows for name, found in expected.items() if found.rows} == {
+        name: rows for name, rows in labels(RECORDINGS / NAME)[END]["tables"].items() if rows
+    }
+    spark = tables_as_of(archived, end, ["*"])
+    rows: dict[str, Fingerprint] = dict.fromkeys(spark.tables, Fingerprint())
+    for name, batch in spark.rows():
+        rows[name] += fingerprint(spark.tables[name].table, [batch])
+    assert rows == expected
+
+    archive = Archive.open(archived.archive_url)
+    older = tables_as_of(archived, middle, ["*"])
+    name = base_id(middle, "t")
+    files = older.files(f"bases/{name}")
+    tables = tuple(
+        replace(table_of(found.table), files=tuple(files[full])) for full, found in older.tables.items()
+    )  # fmt: skip
+    archive.bases.publish(Base(name, middle, 1, 7, 0, "a test", schemas_of([Schema(1, "shop")]), tables))
+    try:
+        gone_on = tables_as_of(archived, end, ["*"])
+        assert gone_on.bases == (name,)
+        assert gone_on.fingerprints() == expected
+    finally:
+        archive.bases.forget(name)
+
+
+def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings, tmp_path: Path) -> None:
+    end = _moment(archived, END)
+    with contextlib.closing(tables_as_of(archived, end, ["shop.*"]).rows()) as rows:
+        next(rows)
+    commits = RelayLog.open(archived.relay.url).read(RelayLog.open(archived.relay.url).windows(0))
+    first = commits.filter(commits["kind"].to_numpy() == 0)["commit_ts"][0].as_py()
+    broken = tables_as_of(archived, end, ["*"], ignored=[first])
+    assert first in broken.skipped
+    with pytest.raises(AsOfError, match="nosuch"):
+        tables_as_of(archived, end, ["shop.nosuch"])
+    with pytest.raises(AsOfError, match="no table"):
+        differences_between(archived, 1 << 60, end, ["*"])
