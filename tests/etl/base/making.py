@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from etl.base.chunk_writer import MakeFiles, write_chunk
-from etl.base.request import BaseWish
+from etl.base.request import DOWNSTREAM, BaseWish
 from etl.base.run import BaseSummary, create_base, run_base
 from etl.copy.base_source import BaseSource
 from etl.copy.sources import open_source
@@ -41,7 +41,7 @@ def here(settings: Settings, job: Job, then: Callable[[int], None] = lambda _: N
 def made(settings: Settings, wish: BaseWish) -> tuple[BaseSummary, Base]:
     """Make a base; how that went, and the base."""
     job = create_base(settings, wish, "test")
-    make = here(settings, job) if wish.source != "downstream" else None
+    make = None if (job.plan() or {})["spec"] == {"kind": DOWNSTREAM} else here(settings, job)
     summary = run_base(settings, job.id, Runner("test"), make=make)
     return summary, Archive.open(settings.archive_url).bases.get(summary.base)
 

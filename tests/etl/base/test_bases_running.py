@@ -1,0 +1,110 @@
+"""Bases beside a pipeline that runs, with live traffic: every table is what TiDB's was at the base's timestamp."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from etl.base.errors import BaseError
+from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
+from etl.base.run import create_base, plan_base, run_base
+from etl.base.unchanged import changed_tables, landed_windows
+from relay import RelayLog
+from relay.archive import Archive, Base
+from relay.jobs import DONE, Runner
+from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
+from tests.etl.base.making import made, rows_of
+from tests.etl.mariadb_fixture import MariaDBServer
+
+
+@pytest.fixture(scope="module")
+def running(
+    mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pipeline]:
+    with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("bases")) as found:
+        found.control.workload({"rate": "max", "transactions": 40, "rows": 50})
+        found.wait(lambda: len(found.control.numbered_commits()) == 40, "the tables are filled")
+        found.control.stop()
+        found.caught_up()
+        yield found
+        found.control.stop()
+
+
+def as_upstream(running: Pipeline, base: Base) -> None:
+    """Every table of the base is what TiDB's was at its timestamp."""
+    names = {str(name) for (name,) in running.upstream(f"SHOW TABLES FROM {DATABASE}", base.ts)}
+    assert {table.name for table in base.tables} == names
+    for table in base.tables:
+        found = rows_of(running.settings, base, table.full_name)
+        wanted = running.upstream(f"SELECT * FROM {table.full_name}", base.ts)
+        as_bytes = [tuple(v.encode() if isinstance(v, str) else v for v in row) for row in wanted]
+        assert found == Counter(as_bytes), table.full_name
+
+
+def test_the_downstream_is_read_at_its_checkpoint_while_it_changes(running: Pipeline) -> None:
+    running.traffic(updates=0.5)
+    summary, base = made(running.settings, BaseWish(AUTO))
+    assert summary.state == DONE
+    assert base.made_from.startswith("the downstream")
+    as_upstream(running, base)
+    # Nobody stood still for it: what is committed now still arrives.
+    running.caught_up()
+    running.control.stop()
+
+
+def test_a_table_without_changes_is_referred_to_and_not_copied(running: Pipeline) -> None:
+    running.control.stop()
+    running.caught_up()
+    _, first = made(running.settings, BaseWish(DOWNSTREAM, full=True))
+    assert first.refers_to == ()
+    summary, second = made(running.settings, BaseWish(TIDB))
+    assert second.ts >= first.ts
+    assert second.refers_to == (first.id,)
+    assert (summary.copied_rows, summary.rows) == (0, first.rows)
+    as_upstream(running, second)
+    plan = plan_base(running.settings, BaseWish(TIDB, full=True))
+    assert plan.older == ""
+    assert plan.chunks
+
+
+def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pipeline) -> None:
+    _, older = made(running.settings, BaseWish(DOWNSTREAM))
+    running.traffic(updates=0.5)
+    before = len(running.control.numbered_commits())
+    running.wait(lambda: len(running.control.numbered_commits()) > before + 20, "some traffic")
+    running.control.stop()
+    running.caught_up()
+    job = create_base(running.settings, BaseWish(ARCHIVE), "test")
+    summary = run_base(running.settings, job.id, Runner("test"))
+    base = Archive.open(running.settings.archive_url).bases.get(summary.base)
+    assert base.ts > older.ts
+    assert summary.copied_rows > 0
+    as_upstream(running, base)
+
+
+def test_tidb_is_read_by_spark(running: Pipeline) -> None:
+    job = create_base(running.settings, BaseWish(TIDB, full=True), "test")
+    summary = run_base(running.settings, job.id, Runner("test"))
+    base = Archive.open(running.settings.archive_url).bases.get(summary.base)
+    assert summary.copied_rows == base.rows
+    as_upstream(running, base)
+
+
+def test_what_is_unchanged_is_not_known_where_windows_are_missing(running: Pipeline) -> None:
+    archive, relay = Archive.open(running.settings.archive_url), RelayLog.open(running.settings.relay.url)
+    last = relay.last()
+    first = archive.log.first() or relay.first()
+    assert last is not None
+    assert first is not None
+    for from_ts, to_ts in ((first.lo - 1, last.hi), (first.lo, last.hi + 10**12)):
+        assert changed_tables(landed_windows(archive, relay, from_ts, to_ts), from_ts, to_ts) is None
+    assert changed_tables(landed_windows(archive, relay, first.lo, last.hi), first.lo, last.hi)
+
+
+def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> None:
+    empty = replace(running.settings, archive=replace(running.settings.archive, url=f"{running.settings.relay.url}/x"))
+    with pytest.raises(BaseError, match="no base that could be rolled forward"):
+        plan_base(empty, BaseWish(ARCHIVE))
