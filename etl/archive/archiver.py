@@ -23,7 +23,7 @@ from etl.archive.worker import MakeVolumes
 from etl.settings import Settings
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, RelayError, RelayLog, Window
-from relay.archive import Archive
+from relay.archive import Archive, carry_decisions
 from relay.retention import Consumers
 from upstream import tso
 
@@ -92,6 +92,8 @@ class Archiver:
         more = True
         while more and not self._stop():
             try:
+                if not checked:
+                    carry_decisions(self._relay.decisions, self._archive.decisions)
                 end = self._end()
                 if not checked and (goal is None or end is None or end < goal):
                     goal = self._goal(until_ts)

@@ -13,6 +13,8 @@ A volume is a range `(lo, hi]` of whole windows and never changes; each begins w
 from relay.archive.archive import Archive
 from relay.archive.archive_log import ArchiveLog
 from relay.archive.base import Base, BaseFile, Bases, BaseTable, Making, base_id
+from relay.archive.coalesce import tables_at
+from relay.archive.decided import carry_decisions
 from relay.archive.errors import ArchiveConflictError
 from relay.archive.holds import DEAD_AFTER_MS, Floor, Hold, Holds, RemovedError
 from relay.archive.log_writer import LogWritten, write_log
@@ -37,6 +39,8 @@ __all__ = [
     "RemovedError",
     "Volume",
     "base_id",
+    "carry_decisions",
     "day_of",
+    "tables_at",
     "write_log",
 ]

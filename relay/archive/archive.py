@@ -28,7 +28,7 @@ class Archive(Chain):
     @property
     def log(self) -> ArchiveLog:
         """The windows of all volumes, for reading."""
-        return ArchiveLog(self)
+        return ArchiveLog(self.storage)
 
     @property
     def bases(self) -> Bases:

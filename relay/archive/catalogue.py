@@ -26,7 +26,7 @@ from relay.numbered import Form, Numbered
 from relay.sealed import seal, unseal
 from relay.storage import Storage
 
-__all__ = ["Catalogue", "Day", "OldFile"]
+__all__ = ["Catalogue", "Day", "OldFile", "RememberedCatalogue"]
 
 _FORMAT = 1
 _FOLDER = "days"
@@ -118,6 +118,40 @@ class Catalogue:
         )
         form = Form(text=Day.to_bytes, parse=_parser(day), first=lambda: Day(day), way_out=way_out)
         return Numbered(self._storage, path_of(day), form, kept=_KEPT)
+
+
+class RememberedCatalogue(Catalogue):
+    """A catalogue of which a reader keeps what it has seen: each day as it was when first looked at, without the lake's
+    files.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._names: list[str] | None = None
+        self._seen: dict[str, Day] = {}
+
+    def days(self) -> list[str]:
+        if self._names is None:
+            self._names = super().days()
+        return self._names
+
+    def load(self, day: str) -> Day:
+        if day not in self._seen:
+            found = super().load(day)
+            volumes = tuple(replace(volume, lake=()) for volume in found.volumes)
+            self._seen[day] = replace(found, volumes=volumes, old=())
+        return self._seen[day]
+
+    def renew(self) -> None:
+        """See what has been appended: the newest day that was seen, and those behind it."""
+        self._names = None
+        if self._seen:
+            del self._seen[max(self._seen)]
+
+    def forget_seen(self) -> None:
+        """See everything as it is now."""
+        self._names = None
+        self._seen = {}
 
 
 def _parser(day: str) -> Callable[[bytes], Day]:

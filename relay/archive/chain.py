@@ -17,9 +17,9 @@ __all__ = ["Chain"]
 class Chain:
     """The volumes of an archive, each beginning where the one before it ends."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, catalogue: Catalogue | None = None) -> None:
         self.storage = storage
-        self.catalogue = Catalogue(storage)
+        self.catalogue = catalogue or Catalogue(storage)
         self.decisions = Decisions(storage)
         """What operators decided about transactions and DDL inside."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from relay.window import Window
 
-__all__ = ["Limits", "joined", "runs"]
+__all__ = ["Limits", "joined", "runs", "tables_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,15 @@ def runs(windows: Iterable[Window], limits: Limits) -> Iterator[list[Window]]:
 
 def _bytes(window: Window) -> int:
     return sum(part.bytes for part in window.parts)
+
+
+def tables_at(window: Window, ts: int) -> dict[str, Any]:
+    """The tables of a window as they are once everything through `ts` (TSO) is committed, by id as in its record."""
+    tables = dict(window.tables)
+    for ddl in window.ddls:
+        if ddl["commit_ts"] <= ts:
+            tables |= _left_behind(ddl)
+    return tables
 
 
 def _left_behind(ddl: Mapping[str, Any]) -> Mapping[str, Any]:

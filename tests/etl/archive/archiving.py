@@ -11,7 +11,7 @@ from etl.archive.verifying import problems
 from etl.archive.worker import MakeVolumes, make_volume
 from etl.settings import Settings, parse_settings
 from relay import RelayLog, Window
-from relay.archive import Archive, ArchiveLog, Volume
+from relay.archive import Archive, ArchiveLog, Volume, tables_at
 
 
 class LocalJobs:
@@ -76,6 +76,10 @@ def differences(relay: RelayLog, archive: Archive) -> list[str]:
         found.append("transactions")
     if (landed[0].lo, landed[-1].hi) != (archived[0].lo, archived[-1].hi):
         found.append("the range")
+    for window in landed:
+        there = tables_at(next(one for one in archived if one.lo <= window.lo < one.hi), window.lo)
+        if any(there.get(table_id) != table for table_id, table in window.tables.items()):
+            found.append("tables")
     if any(after.lo != before.hi for before, after in itertools.pairwise(archived)):
         found.append("the chain")
     return found

@@ -1,0 +1,33 @@
+"""Archives made of relay logs by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay import RelayLog
+from relay.archive import Archive, Volume, write_log
+from relay.archive.coalesce import Limits
+
+
+def archive_all(
+    relay: RelayLog, archive: Archive, sizes: Sequence[int] = (1000,), limits: Limits | None = None
+) -> None:
+    """Put the windows that are landed behind the archive's end into volumes of so many windows each, over and over."""
+    last = archive.last()
+    windows = list(relay.windows(last.hi if last else 0))
+    at = n = 0
+    while at < len(windows):
+        size = max(1, sizes[n % len(sizes)])
+        written = write_log(relay.storage, archive.storage, windows[at : at + size], f"t{at}", limits=limits)
+        archive.append(written.volume())
+        at, n = at + size, n + 1
+
+
+def merge_volumes(archive: Archive, day: str, first: int, count: int, token: str) -> Volume:
+    """Compact `count` volumes of a day, from the one with that number on."""
+    old = archive.begin_compaction(day, token).volumes[first : first + count]
+    windows = list(archive.log.windows(old[0].lo, old[-1].hi))
+    written = write_log(archive.storage, archive.storage, windows, token)
+    merged = written.volume(binlog_bytes=sum(volume.binlog_bytes for volume in old))
+    archive.replace(old, merged)
+    return merged
