@@ -224,20 +224,25 @@ def _leaving(version: Version, later: Version, ddl: DdlJob | None) -> frozenset[
 
 def _dealt(family: Family) -> Family:
     """With the columns by which rows are dealt: those of the identity that stay as they are from the first stretch to
-    the last, in all tables of the family.
+    the last, in all tables of the family; of these the key alone, if it is among them, so that a row stays in its
+    bucket whatever becomes of its other values.
     """
     shared = _shared_labels(family.versions)
-    versions = tuple({i: replace(v, dealt_by=_named(v, shared)) for i, v in s.items()} for s in family.versions)
+    results = [family.version_at(moment, name) for moment, names in family.results.items() for name in names]
+    keys = [{version.labels[column.name] for column in version.steady_key} for version in results]
+    key = set.intersection(*keys) if keys else set()
+    dealt = sorted(key if key and key <= shared else shared)
+    versions = tuple({i: replace(v, dealt_by=_named(v, dealt)) for i, v in s.items()} for s in family.versions)
     return replace(family, versions=versions)
 
 
-def _shared_labels(versions: Iterable[Mapping[int, Version]]) -> list[str]:
+def _shared_labels(versions: Iterable[Mapping[int, Version]]) -> set[str]:
     found: set[str] | None = None
     for stretch in versions:
         for version in stretch.values():
             labels = {version.labels[column.name] for column in version.identity if column.kind not in INEXACT}
             found = labels if found is None else found & labels
-    return sorted(found or ())
+    return found or set()
 
 
 def _named(version: Version, labels: list[str]) -> tuple[str, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from etl.archive import archive_through
+from etl.archive import NotYetLandedError, archive_through
 from etl.asof import AsOfError, Fingerprint, differences_between, fingerprint, here, tables_as_of
 from etl.base.plan import schemas_of, table_of
 from etl.settings import Settings, parse_settings
@@ -16,6 +14,7 @@ from relay import RelayLog
 from relay.archive import Archive, Base, base_id
 from tests.etl.asof.asking import labels
 from tests.etl.relay_from_recording import RECORDINGS, land
+from upstream import tso
 from upstream.schema import Schema
 
 NAME, MIDDLE, END = "ddl", "d_many", "f_end"
@@ -70,15 +69,25 @@ def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wro
         archive.bases.forget(name)
 
 
-def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings, tmp_path: Path) -> None:
-    end = _moment(archived, END)
-    with contextlib.closing(tables_as_of(archived, end, ["shop.*"]).rows()) as rows:
-        next(rows)
-    commits = RelayLog.open(archived.relay.url).read(RelayLog.open(archived.relay.url).windows(0))
-    first = commits.filter(commits["kind"].to_numpy() == 0)["commit_ts"][0].as_py()
-    broken = tables_as_of(archived, end, ["*"], ignored=[first])
-    assert first in broken.skipped
-    with pytest.raises(AsOfError, match="nosuch"):
-        tables_as_of(archived, end, ["shop.nosuch"])
-    with pytest.raises(AsOfError, match="no table"):
-        differences_between(archived, 1 << 60, end, ["*"])
+def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings) -> None:
+    middle, end = _moment(archived, MIDDLE), _moment(archived, END)
+    tables = tuple(table_of(found.table) for found in tables_as_of(archived, middle, ["*"]).tables.values())
+    bases = Archive.open(archived.archive_url).bases
+    without_rows = bases.publish(Base(base_id(middle, "w"), middle, 1, 7, 0, "a test", (), tables))
+    try:
+        with pytest.raises(AsOfError, match=r"at commit_ts \d+ a row is changed or removed though there is none"):
+            tables_as_of(archived, end, ["*"]).fingerprints()
+    finally:
+        bases.forget(without_rows.id)
+
+
+def test_what_isnt_there_is_named_with_what_made_or_removed_it(archived: Settings) -> None:
+    log = Archive.open(archived.archive_url).log
+    first, end = log.first(), _moment(archived, END)
+    assert first is not None
+    with pytest.raises(AsOfError, match=r"no table shop\.nosuch at"):
+        tables_as_of(archived, end, ["shop.nosuch"], run=here)
+    with pytest.raises(AsOfError, match=r"no table shop\.\w+ at .* after that there is `CREATE TABLE"):
+        differences_between(archived, first.lo, end, ["shop.typ"], run=here)
+    with pytest.raises(NotYetLandedError):
+        tables_as_of(archived, end + tso.span(60_000), ["*"], run=here)
