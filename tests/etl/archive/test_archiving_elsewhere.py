@@ -1,0 +1,56 @@
+"""The archive through Spark's workers, and in an object store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.archive import check, compact
+from etl.archive.archiver import Archiver
+from etl.settings import Spark
+from relay import RelayLog
+from relay.archive import Archive
+from tests.etl.archive.archiving import Growing, LocalJobs, differences, settings_of
+from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.relay.s3_server import S3Server
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> RelayLog:
+    return land(RECORDINGS / "ddl", tmp_path_factory.mktemp("ddl").as_uri(), 100)
+
+
+def test_spark_s_workers_make_volumes_side_by_side_and_read_them(source, tmp_path, spark_remote):
+    settings = settings_of(tmp_path.as_uri(), **{"worker-count": 2})
+    settings = replace(settings, spark=Spark(spark_remote))
+    growing = Growing(source, settings.relay.url)
+    growing.land(4)
+    archiver = Archiver(settings, volume_bytes=1)
+    archiver.through()
+    archiver.close()
+    archive = Archive.open(settings.archive_url)
+    assert archiver.summary.volumes == len(list(archive.volumes())) == 4
+    assert differences(growing.relay, archive) == []
+    assert check(settings).problems == []
+
+
+def test_an_archive_in_an_object_store_beside_its_relay_log(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    server = S3Server(tmp_path)
+    try:
+        options = f"region=us-east-1&endpoint_override=127.0.0.1:{server.port}&scheme=http"
+        settings = settings_of(f"s3://bucket/relay?{options}")
+        growing = Growing(source, settings.relay.url)
+        archiver = Archiver(settings, jobs=LocalJobs(settings), volume_bytes=1)
+        while growing.land(3):
+            archiver.through()
+        archive = Archive.open(settings.archive_url)
+        assert archive.url == f"s3://bucket/relay/archive?{options}"
+        assert differences(growing.relay, archive) == []
+        assert compact(settings, jobs=LocalJobs(settings, settings.archive_url)).into == 1
+        assert differences(growing.relay, archive) == []
+        assert check(settings, jobs=LocalJobs(settings)).problems == []
+    finally:
+        server.close()
