@@ -20,6 +20,9 @@ def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     yield from _range(status)
     yield from (f"HOLE        {_between(hole.lo, hole.hi)}: {hole.why}" for hole in status.holes)
     yield from (f"DAMAGED     {fault}" for fault in status.faults)
+    for failure in status.failures:
+        yield f"STOPPED     {failure.what}, {_moment(tso.compose(failure.made_ms))}: {failure.said}"
+        yield f"way out     {failure.way_out}"
     yield from _tables(status, every_table=every_table)
     yield from _bases(status)
     yield from _space(status)

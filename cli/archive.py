@@ -33,7 +33,7 @@ def command() -> None:
 @click.pass_context
 def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json: bool) -> int:
     """From when to when one can restore, table by table; what is missing, and why; what it takes, and when the disk is
-    full. Exit code 1 if there is a hole, or something damaged.
+    full. Exit code 1 if there is a hole or something damaged, or a task of the DAG `archive` has stopped.
     """
     from cli._archive_status import lines
     from etl.retain import archive_status
@@ -42,7 +42,7 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
     click.echo(
         json.dumps(found.to_json(), ensure_ascii=False) if as_json else "\n".join(lines(found, every_table=every_table))
     )
-    return 1 if found.holes or found.faults else 0
+    return 1 if found.holes or found.faults or found.failures else 0
 
 
 @command.command("run")

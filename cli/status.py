@@ -39,7 +39,8 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
 
 def _exit_code(status: dict[str, Any]) -> int:
     """Whether replication has stopped and needs a decision."""
-    stopped = status.get("stopped") or status.get("failures") or status.get("refused")
+    failed = [failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS]
+    stopped = status.get("stopped") or failed or status.get("refused")
     return SluiceError.exit_code if stopped else 0
 
 
@@ -131,13 +132,21 @@ def _text(status: dict[str, Any]) -> str:
     return "\n".join([*lines, *_order_lines(status["operators"])])
 
 
+_AFTERWARDS = {
+    "archive": "`airflow dags unpause archive`",
+    "compact": "`airflow dags unpause archive`",
+    "retain": "the next run of the DAG archive tries again",
+}
+"""What is done when the way out has been gone, where it isn't replication that has stopped."""
+
+
 def _order_lines(orders: dict[str, Any]) -> list[str]:
     lines = [f"STOPPED     {orders['stopped']}"] if orders["stopped"] else []
     for failure in orders["failures"]:
         lines.append(
             f"STOPPED     {failure['what']}, at {tso.text(tso.compose(failure['made_ms']))}: {failure['said']}"
         )
-        lines.append(f"way out     {failure['way_out']}; then `sluice resume`")
+        lines.append(f"way out     {failure['way_out']}; then {_AFTERWARDS.get(failure['what'], '`sluice resume`')}")
     paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
     if paused:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")

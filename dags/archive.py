@@ -54,10 +54,10 @@ def archive() -> None:
 
     @task
     def retain() -> dict[str, Any]:
-        from etl.retain import retain
+        from etl.retain import tasks
         from etl.task import run_task
 
-        return run_task("retain", lambda settings, _: retain(settings).as_dict())
+        return run_task("retain", tasks.retain_or_say_why)
 
     pass_after_pass() >> compact() >> retain()
 

@@ -19,7 +19,7 @@ class Failure:
     """The error that ended a task. `made_ms`: Unix ms."""
 
     what: str
-    """The task: ``land`` or ``apply``."""
+    """The task: ``land``, ``apply``, ``archive``, ``compact``, ``retain``."""
     said: str
     way_out: str
     made_ms: int

@@ -29,6 +29,8 @@ from upstream import tso
 log = logging.getLogger("sluice")
 
 BOTH, LAND, APPLY = "both", "land", "apply"
+DAG_OF = {"replicate": (LAND, APPLY), "archive": ("archive", "compact")}
+"""The tasks that pause their DAG when they stop."""
 
 
 class OperateError(RequestError, ValueError):
@@ -83,10 +85,13 @@ def resume(settings: Settings, what: str = BOTH) -> str:
 
 
 def paused_dag(settings: Settings) -> list[str]:
-    """What else is to be done before a stopped task goes on, as a line; none if no task has stopped."""
-    stopped = failures(RelayLog.open(settings.relay.url))
-    told = " and ".join(failure.what for failure in stopped)
-    return [f"the DAG has paused, since {told} stopped: `airflow dags unpause replicate`"] if stopped else []
+    """What else is to be done before stopped tasks go on, a line a DAG; none if no task has stopped."""
+    stopped = [failure.what for failure in failures(RelayLog.open(settings.relay.url))]
+    lines: list[str] = []
+    for dag, tasks in DAG_OF.items():
+        if told := " and ".join(what for what in stopped if what in tasks):
+            lines.append(f"the DAG has paused, since {told} stopped: `airflow dags unpause {dag}`")
+    return lines
 
 
 def _paused(control: Control, what: str, *, paused: bool) -> Control:

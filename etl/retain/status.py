@@ -12,8 +12,9 @@ from etl.retain.needs import Facts, needs
 from etl.retain.ranges import TableRange, table_ranges
 from etl.retain.run import keep_of, living_holds, readable_bases
 from etl.retain.space import Space, archive_space, bases_space, full_in_days, relay_space
+from etl.retain.tasks import RETAIN
 from etl.settings import Settings
-from relay import RelayLog
+from relay import Failure, RelayLog
 from relay.archive import Archive, Base, Hold, Holds, Volume
 from relay.jobs import Jobs
 from relay.storage import LocalStorage
@@ -45,7 +46,7 @@ class Disk:
 class ArchiveStatus:
     """What can be restored. Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is
     known can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `held_by` says what keeps the
-    oldest part of the archive, `faults` what can't be read.
+    oldest part of the archive, `faults` what can't be read, `failures` why tasks of the DAG `archive` have stopped.
     """
 
     url: str
@@ -64,6 +65,7 @@ class ArchiveStatus:
     spaces: dict[str, Space]
     disks: tuple[Disk, ...]
     drill: dict[str, Any] | None
+    failures: tuple[Failure, ...]
     keep: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -101,10 +103,12 @@ def archive_status(settings: Settings) -> ArchiveStatus:
         spaces=spaces,
         disks=_disks(relay, archive, spaces),
         drill=_last_drill(jobs),
+        failures=tuple(failure for failure in relay.failures.list() if failure.what in _TASKS),
         keep={"relay": settings.relay.keep} | {n: getattr(settings.archive, n) for n in _KEPT},
     )
 
 
+_TASKS = ("archive", "compact", RETAIN)
 _KEPT = ("keep", "bases_every", "bases_keep", "drills_every")
 
 

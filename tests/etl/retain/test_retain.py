@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from past_model import HOUR, Past, crc32c, definition
 
-from etl.retain import NotArchivedError, RetainError, retain
+from etl.retain import NotArchivedError, RetainError, archive_status, retain
+from etl.retain.tasks import retain_or_say_why
 from etl.settings import Settings, parse_settings
 from relay import RelayCorruptError, RelayLog
 from relay.archive import Archive, Base, BaseFile, Bases, BaseTable, Hold, Holds, Making, base_id, write_log
@@ -157,6 +158,21 @@ def test_nothing_goes_while_the_archive_has_a_hole_in_the_promised_range(site):
     with pytest.raises(RetainError, match=f"{files[-1].name} is missing"):
         retain(site.settings(keep=site.keep()))
     assert (len(site.bases.all()), len(list(site.archive.volumes()))) == (2, before)
+
+
+def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(site):
+    files = sorted((site.root / "relay/archive/log").rglob("*.windows"))
+    kept = files[-1].read_bytes()
+    files[-1].unlink()
+    settings = site.settings(keep=site.keep())
+    said = retain_or_say_why(settings, lambda _: None)
+    assert files[-1].name in said["failed"]
+    (failure,) = archive_status(settings).failures
+    assert (failure.what, failure.said) == ("retain", said["failed"])
+    files[-1].write_bytes(kept)
+    done = retain_or_say_why(settings, lambda _: site.relay.failures.clear("retain"))
+    assert done["volumes"] > 0
+    assert archive_status(settings).failures == ()
 
 
 def test_what_a_job_reads_stays_until_the_job_is_over(site):
