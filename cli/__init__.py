@@ -34,6 +34,7 @@ _COMMANDS = {
     "relay": "Look into the relay log.",
     "archive": "The past: bring it into the archive, compact and check it.",
     "find": "Which transaction did it, and when.",
+    "undo": "The SQL that takes one transaction back.",
     "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "pump": "Run a pump, in the place of TiDB's.",

@@ -197,5 +197,5 @@ def _summary(found: Found, query: Query, past: Any) -> Iterator[str]:
     if found.transactions and sys.stdout.isatty():
         yield (
             "`sluice relay show COMMIT_TS --rows` shows a transaction's rows, `sluice undo COMMIT_TS` the SQL that"
-            " takes it back"
+            " takes it back, `sluice restore --until before:COMMIT_TS` restores the moment before it"
         )

@@ -62,6 +62,7 @@ ETL = {
         "server_errors", "settings", "shapes", "sinks", "steps",
     },
     "retain": {"settings"},
+    "undo": {"downstream", "find", "formats", "recorded_schema", "rules", "settings", "shapes"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
     "base": {
         "asof", "copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark",

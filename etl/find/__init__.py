@@ -4,6 +4,7 @@ from etl.find.errors import ConditionError, FindError
 from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
 from etl.find.logs import Past, Stretch
 from etl.find.query import KINDS, Query
+from etl.find.row_text import row_text
 from etl.find.run import find
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Stretch",
     "TableRows",
     "find",
+    "row_text",
 ]

@@ -2,47 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from etl.find.errors import FindError
 from etl.settings import Settings
-from relay import RelayLog, Window
+from relay import RelayLog, Window, WindowLog
+from relay.archive import ArchiveLog
+from upstream import tso
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was committed after `since` through `until` (TSO), in the log at `url`."""
+    """What was committed after `since` through `until` (TSO), in a log."""
 
-    url: str
-    log: RelayLog
+    log: WindowLog
     since: int
     until: int
+
+    @property
+    def url(self) -> str:
+        return self.log.url
 
     def windows(self) -> Iterator[Window]:
         """Raises RelayGapError, RelayCorruptError."""
         return self.log.windows(self.since, self.until)
 
+    def only(self, ids_of: Callable[[Window], set[int]]) -> Stretch:
+        """The same stretch, of which less is read if the log can tell tables apart: windows come with what is of the
+        tables whose ids `ids_of` tells of any of them. Raises as `windows`.
+        """
+        if not isinstance(self.log, ArchiveLog):
+            return self
+        wanted = {table_id for window in self.windows() for table_id in ids_of(window)}
+        return replace(self, log=self.log.for_tables(wanted))
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What there is of the past: from `first` (TSO) on, through `last`."""
+    """What there is of the past: from `first` (TSO) on, through `last`; `archived`: what of it the archive has."""
 
     settings: Settings
     first: int
     last: int
+    archived: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, settings: Settings) -> Past:
-        """Raises FindError if there is nothing, relay errors."""
-        relay = RelayLog.open(settings.relay.url)
-        first, last = relay.first(), relay.last()
-        if first is None or last is None:
+        """Raises FindError if there is nothing, or something is lacking in between; relay errors."""
+        relay, archive = RelayLog.open(settings.relay.url), ArchiveLog.open(settings.archive_url)
+        ranges = [(one.lo, other.hi) for one, other in (_ends(archive), _ends(relay)) if one and other]
+        if not ranges:
             raise FindError(f"the relay log {relay.url} is empty: nothing has landed yet")
-        return cls(settings, first.lo, last.hi)
+        (begin, middle), (gap, end) = min(ranges), max(ranges)
+        if middle < gap:
+            raise FindError(
+                f"{archive.url} and {relay.url}: what was committed after {tso.text(middle)} through {tso.text(gap)} is"
+                " in neither of them",
+                way_out=f"look at one side of it: --until {middle}, or --since {gap}",
+            )
+        has_archive = archive.first() is not None
+        return cls(settings, begin, max(middle, end), ranges[0] if has_archive else (0, 0))
 
     def stretches(self, since: int, until: int) -> list[Stretch]:
-        """All that is there of (since, until], ascending. Raises relay errors."""
+        """All that is there of (since, until], ascending: from the archive what it has. Raises relay errors."""
         since, until = max(since, self.first), min(until, self.last)
-        relay = RelayLog.open(self.settings.relay.url)
-        return [Stretch(relay.url, relay, since, until)] if since < until else []
+        begin, end = self.archived
+        relay, archive = RelayLog.open(self.settings.relay.url), ArchiveLog.open(self.settings.archive_url)
+        parts: list[tuple[WindowLog, int, int]] = [(relay, 0, begin), (archive, begin, end), (relay, end, until)]
+        cut = [Stretch(log, max(since, first), min(until, last)) for log, first, last in parts]
+        return [stretch for stretch in cut if stretch.since < stretch.until]
+
+
+def _ends(log: WindowLog) -> tuple[Window | None, Window | None]:
+    return log.first(), log.last()

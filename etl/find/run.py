@@ -21,6 +21,7 @@ from etl.spark import session as spark_session
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
+from relay import Window
 
 HERE_CHANGES = 1_000_000
 """So many row changes are looked through in this process before Spark is asked."""
@@ -88,7 +89,8 @@ class _Search:
         """
         group: list[WindowDocument] = []
         changes = 0
-        for window in self._stretch.windows():
+        stretch = self._stretch.only(self._ids) if self._query.tables else self._stretch
+        for window in stretch.windows():
             document = WindowDocument.of(window)
             if not (document.schema.ddls or wanted_tables(document, self._filter)):
                 continue
@@ -99,6 +101,9 @@ class _Search:
                 group, changes = [], 0
         if group:
             yield changes, group
+
+    def _ids(self, window: Window) -> set[int]:
+        return wanted_tables(WindowDocument.of(window), self._filter)
 
     def _by_spark(self, groups: Iterator[tuple[int, list[WindowDocument]]], found: Found) -> None:
         frame: TaskFrame | None = None

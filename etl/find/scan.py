@@ -12,7 +12,7 @@ import pyarrow as pa
 from etl.find.condition import Condition, Rows
 from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows, first
 from etl.find.query import Query
-from etl.formats.sql_text import shown
+from etl.find.row_text import row_text
 from etl.prepare import WindowDocument
 from etl.recorded_schema import TablesAt
 from etl.rules import Filter, is_internal_table, only_tables
@@ -107,18 +107,9 @@ class _Joined:
     def _key(self, place: int) -> str:
         table, kind = self.tables[self.numbers[place]], int(self.kinds[place])
         old, new = _images(table, kind, self.rows.slice(int(self.at[place]), 1))
-        image = new if new is not None else old
-        assert image is not None
-        names = [column.name for column in locating_columns(table)] or [
-            name for name in image.schema.names if name != ROWID_NAME
-        ]
-        return ", ".join(f"{name}={_value(image.column(name))}" for name in names)
-
-
-def _value(array: pa.Array) -> str:
-    value = shown(array, 0)
-    text = "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else ascii(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+        image = _by_name(new if new is not None else old) or {}
+        names = [column.name for column in locating_columns(table)] or [name for name in image if name != ROWID_NAME]
+        return row_text(image, names, 0)
 
 
 class _WindowScan:

@@ -274,6 +274,10 @@ def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
 def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     literals = literal_column(array, column)
     same = join(quote_name(column.name).encode() + b"<=>", literals)
+    if column.kind in ("float", "double") and column.decimal >= 0:
+        # Servers round what comes to a DOUBLE(M,D) each in their own way, to neighbouring doubles.
+        digits = b",%d)" % column.decimal
+        return join(b"ROUND(" + quote_name(column.name).encode() + digits + b"<=>ROUND(", literals, digits)
     if column.kind == "json":  # some servers have a type of its own for it, which no text equals
         return join(bytes_of(column) + b"<=>", literals)
     return _and_bytewise(same, column, array, literals, b"<=>") if column.kind in BYTEWISE else same

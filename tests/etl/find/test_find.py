@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,10 @@ import pytest
 from cli import main
 from etl.find import ConditionError, FindError, Found, Past, Query, find
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
+from etl.settings.sections import Archive
 from relay import DELETE, INSERT, UPDATE, RelayLog
+from relay import archive as relay_archive
+from relay.archive import ArchiveLog, write_log
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import Story, column, table
 
@@ -64,6 +68,45 @@ def test_every_transaction_of_a_recording_is_counted_as_the_log_has_it(shop: str
     middle = expected[3][0]
     alone = look(settings_of(shop), since=middle - 1, until=middle)
     assert [one.commit_ts for one in alone.transactions] == [middle]
+
+
+def archived(url: str, until: int, then: Path) -> Settings:
+    """Settings with an archive of the relay log through `until`, and a relay log that begins in its middle."""
+    relay = RelayLog.open(url)
+    settings = replace(settings_of(url), archive=Archive((then / "archive").as_uri()))
+    windows = list(relay.windows(0, until))
+    archive = relay_archive.Archive.open(settings.archive_url)
+    for some in (windows[: len(windows) // 2], windows[len(windows) // 2 :]):
+        archive.append(write_log(relay.storage, archive.storage, some, "t").volume())
+    shutil.copytree(Path(url.removeprefix("file://")), then / "relay")
+    later = RelayLog.open((then / "relay").as_uri())
+    assert later.purge(windows[len(windows) // 2].hi) > 0
+    return replace(settings, relay=Relay(later.url))
+
+
+@pytest.mark.parametrize("tables", [(), ("bank.cart",)])
+def test_archive_and_relay_log_together_hold_what_the_relay_log_held(
+    shop: str, tmp_path: Path, tables: tuple[str, ...]
+) -> None:
+    first, last = RelayLog.open(shop).first(), RelayLog.open(shop).last()
+    assert first is not None
+    assert last is not None
+    settings = archived(shop, (first.lo + last.hi) // 2, tmp_path)
+    assert [type(stretch.log) for stretch in Past.of(settings).stretches(0, ALL)] == [ArchiveLog, RelayLog]
+    for order in ("time", "size"):
+        query = Query(0, ALL, tables, order=order, limit=30)
+        here, there = find(settings_of(shop), query), find(settings, query)
+        assert there.transactions == here.transactions
+        assert there.ddls == here.ddls
+        assert all(there.counts[name] == here.counts[name] for name in ("transactions", "inserts", "ddls"))
+
+
+def test_what_is_in_neither_of_them_is_named(shop: str, tmp_path: Path) -> None:
+    windows = list(RelayLog.open(shop).windows(0))
+    settings = archived(shop, windows[6].hi, tmp_path)
+    RelayLog.open(settings.relay.url).purge(windows[12].hi)
+    with pytest.raises(FindError, match=f"{windows[13].lo}.*in neither"):
+        Past.of(settings)
 
 
 def test_spark_finds_what_is_found_here(shop: str, spark_remote: str) -> None:

@@ -1,0 +1,162 @@
+"""The SQL that takes a transaction back. Each statement finds a row only if it is still as the transaction left it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.formats.deletes import head
+from etl.formats.sql_text import (
+    columns_text,
+    join,
+    key_conditions,
+    literal_column,
+    quote_name,
+    quote_table,
+    row_conditions,
+)
+from etl.shapes.identity import locating_columns
+from etl.shapes.net_effect import unchanged
+from etl.shapes.raw_changes import Images
+from etl.undo.reverse import Reverse
+from upstream import column_types
+from upstream.schema import Column, Table
+
+_ROWS_A_STATEMENT = 500
+_STATEMENT_BYTES = 1 << 20
+_MOMENTS = ("timestamp", "datetime")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`rows`: how many it affects if all of them are as the transaction left them."""
+
+    sql: bytes
+    rows: int
+
+
+class TableSql:
+    """The statements for one table, under the name that `named` has. `exact_floats`: FLOATs are written with all their
+    digits, as TiDB's own; else as a replica has them.
+    """
+
+    def __init__(self, reverse: Reverse, named: Table, *, exact_floats: bool) -> None:
+        self.reverse = reverse
+        self.named = named
+        self._exact = exact_floats
+        self.key = [self._column(column) for column in locating_columns(reverse.touched.then)]
+        self.writable = [self._column(column) for column in reverse.touched.then.writable_columns]
+
+    def statements(self) -> Iterator[Statement]:
+        """Rows go first, so that their keys are free; others become what they were; and the rest come again."""
+        yield from self._deletes()
+        yield from self._updates()
+        yield from self._inserts()
+
+    @property
+    def is_keyless(self) -> bool:
+        """Whether rows are found by all their values."""
+        return not self.key
+
+    def arrays(self, columns: Sequence[Column], images: Images) -> list[pa.Array]:
+        """Values as `literal_column` wants them for these columns."""
+        return [
+            images[c.name].cast(pa.float64())
+            if pa.types.is_float32(images[c.name].type) and self._exact
+            else images[c.name]
+            for c in columns
+        ]
+
+    def conditions(self, images: Images) -> list[bytes]:
+        """One a row, true for that row as it is in `images` alone."""
+        if not len(next(iter(images.values()))):
+            return []
+        names = {column.name for column in self.key}
+        others = [column for column in self.writable if column.name not in names]
+        parts = [key_conditions(self.key, self.arrays(self.key, images))] if self.key else []
+        parts += [row_conditions(others, self.arrays(others, images))] if others else []
+        found: list[bytes] = join(*parts, separator=b" AND ").to_pylist()
+        return found
+
+    def _column(self, column: Column) -> Column:
+        return replace(column, tp=column_types.DOUBLE) if self._exact and column.kind == "float" else column
+
+    def _deletes(self) -> Iterator[Statement]:
+        conditions = self.conditions(self.reverse.left)
+        begin = head(self.named)
+        if self.is_keyless:
+            for condition, count in Counter(conditions).items():
+                yield Statement(begin + condition + b" LIMIT %d" % count, count)
+            return
+        for group in _grouped([b"(" + condition + b")" for condition in conditions]):
+            yield Statement(begin + b"\nOR ".join(group), len(group))
+
+    def _updates(self) -> Iterator[Statement]:
+        after = self.reverse.after
+        conditions = self.conditions(after)
+        assignments = self._assignments(len(conditions))
+        begin = f"UPDATE {quote_table(self.named)} SET ".encode()
+        end = b" LIMIT 1" if self.is_keyless else b""
+        for condition, assigned in zip(conditions, assignments, strict=True):
+            if assigned:  # else only what is generated differs
+                yield Statement(begin + b", ".join(assigned) + b" WHERE " + condition + end, 1)
+
+    def _assignments(self, count: int) -> list[list[bytes]]:
+        """Of each row that becomes what it was the columns that differ. Where any does all moments are set: ON UPDATE
+        CURRENT_TIMESTAMP would make them what they never were.
+        """
+        after, before = self.reverse.after, self.reverse.before
+        rows = np.arange(count)
+        differs = {
+            column.name: ~unchanged([before[column.name]], [after[column.name]], rows, rows) for column in self.writable
+        }
+        any_differs = np.logical_or.reduce(list(differs.values())) if count else np.zeros(0, bool)
+        found: list[list[bytes]] = [[] for _ in range(count)]
+        for column in self.writable:
+            wanted = np.flatnonzero(any_differs if column.kind in _MOMENTS else differs[column.name])
+            if len(wanted):
+                (values,) = self.arrays([column], before)
+                literals = literal_column(values.take(pa.array(wanted)), column).to_pylist()
+                for row, literal in zip(wanted.tolist(), literals, strict=True):
+                    found[row].append(quote_name(column.name).encode() + b"=" + literal)
+        return found
+
+    def _inserts(self) -> Iterator[Statement]:
+        again = self.reverse.again
+        if not len(next(iter(again.values()))):
+            return
+        begin = f"INSERT INTO {quote_table(self.named)} ({columns_text(self.writable)}) VALUES\n".encode()
+        literals = [
+            literal_column(array, column)
+            for column, array in zip(self.writable, self.arrays(self.writable, again), strict=True)
+        ]
+        rows = join(b"(", join(*literals, separator=b", "), b")").to_pylist()
+        for group in _grouped(rows):
+            yield Statement(begin + b",\n".join(group), len(group))
+
+    def has_enum_without_element(self) -> bool:
+        """Whether a value is put back that servers take with a warning only: TiDB's ENUM index 0."""
+        return any(
+            pc.any(pc.equal(images[column.name], "")).as_py()
+            for column in self.writable
+            if column.kind == "enum" and "" not in column.elems
+            for images in (self.reverse.again, self.reverse.before)
+        )
+
+
+def _grouped(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
+    group: list[bytes] = []
+    size = 0
+    for text in texts:
+        if group and (len(group) == _ROWS_A_STATEMENT or size + len(text) > _STATEMENT_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    if group:
+        yield group
