@@ -14,7 +14,8 @@ from cli._this_process import pausing, this_process
 @click.option(
     "--from", "url", metavar="URL", required=True,
     help="A folder that Dumpling wrote: a path, or a URL (file, s3, gs, az) without credentials; or tidb://, which is"
-    " TiDB itself at [upstream] sql-host, as of the copy's beginning.",
+    " TiDB itself at [upstream] sql-host, as of the copy's beginning; or base://, the archive's youngest base, or"
+    " base://NAME, another one.",
 )  # fmt: skip
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,

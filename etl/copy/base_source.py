@@ -40,6 +40,11 @@ class BaseSource:
         return made
 
     @classmethod
+    def named(cls, url: str, name: str) -> Self:
+        """The base of that name in the archive at `url`. Raises RelayError if there is none."""
+        return cls.of(url, Bases(open_storage(url)).get(name))
+
+    @classmethod
     def latest(cls, url: str) -> Self:
         """The youngest base of the archive at `url`. Raises CopyError if it has none, RelayError."""
         base = Bases(open_storage(url)).latest(2**63 - 1)

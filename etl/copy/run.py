@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from etl.copy.asked import Asked
+from etl.copy.base_source import BaseSource
 from etl.copy.bootstrap import Bootstrap, begun_job
 from etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, Progress
 from etl.copy.cluster import CopiedCluster
@@ -29,6 +30,7 @@ from relay import RelayLog
 from relay.jobs import CANCEL, CANCELLED, OVER, Job, Jobs, Run, Runner
 
 __all__ = [
+    "BASE",
     "TIDB",
     "BootstrapWish",
     "BootstrapWork",
@@ -40,14 +42,16 @@ __all__ = [
 
 TIDB = "tidb://"
 """In the place of a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
+BASE = "base://"
+"""In the place of a dump's URL: the youngest base of the archive, or with its name behind it another one."""
 
 ShowProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapWish:
-    """What a person asks for. `url`: a Dumpling folder's, or TIDB. `globs`: names of tables (schema.table, * and ?), ()
-    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who asks.
+    """What a person asks for. `url`: a Dumpling folder's, TIDB, or BASE. `globs`: names of tables (schema.table, * and
+    ?), () for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who asks.
     """
 
     url: str
@@ -230,7 +234,18 @@ def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
         )
     if url.startswith("tidb:") and url != TIDB:
         raise CopyError(f"{url}: give {TIDB} alone; where TiDB is say [upstream] sql-host and sql-port")
+    if url.startswith(BASE):
+        return _base(settings.archive_url, url.removeprefix(BASE), settings.relay.url)
     return _tidb(settings.upstream, settings.relay.url) if url == TIDB else DumplingFolder.open(url, options)
+
+
+def _base(archive_url: str, name: str, relay_url: str) -> Source:
+    """The base of that name; without one that of the copy that was begun, else the youngest."""
+    job = begun_job(Jobs(RelayLog.open(relay_url).storage))
+    begun = {} if job is None else Asked.from_json(job.spec.asked).source
+    if not name and begun.get("kind") == "base" and begun.get("url") == archive_url:
+        return BaseSource.from_spec(begun)
+    return BaseSource.named(archive_url, name) if name else BaseSource.latest(archive_url)
 
 
 def _tidb(upstream: Upstream, relay_url: str) -> TidbSql:

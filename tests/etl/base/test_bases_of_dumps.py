@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from etl.base import from_source
 from etl.base.errors import BaseError
 from etl.base.request import BaseWish
 from etl.base.run import cancel_base, create_base, plan_base, run_base
+from etl.copy import BootstrapWish, CopyError, plan_bootstrap
 from etl.copy.base_source import BaseSource
 from etl.copy.bootstrap import Bootstrap
 from etl.copy.worker import make_loads
@@ -76,6 +78,17 @@ def test_a_base_loaded_into_an_empty_database_is_the_snapshot(
     summary = copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     assert summary.rows == base.rows
     assert differences(RECORDING, "dump_sql", mariadb) == []
+
+
+def test_a_bootstrap_begins_at_a_base_as_at_a_dump(settings: Settings, mariadb: MariaDBServer) -> None:
+    own = replace(settings, downstream=mariadb.downstream)
+    with pytest.raises(CopyError, match="has no base"):
+        plan_bootstrap(own, BootstrapWish("base://"))
+    _, base = made(settings, BaseWish(SQL))
+    for url in ("base://", f"base://{base.id}"):
+        plan = plan_bootstrap(own, BootstrapWish(url))
+        assert (plan.ts, plan.problems) == (base.ts, ())
+        assert len(plan.chunks) == sum(len(table.files) for table in base.tables)
 
 
 def test_a_dump_that_lacks_tables_is_refused_by_name(settings: Settings) -> None:

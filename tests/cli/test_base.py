@@ -1,0 +1,81 @@
+"""`sluice base`: bases are listed, checked and forgotten, and a damaged file is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import group
+from etl.copy.base_files import write_files
+from relay.archive import Archive, Base, BaseTable, Hold, Holds, Making, base_id
+from tests.etl.copy.test_base_source import LETTERS, letters
+
+TS = 470_000_000_000_000_000
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "sluice.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n'
+        '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
+    )
+    return path
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive.open(f"file://{tmp_path}/relay/archive")
+
+
+def made(archive: Archive, ts: int) -> Base:
+    name = base_id(ts, "a")
+    archive.bases.begin(name, Making("base"))
+    files = tuple(write_files(archive.storage, f"bases/{name}/7", LETTERS, [letters(0, 50)]))
+    held = BaseTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
+    return archive.bases.publish(Base(name, ts, 1, 7, 1_700_000_000_000, "a test", (), (held,)))
+
+
+def sluice(config: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(group, ["base", *arguments, "--config", str(config)], standalone_mode=False)
+
+
+def test_bases_are_listed_with_what_they_hold_and_what_is_being_made(config: Path, archive: Archive) -> None:
+    assert "there are no bases" in sluice(config, "list").output
+    base = made(archive, TS)
+    archive.bases.begin(base_id(TS + 1, "b"), Making("base-2"))
+    said = sluice(config, "list").output
+    assert base.id in said
+    assert "1 tables, 50 rows" in said
+    assert f"{base_id(TS + 1, 'b')} is being made by the job base-2" in said
+    document = json.loads(sluice(config, "list", "--json").output)
+    assert (document["base"], document["ts"], document["rows"]) == (base.id, TS, 50)
+
+
+def test_a_damaged_file_is_named_and_the_exit_code_says_so(config: Path, archive: Archive) -> None:
+    whole, damaged = made(archive, TS), made(archive, TS + 9)
+    (file,) = damaged.tables[0].files
+    content = archive.storage.read(file.path)
+    archive.storage.replace(file.path, content[:-9] + b"X" + content[-8:])
+    found = sluice(config, "check")
+    assert found.return_value == 1
+    assert f"{whole.id}: whole" in found.output
+    assert f"{damaged.id}: damaged" in found.output
+    assert file.path in found.output
+    assert sluice(config, "check", whole.id).return_value == 0
+
+
+def test_a_base_that_somebody_reads_is_not_forgotten(config: Path, archive: Archive) -> None:
+    base = made(archive, TS)
+    holds = Holds(archive.storage)
+    holds.note("reader", Hold("a restore", TS, (base.id,)))
+    found = sluice(config, "forget", base.id)
+    assert "is read by a restore" in str(found.exception)
+    assert archive.bases.all() == [base]
+    holds.forget("reader")
+    assert f"forgot {base.id}" in sluice(config, "forget", base.id).output
+    assert archive.bases.all() == []
+    assert "there is no base" in str(sluice(config, "forget", base.id).exception)
