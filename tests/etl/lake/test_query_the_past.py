@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.lake import live_files
+from etl.lake import live_files, write_lake
+from relay.storage import open_storage
 from tests.etl.lake.told_lake import ToldLake
+from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import table
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "query-the-past.md").read_text(encoding="utf-8")
@@ -91,6 +95,30 @@ def test_duckdb_and_python_agree_which_files_count_while_both_are_there(lake: To
     finally:
         for path in lake.folder.glob("lake/*/*/*/*-compacted.parquet"):
             path.unlink()
+
+
+def test_spark_reads_every_type_as_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    relay = land(RECORDINGS / "types", f"file://{tmp_path}/relay")
+    first = relay.first()
+    assert first is not None
+    (tmp_path / "archive").mkdir()
+    files = write_lake(relay.storage, open_storage(f"file://{tmp_path}/archive"), list(relay.windows(first.lo)), "t")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    chosen = [file for file in files if file.table in ("times", "decs", "ints", "strs", "pk_bit", "gen", "we`ird 名")]
+    assert len(chosen) == 7
+    for file in chosen:
+        expected = pq.ParquetFile(tmp_path / "archive" / file.path).read()
+        folder = Path(file.path).parents[2]
+        read = spark.read.parquet(str(tmp_path / "archive" / folder)).drop("day", "schema_version").toArrow()
+        assert read.column_names == expected.column_names
+        assert _told(read) == _told(expected), file.table
+
+
+def _told(rows: pa.Table) -> list[str]:
+    def plain(value: Any) -> Any:
+        return value.astimezone(UTC).isoformat() if getattr(value, "tzinfo", None) else value
+
+    return sorted(repr({name: plain(value) for name, value in row.items()}) for row in rows.to_pylist())
 
 
 def _here(text: str, lake: ToldLake) -> str:
