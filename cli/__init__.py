@@ -33,6 +33,7 @@ _COMMANDS = {
     "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",
     "archive": "The past: bring it into the archive, compact and check it.",
+    "as-of": "Tables of the past, and what became different between two moments.",
     "find": "Which transaction did it, and when.",
     "undo": "The SQL that takes one transaction back.",
     "config": "Turn a drainer.toml into a sluice.toml.",

@@ -93,6 +93,8 @@ class BySpark:
                     for row in batch.to_pylist():
                         yield Result(**row)
             finally:
+                with contextlib.suppress(Exception):  # whoever asked may have had enough
+                    spark.interruptAll()
                 spark_session.close(spark)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ class Past:
         """Commit timestamps of transactions that are left out, since operators had them left out."""
         return self.asked.skipped
 
-    def rows(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def rows(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
         """Chunks of rows with their table's name, in no order: the stored columns but those left out, in types and
         texts of `upstream.rows.arrow_schema`. There is no chunk of a table without rows.
         """
@@ -71,7 +71,7 @@ class Past:
             found[result.name].append(BaseFile.from_json(json.loads(result.payload)))
         return found
 
-    def differences(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def differences(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
         """What became different between the two moments, by table, see `etl.asof.diff`; of tables that there are at
         both, under one name.
         """
@@ -88,7 +88,7 @@ class Past:
         """The columns of `rows`, by table."""
         return {name: schema(version.columns) for name, version in self.asked.versions[self.moments[-1]].items()}
 
-    def _results(self, finish: Finish) -> Iterator[Result]:
+    def _results(self, finish: Finish) -> Generator[Result, None, None]:
         holds = Holds(Archive.open(self.archive_url).storage)
         hold = Hold(f"`sluice as-of` {tso.text(self.moments[-1])}", self.asked.start_ts, self.bases)
         with holds.held(f"as-of-{secrets.token_hex(6)}", hold):

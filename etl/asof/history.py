@@ -53,17 +53,23 @@ class History:
         return dict(sorted(found.items()))
 
     def _hint(self, name: str, moment: int) -> str:
-        for ddl in self.ddls:
-            tables = [t for t in (*ddl.before.values(), *ddl.effect.tables.values()) if t is not None]
-            if any(table.full_name.lower() == name.lower() for table in tables):
-                when = "after" if ddl.commit_ts > moment else "before"
-                return f"; {when} that there is `{ddl.query[:200]}` at commit_ts {ddl.commit_ts}"
+        """The last DDL about it before the moment, or the first one after it."""
+        own = [ddl for ddl in self.ddls if _is_about(ddl, name)]
+        earlier = [ddl for ddl in own if ddl.commit_ts <= moment]
+        for ddl in earlier[-1:] or own[:1]:
+            when = "before" if earlier else "after"
+            return f"; {when} that there is `{ddl.query[:200]}` at commit_ts {ddl.commit_ts}"
         if self.known:
             return ""
         return (
             f": nothing was found of it in what was committed after {tso.text(self.start_ts)}, and no base tells"
             " what there was before"
         )
+
+
+def _is_about(ddl: DdlJob, name: str) -> bool:
+    tables = (*ddl.before.values(), *ddl.effect.tables.values())
+    return any(table is not None and table.full_name.lower() == name.lower() for table in tables)
 
 
 def _is_users(table: Table) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from etl.archive import NotYetLandedError, archive_through
-from etl.asof import AsOfError, Fingerprint, differences_between, fingerprint, here, tables_as_of
+from etl.asof import AsOfError, BySpark, Fingerprint, differences_between, fingerprint, here, tables_as_of
 from etl.base.plan import schemas_of, table_of
 from etl.settings import Settings, parse_settings
 from relay import RelayLog
@@ -17,7 +17,7 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 from upstream import tso
 from upstream.schema import Schema
 
-NAME, MIDDLE, END = "ddl", "d_many", "f_end"
+NAME, FIRST, SECOND, MIDDLE, END = "ddl", "a_two_items", "b_item_changed", "d_many", "f_end"
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +34,35 @@ def archived(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Set
     return settings
 
 
+@pytest.fixture(scope="module")
+def by_spark(spark_remote: str) -> BySpark:
+    """One session for all."""
+    return BySpark(spark_remote)
+
+
 def _moment(settings: Settings, label: str) -> int:
     last = RelayLog.open(settings.relay.url).last()
     assert last is not None
     return min(int(labels(RECORDINGS / NAME)[label]["ts"]), last.hi)
 
 
-def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wrote(archived: Settings) -> None:
+def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wrote(
+    archived: Settings, by_spark: BySpark
+) -> None:
     middle, end = _moment(archived, MIDDLE), _moment(archived, END)
     local = tables_as_of(archived, end, ["*"], run=here)
     expected = local.fingerprints()
     assert {name: found.rows for name, found in expected.items() if found.rows} == {
         name: rows for name, rows in labels(RECORDINGS / NAME)[END]["tables"].items() if rows
     }
-    spark = tables_as_of(archived, end, ["*"])
+    spark = tables_as_of(archived, end, ["*"], run=by_spark)
     rows: dict[str, Fingerprint] = dict.fromkeys(spark.tables, Fingerprint())
     for name, batch in spark.rows():
         rows[name] += fingerprint(spark.tables[name].table, [batch])
     assert rows == expected
 
     archive = Archive.open(archived.archive_url)
-    older = tables_as_of(archived, middle, ["*"])
+    older = tables_as_of(archived, middle, ["*"], run=by_spark)
     name = base_id(middle, "t")
     files = older.files(f"bases/{name}")
     tables = tuple(
@@ -62,21 +70,21 @@ def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wro
     )  # fmt: skip
     archive.bases.publish(Base(name, middle, 1, 7, 0, "a test", schemas_of([Schema(1, "shop")]), tables))
     try:
-        gone_on = tables_as_of(archived, end, ["*"])
+        gone_on = tables_as_of(archived, end, ["*"], run=here)
         assert gone_on.bases == (name,)
         assert gone_on.fingerprints() == expected
     finally:
         archive.bases.forget(name)
 
 
-def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings) -> None:
-    middle, end = _moment(archived, MIDDLE), _moment(archived, END)
-    tables = tuple(table_of(found.table) for found in tables_as_of(archived, middle, ["*"]).tables.values())
+def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings, by_spark: BySpark) -> None:
+    first, second = _moment(archived, FIRST), _moment(archived, SECOND)
+    tables = tuple(table_of(found.table) for found in tables_as_of(archived, first, ["*"]).tables.values())
     bases = Archive.open(archived.archive_url).bases
-    without_rows = bases.publish(Base(base_id(middle, "w"), middle, 1, 7, 0, "a test", (), tables))
+    without_rows = bases.publish(Base(base_id(first, "w"), first, 1, 7, 0, "a test", (), tables))
     try:
         with pytest.raises(AsOfError, match=r"at commit_ts \d+ a row is changed or removed though there is none"):
-            tables_as_of(archived, end, ["*"]).fingerprints()
+            tables_as_of(archived, second, ["*"], run=by_spark).fingerprints()
     finally:
         bases.forget(without_rows.id)
 

@@ -1,0 +1,165 @@
+"""sluice as-of: tables of the past, and what became different between two moments."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli._settings import config_option, settings_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etl.asof import Past
+
+_WIDTH = 48
+
+
+@click.command("as-of")
+@click.argument("words", metavar="T TABLE...", nargs=-1, required=True)
+@click.option("--diff", is_flag=True, help="T1 T2 TABLE...: what is different at T2 from what was at T1.")
+@click.option(
+    "--format", "kind", type=click.Choice(("table", "csv", "sql", "parquet")), default="table", show_default=True,
+    help="table: lines for people. sql: INSERT statements.",
+)  # fmt: skip
+@click.option(
+    "--to", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Write a file a table there [the screen].",
+)  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="With --format table, so many rows a table."
+)
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context, /, words: tuple[str, ...], kind: str, folder: Path | None, limit: int, config: str | None,
+    *, diff: bool,
+) -> None:  # fmt: skip
+    """Show tables as they were at the moment T: every transaction committed through it, and no other.
+
+    T is a TSO, an ISO date-time such as 2026-11-16T09:00:00+01:00 (UTC without a zone), or before:COMMIT_TS, the moment
+    just before that transaction. A table is named schema.table, as it was called then; * and ? stand for others.
+
+    It is computed by Spark from the archive and the newest base before T, through schema changes, and needs neither
+    TiDB nor the downstream. `sluice find` looks for the moment.
+    """
+    from etl.asof import differences_between, tables_as_of
+    from upstream import tso
+
+    moments, names = words[: 1 + diff], words[1 + diff :]
+    if not names:
+        raise click.UsageError("name a table, such as shop.orders, behind the moment" + "s" * diff, ctx)
+    if diff and kind == "sql":
+        raise click.UsageError("differences have no form as SQL; `sluice undo` takes transactions back", ctx)
+    if kind == "parquet" and folder is None:
+        raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
+    settings = settings_of(ctx, config)
+    at = [tso.parse_moment(moment) for moment in moments]
+    if diff and at[0] >= at[1]:
+        raise click.UsageError(f"{tso.text(at[0])} is not before {tso.text(at[1])}", ctx)
+    past = differences_between(settings, at[0], at[1], names) if diff else tables_as_of(settings, at[0], names)
+    schemas = past.diff_schemas() if diff else past.row_schemas()
+    if kind == "csv" and folder is None and len(schemas) > 1:
+        raise click.UsageError(f"{len(schemas)} tables as CSV need a folder: --to FOLDER", ctx)
+    rows = past.differences() if diff else past.rows()
+    _say(past, at)
+    with contextlib.closing(rows):
+        if kind == "table" and folder is None:
+            _print(past, schemas, rows, limit, diff=diff)
+        else:
+            _write(past, schemas, rows, "csv" if kind == "table" else kind, folder)
+
+
+def _say(past: Past, moments: list[int]) -> None:
+    from upstream import tso
+
+    click.echo(f"as of {' and '.join(map(tso.text, moments))}", err=True)
+    if past.skipped:
+        click.echo(f"without the transactions that operators had left out: {past.skipped}", err=True)
+    for name, found in past.tables.items():
+        if found.left_out:
+            click.echo(f"{name}: without generated columns that no base holds: {', '.join(found.left_out)}", err=True)
+
+
+def _write(
+    past: Past, schemas: dict[str, pa.Schema], rows: Iterable[tuple[str, pa.RecordBatch]], kind: str,
+    folder: Path | None,
+) -> None:  # fmt: skip
+    from etl.asof.output import file_output, screen_output
+
+    counts = dict.fromkeys(schemas, 0)
+    with contextlib.ExitStack() as open_files:
+        outputs = {}
+        for name, schema in schemas.items():
+            table = past.tables[name].table
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                output = file_output(folder, kind, name, schema, table)
+            else:
+                output = screen_output(kind, schema, table)
+            outputs[name] = open_files.enter_context(output)
+        for name, batch in rows:
+            outputs[name].write(batch)
+            counts[name] += batch.num_rows
+    for name, count in counts.items():
+        click.echo(f"{name}: {count:,} rows{f' in {folder}' if folder is not None else ''}", err=True)
+
+
+def _print(
+    past: Past, schemas: dict[str, pa.Schema], rows: Iterable[tuple[str, pa.RecordBatch]], limit: int, *, diff: bool
+) -> None:
+    from etl.asof.output import rendered
+
+    shown: dict[str, list[list[str]]] = {name: [] for name in schemas}
+    counts = dict.fromkeys(schemas, 0)
+    for name, batch in rows:
+        room = max(0, limit - len(shown[name]))
+        shown[name] += itertools.islice(rendered(schemas[name].names, batch), room)
+        counts[name] += batch.num_rows
+    for name, schema in schemas.items():
+        click.echo(f"{name}: {counts[name]:,} {'differences' if diff else 'rows'}")
+        keys = [column for column, _ in _keys(past, name)]
+        lines = _differences(schema.names, shown[name], keys) if diff else _aligned(schema.names, shown[name])
+        for line in lines:
+            click.echo(line)
+        if counts[name] > len(shown[name]):
+            click.echo(f"  and {counts[name] - len(shown[name]):,} more: --limit, or --to FOLDER for all of them")
+
+
+def _keys(past: Past, name: str) -> list[tuple[str, Any]]:
+    return [(column.name, column) for column in past.asked.versions[past.moments[-1]][name].steady_key]
+
+
+def _aligned(names: list[str], rows: list[list[str]]) -> Iterator[str]:
+    if not rows:
+        return
+    rows = [[_short(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    for row in (names, *rows):
+        yield "  " + "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _differences(names: list[str], rows: list[list[str]], keys: list[str]) -> Iterator[str]:
+    for row in rows:
+        values = dict(zip(names, map(_short, row), strict=True))
+        old = {name[4:]: value for name, value in values.items() if name.startswith("old.")}
+        new = {name[4:]: value for name, value in values.items() if name.startswith("new.")}
+        change = values["change"]
+        if change == "changed":
+            same = ", ".join(f"{key}={new[key]}" for key in keys)
+            other = [f"{n}: {old[n]} -> {new[n]}" for n in new if n in old and old[n] != new[n]]
+            yield f"  {change:8}  {same}  {', '.join(other)}"
+        else:
+            image = old if change == "deleted" else new
+            yield f"  {change:8}  {', '.join(f'{name}={value}' for name, value in image.items())}"
+
+
+def _short(value: str) -> str:
+    """On one line, and not too long."""
+    plain = value.replace("\n", "\\n").replace("\t", "\\t")
+    return plain if len(plain) <= _WIDTH else f"{plain[: _WIDTH - 1]}…"

@@ -1,0 +1,142 @@
+"""Rows of the past for people: Parquet, CSV and SQL files, or text on the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from errors import RequestError
+from etl.formats.sql_text import broken_text, hex_column, join, literal_column, quote_name, quote_table
+from upstream.schema import Table
+
+__all__ = ["FORMATS", "Output", "file_output", "rendered", "screen_output"]
+
+_STATEMENT_ROWS = 500
+_SESSION = b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0;\n"
+
+
+class Output(Protocol):
+    """Where the rows of one table go."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Some of them, in the schema that it was made for."""
+
+    def close(self) -> None:
+        """That was all."""
+
+
+class _Parquet:
+    def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
+        self._writer = pq.ParquetWriter(sink, schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    """A header, then a row a line; NULL is nothing at all, text is in quotes, bytes are 0x and digits."""
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
+        self._schema = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in schema])
+        self._writer = pa_csv.CSVWriter(sink, self._schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [_csv_column(column) for column in batch.columns]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    return pa.large_binary() if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else kind
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_binary(column.type):
+        return join(b"0x", hex_column(column))
+    return column.cast(_csv_type(column.type))
+
+
+class _Sql:
+    """INSERT statements for a table that is there, without what it computes itself."""
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
+        self._sink = sink
+        self._columns = [column for column in table.writable_columns if column.name in schema.names]
+        names = ", ".join(quote_name(column.name) for column in self._columns)
+        self._head = f"INSERT INTO {quote_table(table)} ({names}) VALUES\n".encode()
+        sink.write(_SESSION)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for first in range(0, batch.num_rows, _STATEMENT_ROWS):
+            rows = batch.slice(first, _STATEMENT_ROWS)
+            values = [literal_column(_whole(rows.column(column.name)), column) for column in self._columns]
+            lines = join(b"(", join(*values, separator=b", "), b")")
+            self._sink.write(self._head + b",\n".join(lines.to_pylist()) + b";\n")
+
+    def close(self) -> None: ...
+
+
+def _whole(array: pa.Array) -> pa.Array:
+    """A FLOAT as the double that it equals: with all its digits."""
+    return array.cast(pa.float64()) if pa.types.is_float32(array.type) else array
+
+
+FORMATS: Mapping[str, Callable[[BinaryIO, pa.Schema, Table], Output]] = {
+    "parquet": _Parquet, "csv": _Csv, "sql": _Sql,
+}  # fmt: skip
+"""By the name that it has on the command line, which is a file's ending too."""
+
+
+@contextlib.contextmanager
+def file_output(folder: Path, kind: str, name: str, schema: pa.Schema, table: Table) -> Iterator[Output]:
+    """A new file for a table `name`, complete when the context ends without an error, and not there otherwise. Raises
+    RequestError if it is there already.
+    """
+    path = folder / f"{quote(name, safe='._-')}.{kind}"
+    if path.exists():
+        raise RequestError(f"{path} exists", way_out="name another folder, or remove it")
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as sink:
+            output = FORMATS[kind](sink, schema, table)
+            yield output
+            output.close()
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def screen_output(kind: str, schema: pa.Schema, table: Table) -> Iterator[Output]:
+    """The same on the standard output."""
+    output = FORMATS[kind](sys.stdout.buffer, schema, table)
+    yield output
+    output.close()
+
+
+def rendered(names: Sequence[str], batch: pa.RecordBatch) -> Iterator[list[str]]:
+    """Rows as people read them."""
+    columns = [_texts(batch.column(name)) for name in names]
+    yield from (list(row) for row in zip(*columns, strict=True))
+
+
+def _texts(array: pa.Array) -> list[str]:
+    if pa.types.is_large_binary(array.type):
+        return ["NULL" if value is None else f"0x{value.hex()}" for value in array.to_pylist()]
+    if pa.types.is_large_string(array.type) and broken_text(array) is not None:
+        raw: list[Any] = array.cast(pa.large_binary()).to_pylist()
+        return ["NULL" if value is None else value.decode("utf-8", "backslashreplace") for value in raw]
+    return ["NULL" if value is None else str(value) for value in array.to_pylist()]
