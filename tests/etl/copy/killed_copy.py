@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,9 @@ class Forks:
 
 
 @contextlib.contextmanager
-def forking() -> Iterator[Forks]:
-    """A process that forks; what it has stopped goes with it."""
-    command = [sys.executable, "-m", "tests.etl.copy.killed_copy"]
+def forking(module: str = "tests.etl.copy.killed_copy") -> Iterator[Forks]:
+    """A process that forks; what it has stopped goes with it. `module` has a `main`."""
+    command = [sys.executable, "-m", module]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield Forks(process)
@@ -84,10 +84,10 @@ class Server:
         self.downstream = Downstream(host="127.0.0.1", port=port, user="root")
 
 
-def copy(command: dict[str, Any]) -> int:
+def counting(command: dict[str, Any]) -> Iterator[int]:
+    """Counts what this process changes downstream or keeps, and has the command's signal meet it there."""
     steps = itertools.count(1)
     at = command["at"]
-    folder, place = Path(command["folder"]), command["place"]
 
     def meet(statement: str) -> None:
         nonlocal at
@@ -110,6 +110,12 @@ def copy(command: dict[str, Any]) -> int:
     counted(MySQLSession, "_run")
     counted(LocalStorage, "create")
     counted(LocalStorage, "replace")
+    return steps
+
+
+def copy(command: dict[str, Any]) -> int:
+    steps = counting(command)
+    folder, place = Path(command["folder"]), command["place"]
     server: Any = Server(command["port"])
     if command["what"] == "bank":
         bootstrap(settings_of(server, folder, BANK_ONLY), Path(place))
@@ -121,19 +127,20 @@ def copy(command: dict[str, Any]) -> int:
     return next(steps)
 
 
-def forked(command: dict[str, Any], said: Path) -> int:
+def forked(do: Callable[[dict[str, Any]], int], command: dict[str, Any], said: Path) -> int:
     """The id of a process that does it."""
     process = os.fork()
     if process:
         return process
     try:
-        said.write_text(json.dumps({"steps": copy(command)}))
+        said.write_text(json.dumps({"steps": do(command)}))
     except BaseException:
         said.write_text(json.dumps({"failed": traceback.format_exc()}))
     os._exit(0)
 
 
-def main() -> None:
+def main(do: Callable[[dict[str, Any]], int] = copy) -> None:
+    """`do` what each command says in a process of its own; it returns how many steps that were."""
     relay.jobs.jobs.DEAD_AFTER_S = 0.5
     started: dict[int, Path] = {}
     for number, line in enumerate(sys.stdin):
@@ -143,7 +150,7 @@ def main() -> None:
             os.kill(process, signal.SIGCONT)
         else:
             said = Path(f"{command['folder']}-{number}.json")
-            process = forked(command, said)
+            process = forked(do, command, said)
             started[process] = said
         _, status = os.waitpid(process, os.WUNTRACED)
         if os.WIFSTOPPED(status):
