@@ -149,6 +149,37 @@ def archive_command(
     return 0
 
 
+@command.command("restore")
+@recording_option("Whose changes to restore again and again [the recording `sysbench`].")
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of the base, in ten tables [1,000,000].")
+@click.option("--changes", type=click.IntRange(min=1), help="Row changes of the archive [1,000,000].")
+@_JSON
+@click.pass_context
+def restore_command(
+    ctx: click.Context, *, directory: Path | None, rows: int | None, changes: int | None, as_json: bool
+) -> int:
+    """Rows/s, MB/s and row changes/s of restoring, of all tables and of one of ten."""
+    from bench.apply import RECORDING
+    from bench.restore import CHANGES, ROWS, measure
+
+    folder = (directory or recording_folder(RECORDING)).absolute()
+    with stop_signals_raise():
+        results = measure(_stack(ctx), folder, rows or ROWS, changes or CHANGES, _reporter(as_json=as_json))
+    if as_json:
+        return _print_json({"restores": [asdict(result) for result in results]}, 0)
+    for result in results:
+        load, apply = (max(result.stages_s.get(stage, 0.0), 1e-3) for stage in ("load", "apply"))
+        click.echo(
+            f"\n{result.what}: {result.rows:,} rows, {result.rows / load:,.0f}/s,"
+            f" {result.row_bytes / load / 1e6:,.1f} MB/s; {result.changes:,} changes, {result.changes / apply:,.0f}/s;"
+            f" {result.seconds:.1f} s in all, planned {result.planned_s:.0f} s in {result.plan_s:.2f} s"
+        )
+        click.echo("  seconds     " + ", ".join(f"{name} {value:g}" for name, value in result.stages_s.items()))
+        click.echo("  CPU seconds " + ", ".join(f"{name} {value:g}" for name, value in result.cpu_s.items()))
+    _print_machine()
+    return 0
+
+
 @command.command("copy")
 @click.option("--rows", type=click.IntRange(min=1), help="Rows of the dump, 190 bytes each [1,000,000].")
 @click.option("--format", "form", type=click.Choice(["sql", "csv"]), default="sql", show_default=True)

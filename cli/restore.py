@@ -15,7 +15,9 @@ _MOMENT = (
 
 
 @click.command("restore")
-@click.option("--until", metavar="MOMENT", required=True, help=f"Everything committed until then is in. {_MOMENT}")
+@click.option(
+    "--until", metavar="MOMENT", help=f"Everything committed until then is in. {_MOMENT} [all that is landed now]"
+)
 @click.option(
     "--table", "tables", metavar="GLOB", multiple=True,
     help="Only tables that had such a name then (schema.table, * and ?); may be repeated [all].",

@@ -24,9 +24,9 @@ PLACE = {"type": ["null", "string"], "section": "To another server"}
     is_paused_upon_creation=False,
     tags=["sluice"],
     params={
-        "until": Param("2026-11-22T12:00:00+00:00", type="string", minLength=1, title="Until when",
-            description="Everything committed until then is in. A time with its zone, a TSO, or before:TSO, which is "
-            "right before that commit (`sluice find` tells commits)."),
+        "until": Param(None, type=["null", "string"], title="Until when",
+            description="Everything committed until then is in. A time with its zone, 2026-11-22T12:00:00+01:00, a "
+            "TSO, or before:TSO, which is right before that commit (see `sluice find`). Empty: all that is landed."),
         "plan_only": Param(default=True, type="boolean", title="Only plan",
             description="Say what would be done, how long it takes, and what hinders it. Nothing is written."),
         "tables": Param(None, **NAMES, title="Tables",

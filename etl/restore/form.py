@@ -23,7 +23,7 @@ def request_of(said: Mapping[str, Any]) -> Request:
         raise RestoreError("a settings file and an Airflow connection: one of them says where to restore to")
     target = read_target(path) if path else _of_connection(connection) if connection else {}
     return Request(
-        tso.parse_moment(said["until"]),
+        tso.parse_moment(said["until"]) if said["until"] else 0,
         tuple(said.get("tables") or ()),
         said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
         target,

@@ -32,6 +32,7 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     found = begun(settings, request)
     if found is not None:
         return found
+    request = request.with_end(RelayLog.open(settings.relay.url))
     jobs = Jobs(RelayLog.open(settings.relay.url).storage)
     plan = plan_restore(settings, request)
     tables = tuple(f"{request.into.replace('{schema}', schema)}.{name}" for schema, name in plan.names)
@@ -48,7 +49,7 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
 def begun(settings: Settings, request: Request) -> Job | None:
     """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
     open_now = (job for job in Jobs(RelayLog.open(settings.relay.url).storage).unfinished() if job.spec.kind == KIND)
-    return next((job for job in open_now if request == Request.from_json(job.spec.asked)), None)
+    return next((job for job in open_now if request.is_same(Request.from_json(job.spec.asked))), None)
 
 
 def run_restore(

@@ -32,6 +32,7 @@ def plan_restore(settings: Settings, request: Request) -> RestorePlan:
     known, SettingsError, DownstreamError, RelayError, OSError.
     """
     request.check()
+    request = request.with_end(RelayLog.open(settings.relay.url))
     return plan_with(settings, request, Past.of(settings.archive_url, settings.relay.url, request.until))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 from etl.restore.errors import RestoreError
 from etl.rules import SchemaPattern, exactly
 from etl.settings import Settings, with_target
+from relay import RelayLog
 
 __all__ = ["SAME_SERVER_INTO", "Request"]
 
@@ -20,8 +21,9 @@ _MAX_ROWS, _MAX_BYTES = 100_000, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that was committed through `until` (TSO), of the tables that fit one of `tables` then (globs of
-    ``schema.table``; () for all), into databases whose names `into` makes of the upstream's, on the server of `target`,
+    """Everything that was committed through `until` (TSO; 0: all that is landed when it is asked for), of
+    the tables that fit one of `tables` then (globs of ``schema.table``; () for all), into databases whose names `into`
+    makes of the upstream's, on the server of `target`,
     see `etl.settings.read_target` ({}: the pipeline's own). `replacing`: tables there, by their full names, that are
     there already and are to be replaced. `verify`: compare every table with the state that Spark computes.
     """
@@ -32,6 +34,15 @@ class Request:
     target: Mapping[str, Any] = field(default_factory=dict)
     replacing: tuple[str, ...] = ()
     verify: bool = True
+
+    def with_end(self, relay: RelayLog) -> Request:
+        """With `until` as it is now."""
+        last = None if self.until else relay.last()
+        return self if last is None else replace(self, until=last.hi)
+
+    def is_same(self, other: Request) -> bool:
+        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
         """Raises RestoreError for a pattern that makes no names of databases."""

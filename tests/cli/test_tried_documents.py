@@ -15,7 +15,7 @@ from embedded.processes import marked
 from embedded.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("start-a-replica.md", "copy-tables-again.md")
+PAGES = ("start-a-replica.md", "copy-tables-again.md", "restore-tables.md")
 SNAPSHOT = ROOT / "tests" / "recordings" / "bootstrap" / "snapshots" / "z_end"
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +28,9 @@ def typed():
 
 
 @pytest.mark.timeout(900)
-def test_an_empty_database_becomes_a_replica_and_a_damaged_table_whole_as_the_documents_say(tmp_path):
+def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_one_is_restored_as_the_documents_say(
+    tmp_path,
+):
     stack = Stack(tmp_path / "home")
     env = os.environ | {"SLUICE_HOME": str(stack.home), "PYTHONPATH": str(ROOT)}
 
@@ -50,6 +52,7 @@ def test_an_empty_database_becomes_a_replica_and_a_damaged_table_whole_as_the_do
             expected = next(codes) if "--mode compare" in line else 0
             assert shown[1] == expected, shown
             assert expected == 0 or "100 missing" in shown[2], shown
+        assert shown[2].split() == ["COUNT(*)", "500"], shown  # of the restored table
         with connect(stack.site().ports["mariadb"]) as database:
             assert compare(SNAPSHOT, database).differences == []
     finally:

@@ -69,7 +69,8 @@ def steps(mariadb_server: MariaDBServer, original: Path, tmp_path_factory: pytes
 
 def go_on(server: MariaDBServer, url: str) -> None:
     """Unless it is done already."""
-    if any(job.entry().state not in OVER for job in Jobs(RelayLog.open(url).storage).list()):
+    states = [job.entry().state for job in Jobs(RelayLog.open(url).storage).list()]
+    if not states or any(state not in OVER for state in states):
         restore(settings_of(server, url), request(url))
 
 

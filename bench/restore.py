@@ -1,0 +1,145 @@
+"""How fast tables are restored: the rows of a base, and the changes behind one; all tables, and one of ten.
+
+etcd, the stand-in cluster, two pumps, MariaDB at its default durability and Spark run; nothing else. The recording's
+traffic is landed again and again, each time with other digits in its texts, and archived; a base with ten tables of
+random rows (sysbench's shape, a secondary index) is put behind it. `etl.restore` restores in this process, to other
+names on the same server: the recording's tables from the archive alone, the base's ten tables, one of them. The
+recording alone is restored before, which warms Spark up. CPU time is that of every process meanwhile; on a busy machine
+that is what to compare.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench import backlog
+from bench.copy import TABLE
+from bench.land import PATIENCE_S, landed_recording
+from bench.processes import SparkProcesses
+from embedded import Stack, replay
+from embedded.launch import drop_everything
+from etl.archive import archive_through
+from etl.copy.base_files import rows_schema, write_files
+from etl.landing import run_land
+from etl.restore import Request, ask_for, plan_restore, run_restore
+from etl.settings import Settings
+from relay import RelayLog
+from relay.archive import Archive, Base, BaseTable, Making, base_id
+from relay.jobs import Runner
+from upstream.schema import Schema, Table
+
+ROWS, CHANGES = 1_000_000, 1_000_000
+_TABLES = 10
+_BATCH_ROWS = 50_000
+_TEXTS = 1_000
+
+
+@dataclass(slots=True)
+class RestoreResult:
+    """One restore. `planned_s`: what the plan said; `plan_s`: how long planning took."""
+
+    what: str
+    rows: int = 0
+    row_bytes: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+    planned_s: float = 0.0
+    plan_s: float = 0.0
+    stages_s: dict[str, float] = field(default_factory=dict)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+def measure(
+    stack: Stack, directory: Path, rows: int, changes: int, report: Callable[[str], None]
+) -> list[RestoreResult]:
+    """A result for each restore. Raises StackError, RecordingError."""
+    stack.wipe("mariadb")
+    with landed_recording(stack, directory, report) as there:
+        per_turn = sum(inside for _, inside in there.values)
+        values = backlog.again(there.values, -(-changes // per_turn)) or there.values
+        _, last = there.write(values, changes)
+        run_land(there.settings, until_ts=last, run_seconds=PATIENCE_S)
+        archive_through(there.settings)
+        stack.up(("mariadb",), report=report)
+        # The stand-in TiDB knows nothing of what was written into the pumps.
+        settings = replace(there.settings, upstream=replace(there.settings.upstream, sql_host=""))
+        end = RelayLog.open(settings.relay.url).last()
+        assert end is not None
+        replayed = replay.target(there.recording, None)[1]
+
+        def restored(what: str, request: Request) -> RestoreResult:
+            report(what)
+            return _restore(stack, settings, what, request)
+
+        restored("the recording, to warm up", Request(replayed, ("sbtest.*",)))
+        behind = restored("changes of all tables", Request(end.hi, ("sbtest.*",)))
+        one = restored("changes of one table of four", Request(end.hi, ("sbtest.sbtest1",)))
+        report("writing a base")
+        _write_base(settings, end.hi, end.cluster_id, rows)
+        whole = restored("rows of ten tables", Request(end.hi, ("base.*",)))
+        return [behind, one, whole, restored("rows of one table of ten", Request(end.hi, ("base.t1",)))]
+
+
+def _restore(stack: Stack, settings: Settings, what: str, request: Request) -> RestoreResult:
+    drop_everything(stack.site().ports["mariadb"])
+    began = time.perf_counter()
+    plan = plan_restore(settings, request)
+    result = RestoreResult(what, plan_s=round(time.perf_counter() - began, 3), planned_s=plan.cost.seconds)
+    job = ask_for(settings, request, "bench")
+    processes = _Processes(stack)
+    before, began = processes.cpu(), time.perf_counter()
+    done = run_restore(settings, job, Runner("a benchmark"))
+    after = processes.cpu()
+    result.seconds = round(time.perf_counter() - began, 3)
+    result.rows, result.row_bytes, result.changes = done.base_rows, plan.cost.base_bytes, done.changes
+    result.stages_s = dict(done.stages_s)
+    result.cpu_s = {name: round(after[name] - before[name], 2) for name in after}
+    return result
+
+
+def _write_base(settings: Settings, ts: int, cluster_id: int, rows: int) -> None:
+    storage = Archive.open(settings.archive_url).storage
+    bases = Archive.open(settings.archive_url).bases
+    name = base_id(ts, "bench")
+    bases.begin(name, Making("bench"))
+    tables = []
+    for number in range(_TABLES):
+        table = replace(TABLE, id=10_000_000 + number, schema_id=9_999_999, schema_name="base", name=f"t{number}")
+        files = write_files(storage, f"bases/{name}/{table.id}", table, _batches(table, rows // _TABLES, number))
+        tables.append(BaseTable("base", table.name, table.to_json(), tuple(files)))
+    schema = Schema(9_999_999, "base", "utf8mb4", "utf8mb4_bin")
+    made_ms = time.time_ns() // 1_000_000
+    bases.publish(Base(name, ts, 0, cluster_id, made_ms, "a benchmark", (schema.to_json(),), tuple(tables)))
+
+
+def _batches(table: Table, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
+    randomly = np.random.default_rng(seed)
+    digits = randomly.integers(0, 10**11, (_TEXTS, 10))
+    texts = pa.array(["-".join(f"{number:011}" for number in row) for row in digits])
+    schema = rows_schema(table)
+    for first in range(0, rows, _BATCH_ROWS):
+        count = min(_BATCH_ROWS, rows - first)
+        picked = [texts.take(pa.array(randomly.integers(0, _TEXTS, count))) for _ in range(2)]
+        pads = pc.utf8_slice_codeunits(picked[1], 0, 59)
+        columns = [pa.array(np.arange(first + 1, first + count + 1)), pa.array(randomly.integers(0, rows, count))]
+        arrays = [*columns, picked[0], pads]
+        yield pa.RecordBatch.from_arrays([a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema)
+
+
+class _Processes(SparkProcesses):
+    """With the database."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self._mariadb = psutil.Process(stack.state().parts["mariadb"].process.pid)
+
+    def cpu(self) -> dict[str, float]:
+        return super().cpu() | {"mariadb": sum(self._mariadb.cpu_times()[:2])}
