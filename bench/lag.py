@@ -184,7 +184,6 @@ def measure_beside_backfill(
     of the samples each. Raises StackError.
     """
     result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
-    lags: dict[bool, list[float]] = {False: [], True: []}
     with fresh_stack(stack, None, report):
         site = stack.site()
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
@@ -199,24 +198,104 @@ def measure_beside_backfill(
             control.stop()
             control.workload({"rate": rate, "transactions": None, "rows": 1})
             _wait_warm(probe, control)
-            for turn in range(2 * _TURNS):
-                with_backfill = turn % 2 == 1
-                with _Backfills(stack, result) if with_backfill else contextlib.nullcontext() as backfills:
-                    if backfills is not None:
-                        while not backfills.began.is_set():
-                            probe.look()
-                    first, last = probe.last, probe.last + samples // (2 * _TURNS)
-                    while probe.last < last:
-                        probe.look()
-                if backfills is not None and backfills.failure:
-                    raise StackError(f"the backfill failed: {backfills.failure}")
-                committed = _committed(control)
-                lags[with_backfill] += [probe.seen[number] - committed[number] for number in range(first + 1, last + 1)]
-                report(f"turn {turn + 1} of {2 * _TURNS}{', beside a backfill' if with_backfill else ''}")
+            _take_turns(result, probe, control, samples, _Turns(lambda: _Backfills(stack, result), report))
         control.stop()
+    return result
+
+
+def measure_beside_archive(
+    stack: Stack, rate: float, samples: int, every_s: float, report: Callable[[str], None]
+) -> BesideResult:
+    """The same in turns without and with archiving, a pass every `every_s`. The stack's own DAG `archive` must make
+    none: [archive] every. `rows` are the changes archived, `chunks` the volumes. Raises StackError.
+    """
+    result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
+    with fresh_stack(stack, None, report):
+        site = stack.site()
+        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
+        control = ClusterControl(site.ports["cluster-control"])
+        control.workload({"rate": rate, "transactions": None, "rows": 1})
+        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+            probe = _Probe(database)
+            _wait_warm(probe, control)
+            _take_turns(result, probe, control, samples, _Turns(lambda: _Archiving(stack, result, every_s), report))
+        control.stop()
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    beside: Callable[[], _Backfills | _Archiving]
+    report: Callable[[str], None]
+
+
+def _take_turns(result: BesideResult, probe: _Probe, control: ClusterControl, samples: int, turns: _Turns) -> None:
+    """Lags in turns alone and beside something, half of the samples each."""
+    lags: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(2 * _TURNS):
+        is_beside = turn % 2 == 1
+        with turns.beside() if is_beside else contextlib.nullcontext() as other:
+            while other is not None and not other.began.is_set():
+                probe.look()
+            first, last = probe.last, probe.last + samples // (2 * _TURNS)
+            while probe.last < last:
+                probe.look()
+        if other is not None and other.failure:
+            raise StackError(f"what lag is measured beside has failed: {other.failure}")
+        committed = _committed(control)
+        lags[is_beside] += [probe.seen[number] - committed[number] for number in range(first + 1, last + 1)]
+        turns.report(f"turn {turn + 1} of {2 * _TURNS}{', beside it' if is_beside else ''}")
     _summarize(result.alone, lags[False])
     _summarize(result.beside, lags[True])
-    return result
+
+
+_ARCHIVING = """
+import contextlib, sys, time
+from etl.archive.archiver import QUIET_MS, Archiver
+from etl.settings import load_settings
+with contextlib.closing(Archiver(load_settings(sys.argv[1]))) as archiver:
+    archiver.through()
+    print("began", flush=True)
+    while True:
+        time.sleep(float(sys.argv[2]))
+        began = time.monotonic()
+        archiver.through(quiet_ms=QUIET_MS)
+        done = archiver.summary
+        print(done.changes, done.volumes, time.monotonic() - began, flush=True)
+"""
+
+
+class _Archiving:
+    """Passes of the archive, as the DAG's task makes them, in a process of its own."""
+
+    def __init__(self, stack: Stack, result: BesideResult, every_s: float) -> None:
+        self._arguments = [sys.executable, "-c", _ARCHIVING, str(stack.home / "sluice.toml"), str(every_s)]
+        self._result = result
+        self.began = threading.Event()
+        self.failure = ""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._thread = threading.Thread(target=self._follow, name="archiving", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._process.poll() is not None:
+            self.failure = f"archiving ended with {self._process.returncode}"
+        self._process.terminate()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        assert self._process.stdout is not None
+        base = self._result.rows, self._result.chunks
+        for line in self._process.stdout:
+            self.began.set()
+            if line != "began\n":
+                changes, volumes, seconds = line.split()
+                self._result.rows, self._result.chunks = base[0] + int(changes), base[1] + int(volumes)
+                self._result.seconds += float(seconds)
+        self.began.set()
 
 
 def measure(stack: Stack, rate: float, samples: int, rows: int, report: Callable[[str], None]) -> LagResult:

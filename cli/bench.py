@@ -249,18 +249,39 @@ def _copy_making(stack: Stack, rows: int, form: str, *, as_json: bool) -> int:
     "--backfill", "table_rows", type=click.IntRange(min=1), metavar="ROWS",
     help="In turns without and beside a backfill of a table with so many rows [none].",
 )  # fmt: skip
+@click.option(
+    "--archive", "archive_every_s", type=click.FloatRange(min=1), metavar="SECONDS",
+    help="In turns without and beside archiving, a pass every so many seconds [none].",
+)  # fmt: skip
 @_JSON
 @click.pass_context
 def lag_command(
-    ctx: click.Context, *, rate: float, samples: int, rows: int, table_rows: int | None, as_json: bool
+    ctx: click.Context,
+    *,
+    rate: float,
+    samples: int,
+    rows: int,
+    table_rows: int | None,
+    archive_every_s: float | None,
+    as_json: bool,
 ) -> int:
     """Commit upstream until visible downstream."""
-    from bench.lag import measure, measure_beside_backfill
+    from bench.lag import measure, measure_beside_archive, measure_beside_backfill
 
+    if archive_every_s:
+        with stop_signals_raise():
+            stack = _stack(ctx, '\n[archive]\nevery = "1d"\n')
+            both = measure_beside_archive(stack, rate, samples, archive_every_s, _reporter(as_json=as_json))
+        found = asdict(both) | {"added_p95_ms": both.added_p95_ms}
+        return _print_json(found, 0) if as_json else _print_beside(both, "archiving", "volumes")
     if table_rows:
         with stop_signals_raise():
             both = measure_beside_backfill(_stack(ctx), rate, samples, table_rows, _reporter(as_json=as_json))
-        return _print_json(asdict(both) | {"added_p95_ms": both.added_p95_ms}, 0) if as_json else _print_beside(both)
+        return (
+            _print_json(asdict(both) | {"added_p95_ms": both.added_p95_ms}, 0)
+            if as_json
+            else _print_beside(both, "a backfill", "chunks")
+        )
     with stop_signals_raise():
         result = measure(_stack(ctx), rate, samples, rows, _reporter(as_json=as_json))
     if as_json:
@@ -283,11 +304,11 @@ def lag_command(
     return 0
 
 
-def _print_beside(both: BesideResult) -> int:
+def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
     click.echo()
     lags = {
         name: f"p50 {each.p50_ms:.0f} ms, p95 {each.p95_ms:.0f} ms, p99 {each.p99_ms:.0f} ms, max {each.max_ms:.0f} ms"
-        for name, each in (("lag alone", both.alone), ("beside a backfill", both.beside))
+        for name, each in (("lag alone", both.alone), (f"beside {what}", both.beside))
     }
     rate = both.rows / both.seconds if both.seconds else 0.0
     _print_table(
@@ -295,7 +316,7 @@ def _print_beside(both: BesideResult) -> int:
             "traffic": f"{both.alone.rate:g} transactions/s, {both.alone.samples} samples each",
             **lags,
             "added p95": f"{both.added_p95_ms:.0f} ms",
-            "backfill": f"{both.rows:,} rows in {both.chunks:,} chunks and {both.seconds:.1f} s: {rate:,.0f} rows/s",
+            what: f"{both.rows:,} rows in {both.chunks:,} {pieces} and {both.seconds:.1f} s: {rate:,.0f} rows/s",
         }
     )
     _print_machine()
