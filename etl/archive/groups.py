@@ -16,8 +16,8 @@ __all__ = ["LARGE_BYTES", "MAX_BYTES", "groups"]
 
 MAX_BYTES = 512 * 2**20
 """No log file becomes larger by being compacted."""
-LARGE_BYTES = 128 * 2**20
-"""A volume whose log file is as large stays as it is while its day lasts."""
+LARGE_BYTES = 256 * 2**20
+"""A volume whose log file is as large stays as it is."""
 _AT_ONCE = 8
 _SMALL_BYTES = 256 * 2**10
 
@@ -29,11 +29,17 @@ def groups(volumes: Sequence[Volume], *, is_over: bool) -> list[list[Volume]]:
     if is_over:
         found = _packed(volumes)
         return [group for group in found if len(group) > 1 and min(map(_size, group)) < LARGE_BYTES]
-    for tier in range(_tier(LARGE_BYTES)):
-        found = [group for run in _runs(volumes, tier) for group in _packed(run) if len(group) >= _AT_ONCE]
+    for tier in range(_tier(LARGE_BYTES) + 1):
+        found = [group for run in _runs(volumes, tier) for group in _packed(run) if _is_enough(group, tier)]
         if found:
             return found
     return []
+
+
+def _is_enough(group: Sequence[Volume], tier: int) -> bool:
+    """Whether it is worth writing them again: eight of this tier, or one large volume comes of them."""
+    alike = sum(_tier(_size(volume)) == tier for volume in group)
+    return alike >= _AT_ONCE or (len(group) > 1 and sum(map(_size, group)) >= LARGE_BYTES)
 
 
 def _size(volume: Volume) -> int:
@@ -53,7 +59,7 @@ def _runs(volumes: Sequence[Volume], tier: int) -> Iterator[list[Volume]]:
     """Neighbours of this tier or below."""
     run: list[Volume] = []
     for volume in volumes:
-        if _tier(_size(volume)) <= tier:
+        if _tier(_size(volume)) <= tier and _size(volume) < LARGE_BYTES:
             run.append(volume)
         elif run:
             yield run
