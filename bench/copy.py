@@ -41,7 +41,7 @@ from upstream.schema import Column, Index, Schema, Table
 ROWS = 1_000_000
 _WARM_UP_ROWS = 100_000
 _PARTS = ("mariadb", "spark")
-_POSITION = tso.compose(1_790_000_000_000)
+POSITION = tso.compose(1_790_000_000_000)
 _STATEMENT_ROWS = 5_000
 _TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin", "flag": FLAG_NOT_NULL}
 TABLE = Table(
@@ -172,7 +172,7 @@ def write_dump(folder: Path, form: str, rows: int) -> None:
     """A Dumpling folder with `rows` rows of TABLE, in two files."""
     folder.mkdir(parents=True)
     (folder / "metadata").write_text(
-        f"Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {_POSITION}\n"
+        f"Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {POSITION}\n"
         "\tGTID:\n\nFinished dump at: 2026-11-22 01:03:38\n"
     )
     randomly = random.Random(1)
@@ -197,7 +197,7 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     relay = dump.parent / f"relay-{number}"
     settings = Settings(settings.upstream, Relay(relay.as_uri()), settings.downstream, spark=settings.spark)
     source = DumplingFolder.open(str(dump))
-    made = Definitions(_POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
+    made = Definitions(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
     bootstrap = Bootstrap(settings, source, made, 1)
     bootstrap.indexes_after_bytes = 0 if indexes == "after" else 1 << 60
     result = CopyResult(form, indexes)

@@ -241,6 +241,24 @@ def _copy_making(stack: Stack, rows: int, form: str, *, as_json: bool) -> int:
     return 0
 
 
+@command.command("bases")
+@click.option("--rows", type=click.IntRange(min=1), help="Rows, 190 bytes each [1,000,000].")
+@_JSON
+@click.pass_context
+def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
+    """MB/s of making a base from a dump and from the downstream, and of loading one into a database."""
+    from bench.bases import ROWS, measure
+
+    with stop_signals_raise():
+        results = measure(_stack(ctx), rows or ROWS, _reporter(as_json=as_json))
+    if as_json:
+        return _print_json({"bases": [asdict(result) for result in results]}, 0)
+    for result in results:
+        click.echo("\n" + "\n".join(result.lines()))
+    _print_machine()
+    return 0
+
+
 @command.command("lag")
 @click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")

@@ -1,0 +1,168 @@
+"""How fast a base is made from a dump and from the downstream, and loaded into a database.
+
+MariaDB at its default durability and Spark run, nothing else. The dump of `bench.copy` becomes a base by Spark's
+workers, the base is loaded into an empty MariaDB, and that, with the checkpoint which it has then, is read back by
+sessions with snapshots. Rates are of the rows in memory (`BaseFile.row_bytes`), about the bytes of their text. CPU time
+is that of every process meanwhile: on a busy machine that is what to compare.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+
+from bench.copy import POSITION, TABLE, write_dump
+from bench.processes import SparkProcesses
+from embedded import Stack
+from embedded.launch import drop_everything
+from etl.base.chunk_writer import TIMEOUT_S, WriteChunks, Written
+from etl.base.downstream_reader import DownstreamSnapshot
+from etl.base.downstream_rows import DownstreamTable
+from etl.base.from_downstream import read_stripes, stripes_of
+from etl.base.from_source import SourceRows
+from etl.base.plan import BasePlan, plan_of_source, with_files
+from etl.copy.base_source import BaseSource
+from etl.copy.bootstrap import Bootstrap
+from etl.copy.definitions import Definitions
+from etl.copy.dumpling import DumplingFolder
+from etl.copy.loads import SparkLoads
+from etl.settings import Relay, Settings, load_settings
+from etl.spark.calls import SparkCalls
+from relay.archive import Archive, Base, BaseFile, Making, base_id
+from upstream.schema import Schema
+
+__all__ = ["ROWS", "BaseRate", "measure"]
+
+ROWS = 1_000_000
+_WARM_UP_ROWS = 50_000
+_CLUSTER = 1
+_SESSIONS = 2
+_KNOWN = Definitions(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
+
+
+@dataclass(slots=True)
+class BaseRate:
+    """One way of making a base, or of loading one. `row_bytes`: of the rows in memory; `file_bytes`: as Parquet."""
+
+    way: str
+    rows: int = 0
+    row_bytes: int = 0
+    file_bytes: int = 0
+    seconds: float = 0.0
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rate = f"{self.row_bytes / 1e6 / self.seconds:,.1f} MB/s, {self.rows / self.seconds:,.0f} rows/s"
+        cpu = ", ".join(f"{name} {1e6 * seconds / self.rows:.4g}" for name, seconds in self.cpu_s.items())
+        return [
+            f"{self.way}: {rate} ({self.rows:,} rows in {self.seconds:.2f} s)",
+            f"  {'CPU, us a row':<22}{cpu}",
+        ]
+
+
+def measure(stack: Stack, rows: int, report: Callable[[str], None]) -> list[BaseRate]:
+    """A result for each way. Raises StackError."""
+    stack.down()
+    stack.wipe("mariadb", "spark", "relay", "logs")
+    folder = stack.home / "dumps"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        stack.claim()
+        stack.up(("mariadb", "spark"), report=report)
+        run = _Run(stack, folder)
+        for count in (_WARM_UP_ROWS, rows):
+            drop_everything(stack.site().ports["mariadb"])
+            write_dump(folder / f"dump-{count}", "sql", count)
+            report(f"{count:,} rows from a dump, into a database, and back")
+            run.all_ways(folder / f"dump-{count}", folder / f"relay-{count}")
+        return run.results[3:]
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Run:
+    def __init__(self, stack: Stack, folder: Path) -> None:
+        self._stack = stack
+        self._settings = load_settings(stack.home / "sluice.toml")
+        self._processes = _Processes(stack)
+        self._folder = folder
+        self.results: list[BaseRate] = []
+
+    def all_ways(self, dump: Path, relay: Path) -> None:
+        settings = replace(self._settings, relay=Relay(relay.as_uri()))
+        base = self._from_dump(settings, dump)
+        self._into_database(settings, base)
+        self._from_downstream(settings)
+
+    def _from_dump(self, settings: Settings, dump: Path) -> Base:
+        source = DumplingFolder.open(str(dump))
+        archive = Archive.open(settings.archive_url)
+        plan: BasePlan = plan_of_source(base_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {})
+        archive.bases.begin(plan.base, Making("bench"))
+        function = WriteChunks(dict(source.spec()), settings.archive_url)
+        calls = SparkCalls((settings.spark.remote, "base", settings.relay.url), function, TIMEOUT_S)
+        calls.connect()
+        done: Written = {}
+        with self._measured("from a dump") as result:
+            for written in SourceRows(plan, archive.storage).write(calls, _SESSIONS, {}, lambda: True):
+                done |= written
+            tables = with_files(plan, done)
+            base = archive.bases.publish(
+                Base(plan.base, POSITION, 1, _CLUSTER, time.time_ns() // 10**6, "bench", plan.schemas, tables)
+            )
+            _count(result, [file for table in tables for file in table.files])
+        calls.close()
+        return base
+
+    def _into_database(self, settings: Settings, base: Base) -> None:
+        source = BaseSource.of(settings.archive_url, base)
+        bootstrap = Bootstrap(settings, source, _KNOWN, _CLUSTER)
+        bootstrap.indexes_after_bytes = 0
+        make = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
+        with self._measured("a base into a database, with the secondary index") as result:
+            bootstrap.run(make)
+            _count(result, [file for table in base.tables for file in table.files])
+        make.close()
+
+    def _from_downstream(self, settings: Settings) -> None:
+        storage = Archive.open(settings.archive_url).storage
+        place = DownstreamTable(TABLE, TABLE.schema_name, TABLE.name)
+        with self._measured("from the downstream") as result:
+            with DownstreamSnapshot.open(settings.downstream, _CLUSTER, _SESSIONS) as snapshot:
+                stripes = stripes_of(snapshot, [(place, 1 << 30)])
+                found = list(read_stripes(snapshot, stripes, storage, "bases/back", lambda: True))
+            _count(result, [file for _, files in found for file in files])
+
+    @contextmanager
+    def _measured(self, way: str) -> Iterator[BaseRate]:
+        result = BaseRate(way)
+        before, began = self._processes.cpu(), time.monotonic()
+        yield result
+        result.seconds, after = round(time.monotonic() - began, 3), self._processes.cpu()
+        result.cpu_s = {name: round(after[name] - before[name], 2) for name in after}
+        self.results.append(result)
+
+
+def _count(result: BaseRate, files: list[BaseFile]) -> None:
+    result.rows = sum(file.rows for file in files)
+    result.row_bytes = sum(file.row_bytes for file in files)
+    result.file_bytes = sum(file.bytes for file in files)
+
+
+class _Processes(SparkProcesses):
+    """With the database."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self._server = psutil.Process(stack.state().parts["mariadb"].process.pid)
+
+    def cpu(self) -> dict[str, float]:
+        return {**super().cpu(), "MariaDB": sum(self._server.cpu_times()[:2])}
