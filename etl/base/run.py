@@ -185,7 +185,7 @@ class _Making:
         if (found := self._place.bases.find(plan.base)) is not None:
             return found  # by a process that ended before it could say so
         _forget(self._place, self._job.id, but=plan.base)
-        self._begin(plan.base, plan.refers_to)
+        self._begin(plan.base, plan.refers_to, plan.older)
         with ExitStack() as stack:
             hold = self._gc_hold()
             stack.enter_context(hold or nullcontext())
@@ -266,7 +266,7 @@ class _Making:
                 raise BaseError(some(problems))
             name = base_id(ts, secrets.token_hex(6))
             refers_to = {file.path.split("/")[1] for table in unchanged.values() for file in table.files}
-            self._begin(name, tuple(sorted(refers_to)))
+            self._begin(name, tuple(sorted(refers_to)), older)
             stripes = stripes_of(snapshot, [one for one in places if one[0].table.full_name not in unchanged])
             self._run.begin_with(_progress(stripes))
             files: dict[str, list[Any]] = {}
@@ -307,11 +307,15 @@ class _Making:
 
     # Both
 
-    def _begin(self, name: str, refers_to: tuple[str, ...]) -> None:
-        there = self._place.bases.begin(name, Making(self._job.id, refers_to))
-        if gone := set(refers_to) - set(there):
+    def _begin(self, name: str, refers_to: tuple[str, ...], older: str) -> None:
+        """`older`: the base by which unchanged tables are known. Their files may lie in folders of bases that were
+        forgotten: they stay as long as that one is there.
+        """
+        folders = (older, *refers_to) if refers_to else ()
+        there = self._place.bases.begin(name, Making(self._job.id, tuple(sorted(set(folders)))))
+        if refers_to and older not in there:
             raise BaseError(
-                f"the base {min(gone)}, which the new one was to refer to, was forgotten meanwhile",
+                f"the base {older}, which the new one was to refer to, was forgotten meanwhile",
                 way_out=f"`sluice jobs cancel {self._job.id}`, and make the base anew",
             )
 

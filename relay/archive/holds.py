@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from relay.archive.archive import Archive
 from relay.errors import RelayCorruptError, RelayError
 from relay.numbered import Form, Numbered
 from relay.storage import Storage
@@ -41,7 +42,7 @@ class RemovedError(RelayError):
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Somebody reads `bases`, and the chain from `from_ts` (TSO) on. `what` it is, for people; `job` its id, if it is
-    one; `archive_ts` where the archive ended when this was noted (TSO).
+    one; `archive_ts` (TSO) where the archive ended when this was noted, 0: `Holds.note` looks.
     """
 
     what: str
@@ -81,6 +82,9 @@ class Holds:
         """
         if not _NAME.match(name):
             raise RelayError(f"{name!r} can't be the name of a hold: letters, digits, - and _ can", way_out="rename it")
+        if not hold.archive_ts:
+            last = Archive(self._storage).last()
+            hold = replace(hold, archive_ts=last.hi if last is not None else hold.from_ts)
         self._storage.replace(_path(name), json.dumps(asdict(hold)).encode() + b"\n")
         floor = self.floor()
         going = sorted(set(hold.bases) & set(floor.bases))

@@ -112,6 +112,20 @@ def test_files_that_a_base_in_the_making_may_refer_to_stay_until_it_is_made(stor
     assert not exists(storage, shared)
 
 
+def test_files_of_a_forgotten_base_may_be_referred_to_by_way_of_one_that_has_them(storage: Storage) -> None:
+    bases = Bases(storage)
+    old = made(bases, storage, 100, "a")
+    (shared,) = old.tables[0].files
+    young = made(bases, storage, 200, "b", shared)
+    bases.forget(old.id)
+    assert bases.begin(base_id(300, "c"), Making("base", (old.id, young.id))) == [young.id]
+    bases.forget(young.id)
+    assert exists(storage, shared)
+    bases.publish(base_of(300, "c", shared))
+    bases.sweep()
+    assert exists(storage, shared)
+
+
 def test_a_base_that_was_forgotten_before_is_not_referred_to(storage: Storage) -> None:
     bases = Bases(storage)
     old = made(bases, storage, 100, "a")

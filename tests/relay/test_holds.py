@@ -18,6 +18,11 @@ def test_what_is_held_is_seen_until_it_is_let_go(holds):
     assert holds.all() == {}
 
 
+def test_a_hold_knows_where_the_archive_ended_when_it_was_noted(holds):
+    holds.note("one", Hold("one", 50))
+    assert holds.all()["one"].archive_ts == 50, "which is as late as an archive that is empty tells"
+
+
 def test_who_comes_after_the_floor_was_raised_is_told_that_it_is_gone_and_holds_nothing(holds):
     holds.raise_floor(60, ("b1",))
     for hold in (Hold("as-of", 59), Hold("as-of", 60, ("b1", "b2"))):

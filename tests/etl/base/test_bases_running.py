@@ -68,6 +68,11 @@ def test_a_table_without_changes_is_referred_to_and_not_copied(running: Pipeline
     plan = plan_base(running.settings, BaseWish(TIDB, full=True))
     assert plan.older == ""
     assert plan.chunks
+    # The files stay where they are, also when their own base is forgotten.
+    Archive.open(running.settings.archive_url).bases.forget(first.id)
+    _, third = made(running.settings, BaseWish(TIDB))
+    assert third.refers_to == (first.id,)
+    as_upstream(running, third)
 
 
 def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pipeline) -> None:
