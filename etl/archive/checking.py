@@ -91,6 +91,8 @@ def _take(running: deque[tuple[Volume, Future[list[str]]]], summary: CheckSummar
 
 
 def _chain(archive: Archive, from_ts: int, to_ts: int | None, summary: CheckSummary) -> Iterator[Volume]:
+    if from_ts == 0 and (missing := archive.missing_before()):
+        summary.problems.append(missing)
     try:
         for volume in archive.chain(from_ts):
             if to_ts is not None and volume.lo >= to_ts:

@@ -76,6 +76,19 @@ class Chain:
                 if volume.hi > ts:
                     yield volume
 
+    def missing_before(self) -> str:
+        """What is wrong with where the chain begins, "" if nothing is: it follows volumes that are gone, and that
+        nobody has removed by `Archive.remove`. Raises RelayCorruptError.
+        """
+        day = next(self._days(0), None)
+        if day is None or day.follows is None:
+            return ""
+        return (
+            f"{self.url}/{path_of(day.day)}: the archive begins at {day.volumes[0].lo}, behind a volume that ended at"
+            f" {day.follows}, and the days before are missing; restore their documents from a copy, or go on without"
+            " the moments in them"
+        )
+
     def _days(self, ts: int) -> Iterator[Day]:
         """The days that have volumes, from the one in which ts is."""
         names = self.catalogue.days()

@@ -109,6 +109,16 @@ def test_a_day_whose_documents_are_gone_is_a_hole_that_is_named(archive):
         list(archive.volumes(last.lo - 5))
 
 
+def test_that_the_first_day_is_gone_is_told_unless_it_was_removed_as_it_should_be(archive):
+    volumes = list(archive.volumes())
+    assert archive.missing_before() == ""
+    archive.remove(volumes[0].hi)
+    archive.sweep(0)
+    assert (archive.first(), archive.missing_before()) == (volumes[1], "")
+    shutil.rmtree(Path(archive.url.removeprefix("file://")) / "days" / volumes[1].day)
+    assert f"days/{volumes[2].day}: the archive begins at {volumes[2].lo}" in archive.missing_before()
+
+
 def test_who_asks_for_a_moment_before_the_first_volume_is_told_so(archive):
     first = archive.first()
     with pytest.raises(RelayGapError, match=f"the archive begins at {first.lo}, .* after {first.lo - 1} isn't in it"):
