@@ -112,8 +112,10 @@ def file_output(folder: Path, kind: str, name: str, schema: pa.Schema, table: Ta
     try:
         with partial.open("wb") as sink:
             output = FORMATS[kind](sink, schema, table)
-            yield output
-            output.close()
+            try:
+                yield output
+            finally:
+                output.close()
         partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)

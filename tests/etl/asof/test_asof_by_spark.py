@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cli import group
+from errors import RequestError
 from etl.archive import NotYetLandedError, archive_through
 from etl.asof import AsOfError, BySpark, Fingerprint, differences_between, fingerprint, here, tables_as_of
 from etl.base.plan import schemas_of, table_of
@@ -87,6 +92,34 @@ def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings, 
             tables_as_of(archived, second, ["*"], run=by_spark).fingerprints()
     finally:
         bases.forget(without_rows.id)
+
+
+def test_the_command_writes_whole_files_and_shows_what_became_different(archived: Settings, tmp_path: Path) -> None:
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f"""
+        [upstream]
+        pd-urls = "http://127.0.0.1:1"
+        [relay]
+        url = "{archived.relay.url}"
+        [spark]
+        remote = "{archived.spark.remote}"
+        [downstream]
+        host = "db"
+        """
+    )
+    first, second = _moment(archived, FIRST), _moment(archived, SECOND)
+    run = CliRunner().invoke
+    options = ["--config", str(config)]
+    written = run(group, ["as-of", str(first), "shop.item", "--format", "csv", "--to", str(tmp_path / "out"), *options])
+    assert written.exit_code == 0, written.output
+    file = tmp_path / "out" / "shop.item.csv"
+    assert len(file.read_text().splitlines()) == 1 + labels(RECORDINGS / NAME)[FIRST]["tables"]["shop.item"]
+    shown = run(group, ["as-of", "--diff", str(first), str(second), "shop.item", *options])
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"shop\.item: \d+ differences\n  (inserted|deleted|changed) ", shown.output)
+    again = run(group, ["as-of", str(first), "shop.item", "--format", "csv", "--to", str(tmp_path / "out"), *options])
+    assert isinstance(again.exception, RequestError) and f"{file} exists" in str(again.exception)
 
 
 def test_what_isnt_there_is_named_with_what_made_or_removed_it(archived: Settings) -> None:
