@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -89,7 +89,9 @@ class BySpark:
                 tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
                 dealt = TaskFrame(spark, Deal(plan), TASKS, PIECES).of(tasks)
                 in_order = dealt.repartition(plan.buckets, "bucket").sortWithinPartitions(*_ORDER)
-                for batch in stream(spark, in_order.mapInArrow(Compute(plan, finish), _RESULT_TYPES), _TIMEOUT_S):
+                for batch in stream(
+                    spark, in_order.mapInArrow(Compute(replace(plan, tasks=()), finish), _RESULT_TYPES), _TIMEOUT_S
+                ):
                     for row in batch.to_pylist():
                         yield Result(**row)
             finally:

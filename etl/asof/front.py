@@ -89,8 +89,10 @@ class Past:
         return {name: schema(version.columns) for name, version in self.asked.versions[self.moments[-1]].items()}
 
     def _results(self, finish: Finish) -> Generator[Result, None, None]:
-        holds = Holds(Archive.open(self.archive_url).storage)
-        hold = Hold(f"`sluice as-of` {tso.text(self.moments[-1])}", self.asked.start_ts, self.bases)
+        archive = Archive.open(self.archive_url)
+        last, holds = archive.last(), Holds(archive.storage)
+        what = f"`sluice as-of` {tso.text(self.moments[-1])}"
+        hold = Hold(what, self.asked.start_ts, self.bases, archive_ts=last.hi if last is not None else 0)
         with holds.held(f"as-of-{secrets.token_hex(6)}", hold):
             for plan in self.asked.plans:
                 yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])

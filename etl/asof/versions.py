@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from etl.asof.errors import AsOfError
 from etl.formats.ddl_columns import pair_columns
 from upstream.codec.columnar import arrow_type
 from upstream.ddl_job import DdlJob
@@ -75,11 +76,16 @@ class Version:
         return cls(table, {column.name: column.name.lower() for column in columns})
 
     def after(self, ddl: DdlJob, table: Table) -> Version:
-        """Behind a DDL that leaves `table` of it."""
+        """Behind a DDL that leaves `table` of it. Raises AsOfError."""
         old = pair_columns(self.table, table, ddl)
         labels = {}
         for column in table.stored_columns:
             was = old.get(column.id)
+            if was is not None and not column.generated and was.name not in self.labels:
+                raise AsOfError(
+                    f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{column.name} was generated, so no base holds"
+                    " the values that it has since"
+                )
             if was is not None and not is_converted(was, column):
                 if was.name in self.labels:
                     labels[column.name] = self.labels[was.name]
