@@ -9,9 +9,12 @@ import pytest
 
 from embedded.cluster.sql.versions import Versions
 from embedded.recording import Recording
+from etl.archive.archiver import Archiver
+from etl.asof import Past, fingerprint, here, tables_as_of
 from etl.asof.planning import Start
 from etl.copy.dumpling import DumplingFolder
 from relay import RelayLog
+from tests.etl.archive.archiving import LocalJobs, settings_of
 from tests.etl.asof.asking import asked_for, labels, plain, rows_as_of, snapshot_differences
 from tests.etl.relay_from_recording import RECORDINGS, land
 
@@ -86,3 +89,21 @@ def test_a_table_that_is_read_beside_others_is_the_same_as_alone(relays: dict[st
     together = rows_as_of(log, ts, names, buckets=5)
     for name, rows in together.items():
         assert plain(rows_as_of(log, ts, [name], buckets=1)[name]) == plain(rows)
+
+
+def test_what_is_read_of_an_archive_grows_with_the_tables_that_are_asked_for(
+    relays: dict[str, RelayLog], tmp_path: Path
+) -> None:
+    settings = settings_of(relays["shop"].url, url=(tmp_path / "archive").as_uri())
+    Archiver(settings, jobs=LocalJobs(settings)).through()
+    ts = _moment(relays["shop"], "shop", "d_mid")
+    whole, one = (tables_as_of(settings, ts, [glob], run=here) for glob in ("bank.*", "bank.account"))
+    assert _bytes(one) < _bytes(whole) / 2
+    found = whole.fingerprints()
+    assert one.fingerprints() == {"bank.account": found["bank.account"]}
+    for name, rows in rows_as_of(relays["shop"], ts, ["bank.*"]).items():
+        assert fingerprint(whole.tables[name].table, [rows]) == found[name]
+
+
+def _bytes(past: Past) -> int:
+    return sum(task.bytes for plan in past.asked.plans for task in plan.tasks)
