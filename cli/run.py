@@ -65,6 +65,8 @@ def _print(summary: RunSummary) -> None:
         "lag": _lag(summary),
         "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
         "differences": str(len(summary.differences)),
+        **({"accident": summary.accident} if summary.accident else {}),
+        **({"found": summary.found, "restored": summary.restored} if summary.restored else {}),
         "time": f"{summary.total_s:.0f} s, {summary.start_s:.0f} s of them to start",
     }
     if summary.restarted:

@@ -97,6 +97,11 @@ class ClusterControl:
         """ALTER TABLE ... ADD COLUMN upstream, a BIGINT that may be NULL."""
         _request("POST", f"{self._url}/column", {"schema": schema, "table": table, "name": name}, timeout_s=60)
 
+    def delete_everything(self, schema: str, table: str) -> tuple[int, int]:
+        """DELETE without WHERE upstream: its commit_ts, and how many rows it took."""
+        answer = _request("POST", f"{self._url}/accident", {"schema": schema, "table": table}, timeout_s=60)
+        return int(answer["commit_ts"]), int(answer["rows"])
+
     def stop(self) -> None:
         """End what is being sent; open transactions are rolled back."""
         _request("POST", f"{self._url}/stop", {}, timeout_s=60)

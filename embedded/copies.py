@@ -52,7 +52,7 @@ def copy_now(site: Site, viewer: Viewer) -> BootstrapSummary:
     as `etl.copy.run_bootstrap`.
     """
     settings, wish = load_settings(site.config), BootstrapWish("tidb://", by="sluice run")
-    return _persistently(viewer, lambda: run_bootstrap(settings, wish, on_progress=viewer.show_copy))
+    return persistently(viewer, lambda: run_bootstrap(settings, wish, on_progress=viewer.show_copy))
 
 
 def copy_again(site: Site, viewer: Viewer, table: str) -> BackfillSummary:
@@ -60,11 +60,11 @@ def copy_again(site: Site, viewer: Viewer, table: str) -> BackfillSummary:
     `etl.backfill.run_backfill`.
     """
     settings = load_settings(site.config)
-    job = _persistently(viewer, lambda: create_backfill(settings, BackfillRequest((table,)), "sluice run"))
-    return _persistently(viewer, lambda: run_backfill(settings, job.id, Runner("sluice run")))
+    job = persistently(viewer, lambda: create_backfill(settings, BackfillRequest((table,)), "sluice run"))
+    return persistently(viewer, lambda: run_backfill(settings, job.id, Runner("sluice run")))
 
 
-def _persistently(viewer: Viewer, act: Callable[[], T]) -> T:
+def persistently(viewer: Viewer, act: Callable[[], T]) -> T:
     """Do it, and again after what passes: the job goes on with what is left."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:

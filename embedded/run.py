@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embedded import copies, replay
+from embedded import accident, copies, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
 from embedded.damage import Damage, damage
@@ -28,6 +28,7 @@ from relay import Control, RelayLog
 
 _MAX_RESTARTS = 20
 _PIPELINE_START_S = 120.0
+_ACCIDENT_S = 120.0
 
 
 @contextlib.contextmanager
@@ -130,6 +131,8 @@ class _Run:
             progress, holds = self._replicate(view, labels)
             self.summary.count(progress, trace.moves())
             self.summary.measure(trace, self._control.all_commits(), holds)
+            if self.summary.copied:
+                self._have_accident(labels[-1])
         finally:
             trace.stop()
             view.close()
@@ -173,7 +176,45 @@ class _Run:
             self._compare(label)
             self._release(labels[at + 1 :], label.ts)
             holds.append((held, time.time() * 1000))
+            if not at and self.summary.copied:
+                self._make_base()
         return progress, holds
+
+    def _make_base(self) -> None:
+        base = accident.make_base(self._site, self._viewer)
+        self._viewer.report(
+            f"a base for later: {base.tables} tables with {base.rows:,} rows as of commit_ts {base.ts}, read from"
+            f" MariaDB at its checkpoint in {base.seconds:.1f} s. What is committed after it is archived as it comes"
+        )
+
+    def _have_accident(self, label: Label) -> None:
+        """A table is emptied by mistake, the moment is found, and the table restored to right before it."""
+        happened = accident.have_one(self._site, label.tables)
+        if happened is None:
+            self._viewer.report("no table has rows that an accident could take")
+            return
+        self._viewer.report(
+            f"somebody forgets the WHERE in TiDB: DELETE FROM {happened.table} takes {happened.rows:,} rows, and"
+            " replication does the same to MariaDB"
+        )
+        accident.wait_empty(self._site, happened.table, _ACCIDENT_S)
+        began = time.monotonic()
+        found = accident.find_it(self._site, happened, label.ts)
+        took_s = time.monotonic() - began
+        if not found.transactions:
+            raise StackError(f"the DELETE of {happened.table} at {happened.commit_ts} wasn't found in the past")
+        first = found.transactions[0]
+        self._viewer.report(
+            f"`sluice find --table {happened.table} --kind delete --sort size` lists it first, after {took_s:.1f} s:"
+            f" commit_ts {first.commit_ts}, {first.rows:,} rows. `sluice restore --until before:{first.commit_ts}` …"
+        )
+        done = accident.restore(self._site, self._viewer, happened.table, first.commit_ts)
+        there, left = (accident.count(self._site, name) for name in (happened.restored, happened.table))
+        self.summary.recover(happened, first.commit_ts, done.seconds, (there, left))
+        self._viewer.report(
+            f"{happened.restored} has {there:,} rows, as right before it; {happened.table} has {left:,}:"
+            f" {done.base_rows:,} rows of the base and {done.changes:,} changes in {done.seconds:.1f} s"
+        )
 
     def _wait_applied(self, view: View, label: Label, goal: replay.Goal) -> Progress:
         show = functools.partial(self._viewer.show, label, self.summary.copied)

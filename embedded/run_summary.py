@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from embedded.accident import Accident
 from embedded.view import CheckpointTrace, Progress
+from upstream import tso
 
 _CAUGHT_UP_MS = 1_000
 Span = tuple[float, float]
@@ -29,6 +31,10 @@ class RunSummary:
     """After the copy, until the replica was no more than a second behind; None if it never was."""
     mended: str = ""
     """What a backfill did to a damaged table."""
+    accident: str = ""
+    """What went wrong upstream, `found` by what, and what was `restored`."""
+    found: str = ""
+    restored: str = ""
     transactions: int = 0
     changes: int = 0
     ddls: int = 0
@@ -49,6 +55,24 @@ class RunSummary:
     start_s: float = 0.0
     """Until all parts were ready and the pipeline ran."""
     total_s: float = 0.0
+
+    def recover(self, accident: Accident, commit_ts: int, seconds: float, rows: tuple[int, int]) -> None:
+        """Take over what became of an accident. `rows`: of the restored table, and of the one beside it."""
+        there, left = rows
+        self.accident = (
+            f"at {tso.time_text(accident.commit_ts)} DELETE FROM {accident.table}, its WHERE forgotten: all"
+            f" {accident.rows:,} rows gone, in TiDB and in the replica"
+        )
+        self.found = f"by `sluice find`: commit_ts {commit_ts}"
+        self.restored = (
+            f"{accident.restored}: {there:,} rows, as right before it, in {seconds:.0f} s;"
+            f" {accident.table}: {left:,} rows"
+        )
+        if (commit_ts, there, left) != (accident.commit_ts, accident.rows, 0):
+            self.differences.append(
+                f"the accident at {accident.commit_ts} took {accident.rows:,} rows of {accident.table}; restored to"
+                f" before {commit_ts} there are {there:,}, and {left:,} in the table itself"
+            )
 
     def count(self, progress: Progress, moves: Sequence[tuple[int, int]]) -> None:
         """Take over what was applied, and how fast. `moves`: the checkpoint's (TSO, Unix ms)."""

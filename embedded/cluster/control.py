@@ -11,6 +11,8 @@
     POST /gc                        {"safe_point": TSO}: TiDB's GC drops what is older, as far as services let it;
                                     {"safe_point": the one that rules}
     POST /column                    {"schema", "table", "name"}: ALTER TABLE adds a BIGINT that may be NULL
+    POST /accident                  {"schema", "table"}: one transaction deletes every row of the table;
+                                    {"commit_ts", "rows"}
 
 Errors are {"error": text} with status 400 (a wrong request) or 409 (not now).
 """

@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from embedded.cluster.accident import delete_everything
 from embedded.cluster.commit_log import CommitLog
 from embedded.cluster.control import ControlServer, Refused
 from embedded.cluster.ddl_history import DDLHistory
@@ -125,6 +126,7 @@ class Cluster:
                 "POST /tidb": self.tidb,
                 "POST /gc": self.collect_garbage,
                 "POST /column": self.add_column,
+                "POST /accident": self.have_accident,
             },
         )
         self.control_port = self._control.port
@@ -263,6 +265,19 @@ class Cluster:
     async def collect_garbage(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /gc: TiDB's GC worker runs."""
         return {"safe_point": self._pd.collect_garbage(int(parameters.get("safe_point") or 0))}
+
+    async def have_accident(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /accident: beside a workload, too."""
+        names = tuple(str(parameters.get(name) or "") for name in ("schema", "table"))
+        table = self._versions.catalog(await self.oracle.take()).find(*names)
+        if table is None:
+            raise Refused(400, f"{'.'.join(names)}: there is no such table")
+        writer = self._writer({})
+        await self._open(writer)
+        try:
+            return asdict(await delete_everything(table, writer, self._upstream))
+        finally:
+            await writer.close()
 
     async def add_column(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /column: beside a workload, too, whose rows have NULL there. It returns when TiDB's history has it."""

@@ -48,7 +48,7 @@ def reverse(touched: TouchedTable) -> Reverse:
     stored = [column.name for column in table.stored_columns]
     same = unchanged([old[n] for n in stored], [new[n] for n in stored], effect.kept_old, effect.kept_new)
     kept_old, kept_new = effect.kept_old[~same], effect.kept_new[~same]
-    apart = _entangled(table, _taken(old, kept_old), _taken(new, kept_new))
+    apart = _entangled(table, _taken(old, kept_old), _taken(new, kept_new))[::-1]  # as `_taken` has turned them round
     if apart.any() and touched.added:
         names = ", ".join(column.name for column in touched.added)
         raise UndoError(

@@ -50,7 +50,7 @@ def number(text):
 
 
 @pytest.mark.timeout(600)
-def test_run_copies_replicates_repairs_compares_and_leaves_nothing_running(tmp_path):
+def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_running(tmp_path):
     recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
     output, summary = finished(start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "2"))
     assert summary["differences"] == "0"
@@ -59,6 +59,9 @@ def test_run_copies_replicates_repairs_compares_and_leaves_nothing_running(tmp_p
     assert came_with_the_copy + number(summary["transactions"].split()[0]) == 5_672
     assert "100 were missing, 50 different, 10 not in TiDB" in summary["copied again"]
     assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
+    gone = re.search(r"all ([\d,]+) rows gone", summary["accident"])[1]
+    assert number(gone) > 1_000
+    assert re.fullmatch(rf"(\S+)_restored\.(\S+): {gone} rows, as .*; \1\.\2: 0 rows", summary["restored"])
     assert marked(tmp_path / "home") == []
 
 

@@ -1,7 +1,12 @@
-"""When a replica had caught up, which commits' lag counts, and where a run looks for rows to damage."""
+"""When a replica had caught up, which commits' lag counts, where a run looks for rows to damage, and what it says of an
+accident.
+"""
 
+import pytest
+
+from embedded.accident import Accident
 from embedded.run import stops
-from embedded.run_summary import caught_up_at
+from embedded.run_summary import RunSummary, caught_up_at
 
 
 def test_a_replica_has_caught_up_once_nothing_has_been_waiting_for_longer_than_a_second():
@@ -22,3 +27,26 @@ def test_rows_to_damage_are_looked_for_after_each_eighth_of_what_is_to_come_and_
     assert stops(range(10, 1001, 10), 200, 1000) == [310, 410, 510, 610, 710, 810, 910, 1000]
     assert stops([10, 20, 30], 15, 30) == [20, 30]
     assert stops([10, 20], 50, 20) == [50]
+
+
+ACCIDENT = Accident("bank.ledger", 12_345, 470_614_800_453_074_946)
+
+
+def test_a_restored_table_is_shown_beside_the_one_that_an_accident_emptied():
+    summary = RunSummary("shop")
+    summary.recover(ACCIDENT, ACCIDENT.commit_ts, 9.4, (12_345, 0))
+    assert summary.accident == (
+        "at 2026-11-21 09:23:12.451 UTC DELETE FROM bank.ledger, its WHERE forgotten: all 12,345 rows gone, in TiDB and"
+        " in the replica"
+    )
+    assert summary.restored == "bank_restored.ledger: 12,345 rows, as right before it, in 9 s; bank.ledger: 0 rows"
+    assert summary.differences == []
+
+
+@pytest.mark.parametrize(
+    ("found", "rows"), [(ACCIDENT.commit_ts, (12_344, 0)), (ACCIDENT.commit_ts, (12_345, 1)), (1 << 60, (12_345, 0))]
+)
+def test_a_restore_that_is_not_what_was_there_is_a_difference(found, rows):
+    summary = RunSummary("shop")
+    summary.recover(ACCIDENT, found, 9.4, rows)
+    assert len(summary.differences) == 1

@@ -11,7 +11,7 @@ from embedded.cluster.workload import WorkloadError, WorkloadOptions
 from tests.embedded.cluster_harness import Journal, cluster, etcd, pumps, wait_for
 from upstream import PDClient, TiKVClient, pb, read_ddl_jobs, read_schema_version
 from upstream.binlog_kinds import COMMIT, PREWRITE
-from upstream.rows import decode_inserts, decode_updates
+from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 
 
@@ -62,7 +62,10 @@ def replayed(journal, tables):
             old, new = (
                 b.to_pylist() for b in decode_updates(table, pa.array(mutation.updated_rows, pa.large_binary()))
             )
-            assert len(mutation.sequence) == len(inserted) + len(old)
+            deleted = decode_deletes(table, pa.array(mutation.deleted_rows, pa.large_binary())).to_pylist()
+            assert len(mutation.sequence) == len(inserted) + len(old) + len(deleted)
+            for row in deleted:
+                assert rows.pop(row["id"]) == row
             for row in inserted:
                 assert row["id"] not in rows
                 rows[row["id"]] = row
@@ -205,3 +208,16 @@ def test_wrong_options_are_named(options, words):
 def test_options_survive_json():
     options = WorkloadOptions.from_json(json.loads('{"rate": "max", "transactions": null, "rows": 7}'))
     assert (options.rate, options.transactions, options.rows) == (None, None, 7)
+
+
+def test_an_accident_takes_every_row_of_a_table_in_one_transaction_and_no_other(stack):
+    started, journal = stack
+    run(started, rate=400, transactions=50, rows=4, tables=2, row_bytes=20, updates=0.5, database="accident")
+    tables, _ = tables_of(started)
+    before = replayed(journal, tables)
+    answer = started.post("/accident", schema="accident", table="load_1")
+    assert answer["rows"] == len(before["accident", "load_1"]) > 20
+    wait_for(lambda: any(e.commit_ts == answer["commit_ts"] for e in journal.binlogs(COMMIT)), what="the accident")
+    assert replayed(journal, tables) == before | {("accident", "load_1"): {}}
+    assert started.post("/accident", schema="accident", table="load_1") == {"commit_ts": 0, "rows": 0}
+    assert "no such table" in started.post("/accident", schema="accident", table="nowhere")["error"]
