@@ -20,7 +20,7 @@ class SparkProcesses:
         return {
             "client": sum(self._client.cpu_times()[:2]),
             "JVM": sum(self._spark.cpu_times()[:2]),
-            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
+            "workers": sum(sum(each.cpu_times()[:4]) for each in self._workers()),  # and those that have ended
         }
 
     def rss(self) -> dict[str, int]:

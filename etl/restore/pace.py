@@ -22,10 +22,10 @@ class Pace:
     a_byte: float = 1.2e-8
     """Of the base's rows in memory."""
     a_change: float = 1.0e-5
-    verified_row: float = 4.0e-6
+    verified: float = 1.0e-5
+    """A row or a change, once more by Spark."""
     a_job: float = 6.0
     """However little there is to do."""
-    a_table: float = 0.05
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Self:
@@ -40,7 +40,8 @@ class Pace:
         known = asdict(self)
         return type(self)(**{**known, **{name: float(value) for name, value in found.items() if name in known}})
 
-    def seconds(self, rows: int, size: int, changes: int, tables: int) -> float:
-        """For so many rows of a base with `size` bytes in memory, changes, and tables."""
+    def seconds(self, rows: int, size: int, changes: int, *, verify: bool) -> float:
+        """For so many rows of a base with `size` bytes in memory, and changes."""
         loading = rows * self.a_row + size * self.a_byte
-        return self.a_job + tables * self.a_table + loading + changes * self.a_change + rows * self.verified_row
+        verifying = (rows + changes) * self.verified if verify else 0.0
+        return self.a_job + loading + changes * self.a_change + verifying

@@ -195,7 +195,7 @@ class _Planner:
         cost = Cost(
             rows, row_bytes, changes, size,
             round((row_bytes + size * _UNPACKED) * _ROOM),
-            round(pace.seconds(rows, row_bytes, changes, len(plan.asked)), 1),
+            round(pace.seconds(rows, row_bytes, changes, verify=self._request.verify), 1),
         )  # fmt: skip
         return replace(plan, windows=windows, unarchived=unarchived, cost=cost)
 

@@ -255,6 +255,7 @@ def _pace(summary: RestoreSummary) -> dict[str, float]:
         found |= {"a_row": summary.stages_s["load"] / summary.base_rows, "a_byte": 0.0}
     if summary.changes >= _ENOUGH:
         found["a_change"] = summary.stages_s["apply"] / summary.changes
-    if summary.verified.rows >= _ENOUGH:
-        found["verified_row"] = summary.stages_s["verify"] / summary.verified.rows
+    inside = summary.base_rows + summary.changes
+    if summary.verified.rows and inside >= _ENOUGH:
+        found["verified"] = summary.stages_s["verify"] / inside
     return found
