@@ -62,12 +62,13 @@ class FileWriter:
             self._writer.write_table(rows, row_group_size=rows.num_rows)
             self._rows += rows.num_rows
 
-    def end(self) -> None:
-        """Write what is behind the last row group."""
-        self._writer.close()
-
     def publish(self) -> LakeFile:
-        """Have it durable and seen. Raises FileExistsError, OSError."""
+        """Have it whole, durable and seen. Raises FileExistsError, OSError."""
+        try:
+            self._writer.close()
+        except BaseException as error:
+            self.abandon(type(error), error, error.__traceback__)
+            raise
         self._sink.__exit__(None, None, None)
         place, counting = self._place, self._counting
         return LakeFile(

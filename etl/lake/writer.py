@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import resource
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,8 +29,9 @@ from upstream.schema import Table
 __all__ = ["BUFFER_BYTES", "LakeWriter", "write_lake"]
 
 BUFFER_BYTES = 96 * 2**20
-"""So many bytes of rows, as TiDB wrote them, wait to become row groups. Memory is some six times that at most."""
+"""So many bytes of rows, as TiDB wrote them, wait to become row groups. Memory is some four times that at most."""
 _DAY_MS = 86_400_000
+_MANY_FILES = 256
 
 _Key = tuple[str, int, str]
 """Of a file: its table's folder, version, day."""
@@ -101,11 +104,13 @@ class LakeWriter:
 
     def finish(self) -> tuple[LakeFile, ...]:
         """Write what waits, and have all files seen. Raises as `add`, and FileExistsError."""
+        found = []
         for key in list(self._waiting):
             self._flush(key)
-        for file in self._files.values():
-            file.end()
-        return tuple(self._files.pop(key).publish() for key in sorted(self._files))
+            if key in self._files:  # one by one: there may be thousands of tables
+                found.append(self._files.pop(key).publish())
+        found += [self._files.pop(key).publish() for key in sorted(self._files)]
+        return tuple(sorted(found, key=lambda file: file.path))
 
     def _add(self, table_id: int, day: str, changes: pa.Table) -> None:
         table = self._definitions.get(table_id)
@@ -124,7 +129,8 @@ class LakeWriter:
         waiting.bytes += changes.nbytes
         self._bytes += changes.nbytes
         if self._bytes > self._buffer_bytes:
-            self._flush(max(self._waiting, key=lambda key: self._waiting[key].bytes))
+            while self._bytes > self._buffer_bytes // 2:
+                self._flush(max(self._waiting, key=lambda key: self._waiting[key].bytes))
 
     def _layout(self, table: Table) -> tuple[Layout, int]:
         found = self._layouts.get(table.id)
@@ -145,16 +151,27 @@ class LakeWriter:
                 if unread is not None:
                     self._file_unreadable(key[2]).write(unread)
         if rows:
-            if key not in self._files:
-                self._files[key] = FileWriter(self._storage, waiting.place, waiting.schema)
-            self._files[key].write(pa.concat_tables(rows))
+            self._file(key, waiting.place, waiting.schema).write(pa.concat_tables(rows))
+
+    def _file(self, key: _Key, place: Place, schema: pa.Schema) -> FileWriter:
+        if key not in self._files:
+            if len(self._files) == _MANY_FILES:
+                _have_more_files()
+            self._files[key] = FileWriter(self._storage, place, schema)
+        return self._files[key]
 
     def _file_unreadable(self, day: str) -> FileWriter:
         key = (_unreadable.FOLDER, 0, day)
-        if key not in self._files:
-            place = Place(f"{folder(*key)}/{self._name}", "", _unreadable.FOLDER, 0, 0, day)
-            self._files[key] = FileWriter(self._storage, place, _unreadable.SCHEMA)
-        return self._files[key]
+        return self._file(
+            key, Place(f"{folder(*key)}/{self._name}", "", _unreadable.FOLDER, 0, 0, day), _unreadable.SCHEMA
+        )
+
+
+def _have_more_files() -> None:
+    """Let this process have as many open files as it may ask for."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def write_lake(

@@ -31,7 +31,12 @@ one that stands in `_exact`.
 
 def _digits(whole: int, fraction: int) -> st.SearchStrategy[str]:
     limit = 10 ** (whole + fraction)
-    return st.integers(1 - limit, limit - 1).map(lambda number: f"{Decimal(number).scaleb(-fraction):.{fraction}f}")
+
+    def text(number: int) -> str:
+        digits = f"{abs(number):0{fraction + 1}}"
+        return f"{'-' if number < 0 else ''}{digits[:-fraction]}.{digits[-fraction:]}"
+
+    return st.integers(1 - limit, limit - 1).map(text)
 
 
 def _date(text: str) -> Any:
