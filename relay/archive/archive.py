@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from relay.archive.archive_log import ArchiveLog
 from relay.archive.base import Bases
@@ -44,17 +45,23 @@ class Archive(Chain):
         last = self.last()
         if last is not None:
             self._check_follows(last, volume)
-        follows = last.hi if last is not None else None
+        begins = False
 
         def add(day: Day) -> Day:
-            if not day.volumes:
-                return day.changed(follows=follows, volumes=(volume,))
+            nonlocal begins
+            begins = not day.volumes
+            if begins:
+                return day.changed(follows=None if last is None else last.hi, volumes=(volume,))
             self._check_follows(day.volumes[-1], volume)
             return day.changed(volumes=(*day.volumes, volume))
 
         self.catalogue.change(volume.day, add)
-        if last is None:
-            self._check_only(volume)
+        if begins and not self._is_in_place(volume, has_one_before=last is not None):
+            self.catalogue.change(volume.day, lambda day: day.changed(volumes=_but(day.volumes, volume)))
+            raise ArchiveConflictError(
+                f"{self.url}: the volume that begins at {volume.lo} came in between others: another process has"
+                " archived meanwhile"
+            )
 
     def _check_follows(self, last: Volume, volume: Volume) -> None:
         if last.cluster_id != volume.cluster_id:
@@ -69,13 +76,20 @@ class Archive(Chain):
                 " process has archived meanwhile"
             )
 
-    def _check_only(self, volume: Volume) -> None:
-        """Two may have begun an archive at once, on different days: who sees it gives way."""
-        if [found.token for found in self.chain(0)][:1] != [volume.token]:
-            self.catalogue.change(
-                volume.day, lambda day: day.changed(volumes=tuple(v for v in day.volumes if v != volume))
-            )
-            raise ArchiveConflictError(f"{self.url}: another process has begun the archive at the same time")
+    def _is_in_place(self, volume: Volume, *, has_one_before: bool) -> bool:
+        """Whether a volume that is the first of its day fits between those around it. Who begins a day has nobody to
+        compare with: two may begin an archive at once on different days, and one may have stood still for so long that
+        its day, and the end of the chain that it saw, have been removed since.
+        """
+        names = self.catalogue.days()
+        at = bisect.bisect_left(names, volume.day)
+        before = self._first_with_volumes(reversed(names[:at]))
+        after = self._first_with_volumes(names[at + 1 :])
+        follows = before.volumes[-1].hi == volume.lo if before is not None else not has_one_before
+        return follows and (after is None or after.volumes[0].lo == self.catalogue.load(volume.day).volumes[-1].hi)
+
+    def _first_with_volumes(self, names: Iterable[str]) -> Day | None:
+        return next((day for day in map(self.catalogue.load, names) if day.volumes), None)
 
     def begin_compaction(self, day: str, token: str) -> Day:
         """From now on `replace` takes volumes of that day only with that token; what the day holds. Whoever compacted
@@ -148,3 +162,7 @@ class Archive(Chain):
 def _without(day: Day, gone: tuple[Volume, ...]) -> Day:
     old = tuple(OldFile(file.path, file.bytes, 0) for volume in gone for file in volume.files)
     return day.changed(volumes=tuple(volume for volume in day.volumes if volume not in gone), old=(*day.old, *old))
+
+
+def _but(volumes: tuple[Volume, ...], one: Volume) -> tuple[Volume, ...]:
+    return tuple(volume for volume in volumes if volume != one)

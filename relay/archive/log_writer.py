@@ -7,13 +7,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from relay.archive.coalesce import Limits, joined, runs
 from relay.archive.index import Index, IndexedWindow, write_index
-from relay.archive.volume import ArchiveFile, LakeFile, Volume, as_json, checked, day_of
+from relay.archive.volume import ArchiveFile, LakeFile, Volume, as_json, day_of
 from relay.errors import RelayError, RelayGapError
 from relay.part import iter_parts
 from relay.part_schema import PART_SCHEMA
@@ -52,41 +51,6 @@ class LogWritten:
         if binlog_bytes is not None:
             fields["binlog_bytes"] = binlog_bytes
         return Volume(**fields, archived_ms=time.time_ns() // 1_000_000, lake=tuple(lake))
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return as_json(self) | {
-            "log": self.log.to_json() if self.log else None,
-            "index": self.index.to_json(),
-            "tables": {str(table_id): changes for table_id, changes in self.tables.items()},
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> LogWritten:
-        """The inverse of `to_json`; strict. Raises ValueError."""
-        values = checked("what was written", raw, _WRITTEN)
-        own = {
-            "log": None if values["log"] is None else ArchiveFile.from_json(values["log"]),
-            "index": ArchiveFile.from_json(values["index"]),
-            "tables": {int(table_id): changes for table_id, changes in values["tables"].items()},
-        }
-        return cls(**values | own)
-
-
-_WRITTEN: dict[str, type | tuple[type, ...]] = {
-    "lo": int,
-    "hi": int,
-    "cluster_id": int,
-    "token": str,
-    "windows": int,
-    "transactions": int,
-    "changes": int,
-    "schema_version": int,
-    "binlog_bytes": int,
-    "log": (dict, type(None)),
-    "index": dict,
-    "tables": dict,
-}
 
 
 def write_log(  # noqa: PLR0913 what it works with

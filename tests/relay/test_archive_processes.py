@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from archivekit import archive_all, merge_volumes
-from relaykit import BASE, land
+from relaykit import BASE, HOUR, land
 from s3_server import Proxy, S3Server
 
 from relay import SKIP, Decision, Decisions, RelayCorruptError, RelayLog
@@ -82,6 +82,53 @@ def test_a_volume_that_comes_too_late_is_refused_and_changes_nothing(tmp_path):
     other = write_log(relay.storage, archive.storage, windows, "other").volume()
     with pytest.raises(RelayError, match=r"of cluster 1, and .* of 2.*\[archive\] url"):
         archive.append(type(other)(**{name: getattr(other, name) for name in other.__slots__} | {"cluster_id": 2}))
+    assert is_whole(relay, archive)
+
+
+def days_of_windows(tmp_path: Path, count: int) -> tuple[RelayLog, int]:
+    relay = RelayLog.open(f"{tmp_path.as_uri()}/relay")
+    day = 24 * HOUR
+    for i in range(count):
+        land(relay, BASE + i * day, BASE + (i + 1) * day, BASE + i * day + 3)
+    return relay, day
+
+
+def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(tmp_path, monkeypatch):
+    relay, day = days_of_windows(tmp_path, 5)
+    archive = Archive.open(f"{tmp_path.as_uri()}/archive")
+    windows = list(relay.windows(0))
+    archive.append(write_log(relay.storage, archive.storage, windows[:1], "first").volume())
+    slow = Archive.open(archive.url)
+    change = slow.catalogue.change
+
+    def stand_still(name, changed):
+        monkeypatch.setattr(slow.catalogue, "change", change)
+        archive_all(relay, archive, [1])
+        archive.remove(BASE + 4 * day)
+        archive.sweep(0)
+        return change(name, changed)
+
+    monkeypatch.setattr(slow.catalogue, "change", stand_still)
+    with pytest.raises(ArchiveConflictError, match="came in between others"):
+        slow.append(write_log(relay.storage, archive.storage, windows[1:2], "slow").volume())
+    assert [volume.lo for volume in archive.volumes()] == [BASE + 4 * day]
+
+
+def test_of_two_who_begin_an_archive_on_different_days_one_gives_way(tmp_path, monkeypatch):
+    relay, _ = days_of_windows(tmp_path, 3)
+    archive, other = Archive.open(f"{tmp_path.as_uri()}/archive"), Archive.open(f"{tmp_path.as_uri()}/archive")
+    windows = list(relay.windows(0))
+    change = other.catalogue.change
+
+    def be_second(name, changed):
+        monkeypatch.setattr(other.catalogue, "change", change)
+        archive.append(write_log(relay.storage, archive.storage, windows[:1], "first").volume())
+        return change(name, changed)
+
+    monkeypatch.setattr(other.catalogue, "change", be_second)
+    with pytest.raises(ArchiveConflictError, match="came in between others"):
+        other.append(write_log(relay.storage, archive.storage, windows[2:], "other").volume())
+    archive_all(relay, archive, [1])
     assert is_whole(relay, archive)
 
 
