@@ -267,13 +267,16 @@ class Bases:
     # Making
 
     def begin(self, name: str, making: Making) -> list[str]:
-        """Note that a base is being made; of the bases that it may refer to those that are there, and whose files stay
-        as long as the note does. Raises RelayError if it was forgotten.
+        """Note that a base is being made; of the bases that it may refer to those whose files are there, and stay as
+        long as the note does. Raises RelayError if it was forgotten.
         """
-        self._storage.replace(f"{_FOLDER}/{name}/{_MAKING}", making.to_json())
+        before = self.making(name)
+        held = set(before.refers_to) if before is not None else set()
+        if before is None or not held.issuperset(making.refers_to):
+            self._storage.replace(f"{_FOLDER}/{name}/{_MAKING}", making.to_json())
         if isinstance(self._manifest(name), _Forgotten):
             raise self._forgotten(name)
-        return [older for older in making.refers_to if self.find(older) is not None]
+        return [older for older in making.refers_to if older in held or self.find(older) is not None]
 
     def making(self, name: str) -> Making | None:
         """What is noted of a base that is being made, None if nothing is."""

@@ -103,13 +103,13 @@ class Jobs:
         return job
 
     def unfinished(self) -> list[Job]:
-        """The jobs that aren't over, oldest first."""
-        return self.overlapping(Touches(""))
+        """The jobs that aren't over, oldest first, also those that touch nothing."""
+        found = (self._job(spec) for spec in self._register.load().open)
+        return [job for job in found if job.entry().state not in OVER]
 
     def overlapping(self, touches: Touches) -> list[Job]:
         """The jobs that aren't over and touch the same, oldest first."""
-        found = (self._job(spec) for spec in self._register.load().open if spec.touches.shared(touches) != ())
-        return [job for job in found if job.entry().state not in OVER]
+        return [job for job in self.unfinished() if job.spec.touches.shared(touches) != ()]
 
     def get(self, name: str) -> Job:
         """The job with this id. Raises JobError if there is none."""

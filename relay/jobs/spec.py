@@ -35,7 +35,7 @@ class Touches:
     def __str__(self) -> str:
         if self.tables is None:
             return f"all of {self.downstream or 'the downstream'}"
-        return some(self.tables)
+        return some(self.tables) or "nothing that is written to"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""

@@ -126,6 +126,19 @@ def test_files_of_a_forgotten_base_may_be_referred_to_by_way_of_one_that_has_the
     assert exists(storage, shared)
 
 
+def test_who_goes_on_with_a_base_still_has_the_files_that_it_was_to_refer_to(storage: Storage) -> None:
+    bases = Bases(storage)
+    old = made(bases, storage, 100, "a")
+    (shared,) = old.tables[0].files
+    name = base_id(200, "b")
+    bases.begin(name, Making("base", (old.id,)))
+    bases.forget(old.id)
+    assert bases.begin(name, Making("base", (old.id,))) == [old.id]
+    young = bases.publish(base_of(200, "b", shared))
+    bases.sweep()
+    assert bases.content(young.tables[0].files[0]) == ROW
+
+
 def test_a_base_that_was_forgotten_before_is_not_referred_to(storage: Storage) -> None:
     bases = Bases(storage)
     old = made(bases, storage, 100, "a")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from etl.base import tasks
 from etl.base.errors import BaseError
 from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
 from etl.base.run import create_base, plan_base, run_base
 from etl.base.unchanged import changed_tables, landed_windows
 from relay import RelayLog
-from relay.archive import Archive, Base
-from relay.jobs import DONE, Runner
+from relay.archive import Archive, Base, Making, base_id
+from relay.jobs import CANCEL, CANCELLED, DONE, Runner
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.base.making import made, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -88,6 +90,49 @@ def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pi
     assert base.ts > older.ts
     assert summary.copied_rows > 0
     as_upstream(running, base)
+
+
+def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(running: Pipeline) -> None:
+    job = create_base(running.settings, BaseWish(DOWNSTREAM), "test")
+    archive = Archive.open(running.settings.archive_url)
+    left = base_id(5, "left")
+    archive.bases.begin(left, Making(job.id))
+    archive.storage.create(f"bases/{left}/11/half.parquet", b"half")
+    summary = run_base(running.settings, job.id, Runner("test"))
+    assert summary.state == DONE
+    assert archive.storage.names(f"bases/{left}/11") == []
+    assert archive.bases.find(left) is None
+
+
+def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leaves_nothing(running: Pipeline) -> None:
+    job = create_base(running.settings, BaseWish(DOWNSTREAM, full=True), "test")
+    bases = Archive.open(running.settings.archive_url).bases
+    before = bases.all()
+    job.order(CANCEL, "test")
+    assert run_base(running.settings, job.id, Runner("test")).state == CANCELLED
+    assert bases.all() == before
+    assert [name for name in bases.ids() if bases.making(name) is not None] == []
+
+
+FORM: dict[str, Any] = {
+    "source": None, "when_due": True, "full": False, "plan_only": False, "escape_backslash": True,
+}  # fmt: skip
+
+
+def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) -> None:
+    settings = running.settings
+    never = replace(settings, archive=replace(settings.archive, bases_every=""))
+    empty = replace(settings, archive=replace(settings.archive, url=f"{settings.relay.url}/x"))
+    for one in (settings, never, empty):
+        assert tasks.begin(one, FORM, "run 1") is None
+    asked = {**FORM, "when_due": False}
+    assert tasks.begin(settings, {**asked, "plan_only": True}, "run 1") is None
+    name = tasks.begin(settings, asked, "run 1")
+    assert name is not None
+    assert tasks.begin(settings, asked, "run 2") == name  # the one that was begun
+    result = tasks.work(settings, name, "run 1")
+    assert Archive.open(settings.archive_url).bases.get(result["base"]).made_from.startswith("the downstream")
+    assert tasks.work(settings, None, "run 1") == {}
 
 
 def test_tidb_is_read_by_spark(running: Pipeline) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from etl.base.errors import BaseError
 from etl.base.rolled import definitions_after, rolled_plan
-from etl.base.unchanged import changed_tables, ids_of
+from etl.base.unchanged import changed_tables, ddl_tables, ids_of
 from relay import Window
 from relay.archive import Base, BaseTable, base_id
 from tests.etl.base.recorded_rows import definitions
@@ -66,3 +66,13 @@ def test_a_transaction_that_landing_left_out_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaseError, match=f"{found[1].hi} isn't in the archive.*it was wrong"):
         definitions_after(base_at(found[0].lo), found, found[-1].hi)
     assert changed_tables(found, found[0].lo, found[-1].hi) is None
+
+
+def test_which_tables_ddl_touched_is_known_only_where_it_has_landed(tmp_path: Path) -> None:
+    found = windows(tmp_path)
+    first, last = found[0].lo, found[-1].hi
+    touched = ddl_tables(found, first, last)
+    assert touched
+    assert touched >= {table.id for table in definitions(DDL, last).tables}
+    assert ddl_tables(found[:-1], first, last) is None
+    assert ddl_tables(found, last, last) == set()
