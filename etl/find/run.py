@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import secrets
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -106,18 +108,23 @@ class _Search:
         return wanted_tables(WindowDocument.of(window), self._filter)
 
     def _by_spark(self, groups: Iterator[tuple[int, list[WindowDocument]]], found: Found) -> None:
-        frame: TaskFrame | None = None
-        for tasks in _batched(groups):
-            if frame is None:
-                spark = spark_session.connect(self._settings.spark.remote, "find", self._stretch.url)
-                frame = TaskFrame(spark, FindInWindows(self._stretch.url, self._query.to_json()), TASKS, RESULTS)
-            texts = [json.dumps([window.to_json() for window in windows]) for windows in tasks]
-            with Judge().telling():
-                for batch in stream(spark, frame.of(pa.table({"windows": texts})), _TIMEOUT_S):
-                    for text in batch.column(0).to_pylist():
-                        found.add(Found.from_json(json.loads(text)), self._query)
-            self._on_progress(tasks[-1][-1].hi, found)
-        if frame is not None:
+        batches = _batched(groups)
+        first = next(batches, None)
+        if first is None:
+            return
+        # A session of its own: another search's is not to be interrupted.
+        role = f"find {secrets.token_hex(6)}"
+        spark = spark_session.connect(self._settings.spark.remote, role, self._stretch.url)
+        try:
+            frame = TaskFrame(spark, FindInWindows(self._stretch.url, self._query.to_json()), TASKS, RESULTS)
+            for tasks in itertools.chain([first], batches):
+                texts = [json.dumps([window.to_json() for window in windows]) for windows in tasks]
+                with Judge().telling():
+                    for batch in stream(spark, frame.of(pa.table({"windows": texts})), _TIMEOUT_S):
+                        for text in batch.column(0).to_pylist():
+                            found.add(Found.from_json(json.loads(text)), self._query)
+                self._on_progress(tasks[-1][-1].hi, found)
+        finally:
             spark_session.close(spark)
 
 

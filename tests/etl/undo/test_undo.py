@@ -117,6 +117,21 @@ def test_rows_without_a_key_are_found_by_all_their_values_as_often_as_they_are_t
     )
 
 
+def test_text_that_is_no_utf_8_comes_again_byte_for_byte(story: Story) -> None:
+    made = table(9, "t", "id int", "v varchar(9)", primary="id")
+    story.create(made, "CREATE TABLE `t` (`id` int PRIMARY KEY, `v` varchar(9))")
+    rows: list[Row] = [{"id": 1, "v": b"\xe9\xff"}, {"id": 2, "v": "é"}]
+    story.insert(made, *rows)
+    there_and_back(
+        story,
+        ["d.t"],
+        lambda: story.changes(
+            (made, DELETE, encode_delete(made, rows[0])),
+            (made, UPDATE, encode_update(made, rows[1], {"id": 2, "v": b"\xe9"})),
+        ),
+    )
+
+
 def test_a_moment_that_was_not_changed_stays_though_its_column_is_one_of_on_update(story: Story) -> None:
     made = table(9, "t", "id int", "v int", "at timestamp(3)", primary="id")
     story.create(
