@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from cli import group
 from etl.base import tasks
 from etl.base.errors import BaseError
 from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
@@ -133,6 +136,29 @@ def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) ->
     result = tasks.work(settings, name, "run 1")
     assert Archive.open(settings.archive_url).bases.get(result["base"]).made_from.startswith("the downstream")
     assert tasks.work(settings, None, "run 1") == {}
+
+
+def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipeline, tmp_path: Path) -> None:
+    settings = running.settings
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
+        f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
+        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
+    )
+
+    def base(*arguments: str) -> Result:
+        return CliRunner().invoke(group, ["base", *arguments, "--config", str(config)], standalone_mode=False)
+
+    planned = base("make", "--from", "tidb", "--full", "--plan")
+    assert planned.return_value == 0, planned.exception
+    assert "from TiDB at 127.0.0.1" in planned.output
+    done = base("make", "--from", "downstream")
+    assert done.return_value == 0, done.exception
+    youngest = Archive.open(settings.archive_url).bases.all()[-1]
+    assert f"{youngest.id}: {len(youngest.tables)} tables" in done.output
+    assert youngest.id in base("list").output
+    assert base("check", youngest.id).return_value == 0
 
 
 def test_tidb_is_read_by_spark(running: Pipeline) -> None:
