@@ -129,7 +129,7 @@ class World:
         if self.random.random() < 0.2:
             ids = {i: name for i, name in ids.items() if self.random.random() < 0.5}
         name = base_id(ts, self._token())
-        older = self.random.sample(self.bases.all(), min(1, len(self.bases.all())))
+        older = [base for base in self.bases.all() if base.ts <= ts][-1:] if self.random.random() < 0.8 else []
         refers_to = tuple({one.id for one in older} | {folder for one in older for folder in one.refers_to})
         allowed = self.bases.begin(name, Making("", refers_to))
         tables = tuple(self._base_table(name, i, full, states[full], older, allowed) for i, full in ids.items())
