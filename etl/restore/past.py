@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from etl.copy.base_source import BaseSource
@@ -60,6 +60,13 @@ class Past:
                 f" {tso.text(until)}: `sluice archive status` says from when on one can restore"
             )
         return cls(archive, relay, until, begins.cluster_id, oldest, last.hi if last else oldest, found)
+
+    def before(self) -> Self | None:
+        """The same past from the base before; then without one, from where the archive begins; None behind that."""
+        if self.base is None:
+            return None
+        older = Bases(self.archive.storage).latest(self.base.ts - 1)
+        return replace(self, base=older if older is not None and older.ts >= self.oldest else None)
 
     @property
     def since(self) -> int:

@@ -33,7 +33,17 @@ def plan_restore(settings: Settings, request: Request) -> RestorePlan:
     """
     request.check()
     request = request.with_end(RelayLog.open(settings.relay.url))
-    return plan_with(settings, request, Past.of(settings.archive_url, settings.relay.url, request.until))
+    past: Past | None = Past.of(settings.archive_url, settings.relay.url, request.until)
+    youngest: RestorePlan | None = None
+    while past is not None:
+        planner = _Planner(settings, request, past)
+        plan = planner.plan()
+        if not planner.is_base_lacking:
+            return plan
+        youngest = youngest or plan
+        past = past.before()
+    assert youngest is not None
+    return youngest
 
 
 def plan_with(settings: Settings, request: Request, past: Past) -> RestorePlan:
@@ -50,6 +60,8 @@ class _Planner:
         self._schemas: set[str] = set()
         self._problems: list[str] = []
         self._notes: list[str] = []
+        self.is_base_lacking = False
+        """Whether the base doesn't hold all that was asked for: an older one may."""
 
     def plan(self) -> RestorePlan:
         past, request = self._past, self._request
@@ -99,6 +111,7 @@ class _Planner:
         if not family.asked and not self._problems:
             self._problems.append(f"there was no table at {tso.text(self._request.until)}")
         lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
+        self.is_base_lacking = bool(lost or unmatched(self._request.tables, family))
         if lost:
             where = f"the base {self._past.base.id} doesn't hold them" if self._past.base else "there is no base"
             self._problems.append(

@@ -10,7 +10,7 @@ import pytest
 from etl.copy.dumpling import DumplingFolder
 from etl.restore import Request, plan_restore
 from relay import RelayCorruptError, RelayLog
-from relay.archive import Archive, Base
+from relay.archive import Archive, Base, base_id
 from tests.etl.copy.copying import RECORDING, definitions
 from tests.etl.copy.test_base_source import base_of_dump
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -57,6 +57,25 @@ def test_of_one_table_only_its_rows_are_loaded(mariadb: MariaDBServer, relay_url
     whole, one = (plan_restore(settings, Request(end.hi, globs)).cost for globs in ((), ("bank.child",)))
     assert 0 < one.base_rows < whole.base_rows and one.changes < whole.changes and one.seconds < whole.seconds
     assert restore(settings, Request(end.hi, ("bank.child",))).tables == 1
+
+
+def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
+    mariadb: MariaDBServer, relay_url: str
+) -> None:
+    settings = settings_of(mariadb, relay_url)
+    bases = Archive.open(settings.archive_url).bases
+    (whole,) = bases.all()
+    moment = whole.ts + 1
+    partial = replace(
+        whole, id=base_id(moment, "b"), ts=moment, tables=tuple(t for t in whole.tables if t.full_name != "bank.child")
+    )
+    bases.publish(partial)
+    try:
+        assert plan_restore(settings, Request(moment + 1, ("bank.account",))).base == partial.id
+        plan = plan_restore(settings, Request(moment + 1, ("bank.child",)))
+        assert (plan.base, plan.problems) == (whole.id, ())
+    finally:
+        bases.forget(partial.id)
 
 
 def test_a_damaged_file_of_a_base_stops_it_with_its_place(mariadb: MariaDBServer, tmp_path: Path) -> None:
