@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cli import main
 from etl.find import Past
 from etl.rules import Route, Routes
 from etl.settings import Relay, Settings, Upstream
@@ -276,3 +278,34 @@ def test_tidb_gets_all_digits_of_a_float_the_replica_those_that_it_has(story: St
     assert float(digits) == float(np.float32(1234567946895360.0)) != float(np.float32(1.23457e15))
     story.apply()
     assert would_conflict(of(story), newest(story)).count == 0
+
+
+def test_the_command_writes_a_script_and_its_dry_run_ends_with_1_where_rows_were_changed_since(
+    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, *_ = users(story)
+    story.update(USERS, a, {"age": 1})
+    accident = newest(story)
+    story.apply()
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://unused:1"\n[relay]\nurl = "{story.url}"\n[downstream]\nhost = "127.0.0.1"\n'
+        f'port = {story.server.port}\nuser = "root"\n'
+    )
+
+    def ran(*arguments: str) -> tuple[int | str | None, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["undo", "--config", str(config), str(accident), *arguments])
+        return ended.value.code, capsys.readouterr().out
+
+    assert ran("--output", str(tmp_path / "undo.sql")) == (0, "")
+    assert b"UPDATE `d`.`users` SET `age`=21 WHERE" in (tmp_path / "undo.sql").read_bytes()
+    assert ran("--dry-run")[0] == 0
+    story.update(USERS, a | {"age": 1}, {"age": 2})
+    story.apply()
+    code, text = ran("--dry-run", "--table", "d.*")
+    assert code == 1
+    assert "conflict  d.users [id=1] was changed since" in text
+    code, text = ran("--dry-run", "--json")
+    assert (code, json.loads(text)["count"]) == (1, 1)
+    assert ran("--table", "d.other")[0] == 1
