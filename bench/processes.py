@@ -20,7 +20,8 @@ class SparkProcesses:
         return {
             "client": sum(self._client.cpu_times()[:2]),
             "JVM": sum(self._spark.cpu_times()[:2]),
-            "workers": sum(sum(each.cpu_times()[:4]) for each in self._workers()),  # and those that have ended
+            # With those that have ended: their parents have their times.
+            "workers": sum(sum(each.cpu_times()[:4]) for each in self._workers()) + sum(self._spark.cpu_times()[2:4]),
         }
 
     def rss(self) -> dict[str, int]:

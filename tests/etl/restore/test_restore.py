@@ -12,8 +12,17 @@ import pytest
 
 from etl.apply import Prepare, run_apply
 from etl.asof.front import Run
-from etl.restore import Request, RestoreError, VerifyError, ask_for, cancel_restore, plan_restore, run_restore
-from etl.settings import Settings
+from etl.restore import (
+    Request,
+    RestoreError,
+    VerifyError,
+    ask_for,
+    cancel_restore,
+    plan_restore,
+    request_of,
+    run_restore,
+)
+from etl.settings import Downstream, File, Settings
 from etl.sinks import read_checkpoint
 from relay import RelayCorruptError, RelayLog
 from relay.archive import Archive, Holds
@@ -164,6 +173,21 @@ def test_where_the_pipeline_writes_nothing_is_restored_to(mariadb: MariaDBServer
     target = {"downstream": {"host": "localhost", "port": mariadb.port}}
     with pytest.raises(RestoreError, match="the pipeline replicates to the databases bank of this server"):
         restore(settings_of(mariadb, shop), Request(MID, into="{schema}", target=target))
+
+
+def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_writes_to(
+    mariadb: MariaDBServer, shop: str, tmp_path: Path
+) -> None:
+    settings = replace(
+        settings_of(mariadb, shop), downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "files"))
+    )
+    with pytest.raises(RestoreError, match="type is file: a database is restored to a database"):
+        restore(settings, Request(MID))
+    target = tmp_path / "elsewhere.toml"
+    target.write_text(f'[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n')
+    restore(settings, request_of({"until": str(MID), "target": str(target)}))
+    assert differences(SHOP, LABEL, mariadb) == []
+    assert databases(mariadb) == {"bank"}
 
 
 def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
