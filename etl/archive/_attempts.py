@@ -130,7 +130,9 @@ def _folders(storage: Storage, attempt: Attempt) -> Iterator[str]:
     yield f"log/{days[0]}"
     for table in storage.names("lake"):
         for version in storage.names(f"lake/{table}"):
-            yield from (f"lake/{table}/{version}/day={day}" for day in days)
+            for name in storage.names(f"lake/{table}/{version}"):
+                if f"day={days[0]}" <= name <= f"day={days[-1]}":
+                    yield f"lake/{table}/{version}/{name}"
 
 
 def _path(token: str) -> str:

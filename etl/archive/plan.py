@@ -1,7 +1,7 @@
 """Which landed windows become a volume.
 
 A volume is whole windows, as many as its files should hold, and begins and ends on one UTC day, but for its last
-window, which may reach into the next.
+window, which may reach into the next; and but for the first one of all, if landing began at 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def plan_volumes(windows: Iterable[Window], max_bytes: int = MAX_BYTES) -> Itera
             held + size > max_bytes
             or described + len(record) > _MAX_RECORD_BYTES
             or len(chosen) >= _MAX_WINDOWS
-            or (chosen and day_of(window.lo) != day_of(chosen[0].lo))
+            or (chosen and chosen[0].lo > 0 and day_of(window.lo) != day_of(chosen[0].lo))
         )
         if chosen and full:
             yield VolumePlan(tuple(chosen), b"".join(records), held)

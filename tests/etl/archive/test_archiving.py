@@ -12,6 +12,7 @@ import pytest
 from etl.archive import ArchiveGapError, NotYetLandedError, OtherClusterError, archive_through, check, compact
 from etl.archive._attempts import Attempts, sweep
 from etl.archive.archiver import CONSUMER, QUIET_MS, Archiver
+from etl.archive.plan import plan_volumes
 from relay import RelayError, RelayLog
 from relay.archive import Archive, Volume
 from relay.retention import Consumers
@@ -117,6 +118,17 @@ def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_o
     assert [volume.windows for volume in volumes] == [1] * 6
     assert all(volume.log is None and volume.bytes < 2_000 for volume in volumes)
     assert volumes[-1].hi == BASE + HOUR
+
+
+def test_a_volume_ends_with_its_day_but_for_the_first_one_of_a_relay_log_that_begins_at_nought():
+    day = 24 * HOUR
+    begin = BASE - BASE % day
+    chain = [window(0, begin + HOUR), *(window(begin + n * HOUR, begin + (n + 1) * HOUR) for n in range(1, 50))]
+    assert [(plan.lo, plan.hi) for plan in plan_volumes(chain)] == [(0, begin + 50 * HOUR)]
+    ranges = [(plan.lo, plan.hi) for plan in plan_volumes(chain[1:])]
+    assert ranges == [
+        (begin + HOUR, begin + day), (begin + day, begin + 2 * day), (begin + 2 * day, begin + 50 * HOUR)
+    ]  # fmt: skip
 
 
 CRASHING = """
