@@ -14,7 +14,7 @@ from relay import RelayCorruptError, RelayError, RelayGapError, RelayLog
 from relay.archive import Archive, ArchiveLog
 
 DAY = 24 * HOUR
-STEPS = {"log": 3, "index": 1, "day": 1}
+STEPS = {"log": 7, "index": 2, "day": 5}
 """Every so many bytes are flipped. Tried with all of them."""
 
 

@@ -55,7 +55,7 @@ def is_whole(relay: RelayLog, archive: Archive) -> bool:
 
 
 def test_archivers_and_compactors_at_once_make_one_chain_of_everything(tmp_path: Path) -> None:
-    relay = filled(tmp_path, 40)
+    relay = filled(tmp_path, 24)
     running = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, tmp_path.as_uri(), role, str(seed), *FOLDERS], stdout=subprocess.PIPE
