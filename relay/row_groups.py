@@ -16,6 +16,7 @@ footer is in the part's descriptor.
 
 from __future__ import annotations
 
+import inspect
 import io
 import itertools
 import json
@@ -59,6 +60,10 @@ _OWN_GROUP_BYTES = 2**20
 _SHARED_GROUP_BYTES = 4 * 2**20
 _PAGE_BYTES = 256 * 2**20  # a column of a row group is one page, so that all of it is compressed together
 
+_ONE_PAGE = (
+    {"max_rows_per_page": 2**31 - 1} if "max_rows_per_page" in inspect.signature(pq.write_table).parameters else {}
+)
+"""Older versions of pyarrow have no such limit, and don't know it."""
 _ENCODING = {
     "commit_ts": "DELTA_BINARY_PACKED",
     "start_ts": "DELTA_BINARY_PACKED",
@@ -162,7 +167,7 @@ class LogFileWriter:
             column_encoding=_ENCODING,
             write_statistics=False,
             data_page_size=_PAGE_BYTES,
-            max_rows_per_page=2**31 - 1,
+            **_ONE_PAGE,
             write_batch_size=2**20,
         )
         self._entries: list[list[Any]] = []
