@@ -31,9 +31,9 @@ class Family:
 
     ids: frozenset[int]
     breaks: tuple[int, ...]
-    """Commit timestamps behind which a new stretch begins, of all families alike: of DDL, and moments asked for."""
+    """Commit timestamps behind which a new stretch begins: of its DDL, and moments asked for."""
     ddls: Mapping[int, DdlJob]
-    """Those of this family, by commit_ts."""
+    """By commit_ts."""
     versions: tuple[Mapping[int, Version], ...]
     """For each stretch, the tables there are, by id."""
     based: frozenset[int]
@@ -68,12 +68,11 @@ def families(
     """
     ids = {table.id for tables in wanted.values() for table in tables.values()}
     ddls = _relevant(history.ddls, ids)
-    breaks = tuple(sorted({ddl.commit_ts for ddl in ddls} | set(history.moments)))
     found: list[Family] = []
     refused: dict[frozenset[str], StartTooLateError] = {}
     for group in _groups(ids, ddls, wanted):
         try:
-            family = _family(history, group, ddls, breaks, wanted)
+            family = _family(history, group, ddls, wanted)
         except StartTooLateError as error:
             named = {name for tables in wanted.values() for name, table in tables.items() if table.id in group}
             refused[frozenset(named)] = error
@@ -111,10 +110,7 @@ def _groups(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[frozenset
     return [frozenset(group) for group in found]
 
 
-def _family(
-    history: History, ids: frozenset[int], ddls: list[DdlJob], breaks: tuple[int, ...],
-    wanted: Wanted,
-) -> Family:  # fmt: skip
+def _family(history: History, ids: frozenset[int], ddls: list[DdlJob], wanted: Wanted) -> Family:
     own = {ddl.commit_ts: ddl for ddl in ddls if ids & ddl.effect.tables.keys()}
     for ddl in own.values():
         if ddl.type not in _KNOWN:
@@ -124,6 +120,7 @@ def _family(
                 f" does to the rows of {names} can't be told"
             )
     results = {moment: {n: t.id for n, t in tables.items() if t.id in ids} for moment, tables in wanted.items()}
+    breaks = tuple(sorted(own.keys() | set(history.moments)))
     stretches = list(_stretches(history, ids, own, breaks))
     based = frozenset(ids & history.known.keys() & stretches[0].keys())
     family = Family(ids, breaks, own, tuple(stretches), based, results)

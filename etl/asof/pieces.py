@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +11,13 @@ import pyarrow.compute as pc
 
 from etl.asof.advance import COMMIT_TS, PLACE, schema
 from etl.asof.errors import AsOfError
-from etl.asof.plan import BASE_STEP, PIECES, BaseRows, Changes, KeptRows, Plan, Task, WindowParts, step_of
+from etl.asof.plan import BASE_STEP, PIECES, BaseRows, Buckets, Changes, KeptRows, Plan, Task, WindowParts, step_of
 from etl.asof.versions import Version
 from etl.copy.source import Chunk
 from etl.copy.sources import open_source
 from etl.prepare import Move, PartitionError, kept_changes, move_of, relocate
 from etl.shapes.raw_changes import decode
 from relay import DELETE, INSERT, PART_SCHEMA, iter_parts
-from upstream.ddl_job import DdlJob
 
 _BATCH_ROWS, _BATCH_BYTES = 100_000, 32 << 20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -40,10 +38,11 @@ class _Pieces:
     def __init__(self, plan: Plan, number: int) -> None:
         self._plan = plan
         self._task = number
-        self._breaks = np.array(plan.breaks, np.int64)
         self._ids = np.array(sorted(plan.by_table), np.int64)
         self._ignored = pa.array(sorted(plan.ignored), pa.int64())
         self._moves: dict[int, Move] = {}
+        self._coming = sorted(_moves(plan), key=lambda pair: pair[0])
+        """What DDL moves, by its commit_ts, as far as it isn't among `_moves` yet."""
         self._numbers = itertools.count()
 
     def of_base(self, task: BaseRows) -> Iterator[pa.RecordBatch]:
@@ -58,16 +57,20 @@ class _Pieces:
             yield from self._dealt(version, BASE_STEP, rows, buckets.of(version, arrays, rows.num_rows))
 
     def of_kept(self, task: KeptRows) -> Iterator[pa.RecordBatch]:
-        ddl = next(one for one in map(_ddl_at(task.commit_ts), self._plan.families) if one is not None)
+        buckets, ddl = next(
+            (one, one.family.ddls[task.commit_ts]) for one in self._plan.families if task.commit_ts in one.family.ddls
+        )
         move = move_of(ddl.past_move(ddl.before))
         assert move is not None
-        stretch = int(np.searchsorted(self._breaks, task.commit_ts))
+        stretch = buckets.family.breaks.index(task.commit_ts)
         changes = (_between(piece, 0, task.commit_ts) for window in task.windows for piece in self._read((window,)))
         try:
             kept = kept_changes(changes, move)
         except PartitionError as error:
             raise AsOfError(f"{ddl.title}, `{ddl.query[:200]}`: {error}") from error
-        yield from self._of_tables(step_of(stretch) + 1, stretch + 1, kept)
+        version = buckets.family.versions[stretch + 1].get(move.table.id)
+        if version is not None and kept.num_rows:
+            yield from self._of_version(buckets, version, step_of(stretch) + 1, kept)
 
     def of_changes(self, task: Changes) -> Iterator[pa.RecordBatch]:
         self._count(task)
@@ -93,38 +96,43 @@ class _Pieces:
                 self._moves.setdefault(move.last_version, move)
 
     def _of_window(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
-        if not changes.num_rows:
-            return
-        stretches = np.searchsorted(self._breaks, changes["commit_ts"].to_numpy(), side="left")
-        for stretch in np.unique(stretches).tolist():
-            first, end = np.searchsorted(stretches, [stretch, stretch + 1])
-            own = self._relocated(stretch, changes.slice(first, end - first))
-            yield from self._of_tables(step_of(stretch), stretch, own)
+        """Changes in order, cut where DDL moves rows: what comes behind may have been made by definitions before it."""
+        while self._coming and changes.num_rows:
+            at, move = self._coming[0]
+            before = _between(changes, 0, at)
+            yield from self._of_tables(self._relocated(before))
+            changes = changes.slice(before.num_rows)
+            if changes.num_rows:
+                self._moves.setdefault(move.last_version, move)
+                del self._coming[0]
+        yield from self._of_tables(self._relocated(changes))
 
-    def _relocated(self, stretch: int, changes: pa.Table) -> pa.Table:
-        """Changes as what they mean by the definitions of their stretch."""
-        for commit_ts in self._plan.breaks[:stretch]:
-            for ddl in filter(None, map(_ddl_at(commit_ts), self._plan.families)):
-                move = move_of(ddl.past_move(ddl.before))
-                if move is not None:
-                    self._moves.setdefault(move.last_version, move)
-        if not self._moves:
+    def _relocated(self, changes: pa.Table) -> pa.Table:
+        """Changes as what they mean by the definitions of their time."""
+        if not self._moves or not changes.num_rows:
             return changes
         try:
             return relocate(changes, [self._moves[version] for version in sorted(self._moves)])
         except PartitionError as error:
             raise AsOfError(str(error)) from error
 
-    def _of_tables(self, step: int, stretch: int, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _of_tables(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
         ids = changes["table_id"].to_numpy()
         for table_id in np.intersect1d(np.unique(ids), self._ids).tolist():
             buckets = self._plan.by_table[table_id]
-            version = buckets.family.versions[stretch].get(table_id)
-            if version is None:  # of a table that is gone
-                continue
-            images = _images(version, changes.filter(pa.array(ids == table_id)))
-            arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
-            yield from self._dealt(version, step, images, buckets.of(version, arrays, images.num_rows))
+            own = changes.filter(pa.array(ids == table_id))
+            breaks = np.array(buckets.family.breaks, np.int64)
+            stretches = np.searchsorted(breaks, own["commit_ts"].to_numpy(), side="left")
+            for stretch in np.unique(stretches).tolist():
+                first, end = np.searchsorted(stretches, [stretch, stretch + 1])
+                version = buckets.family.versions[stretch].get(table_id)
+                if version is not None:  # else the table is gone
+                    yield from self._of_version(buckets, version, step_of(stretch), own.slice(first, end - first))
+
+    def _of_version(self, buckets: Buckets, version: Version, step: int, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+        images = _images(version, changes)
+        arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
+        yield from self._dealt(version, step, images, buckets.of(version, arrays, images.num_rows))
 
     def _dealt(self, version: Version, step: int, rows: pa.Table, of: np.ndarray) -> Iterator[pa.RecordBatch]:
         order = np.argsort(of, kind="stable")
@@ -163,12 +171,12 @@ class _Pieces:
             yield pa.Table.from_batches(held, PART_SCHEMA).combine_chunks()
 
 
-def _ddl_at(commit_ts: int) -> Any:
-    def of(buckets: Any) -> DdlJob | None:
-        found: DdlJob | None = buckets.family.ddls.get(commit_ts)
-        return found
-
-    return of
+def _moves(plan: Plan) -> Iterator[tuple[int, Move]]:
+    for buckets in plan.families:
+        for commit_ts, ddl in buckets.family.ddls.items():
+            move = move_of(ddl.past_move(ddl.before))
+            if move is not None:
+                yield commit_ts, move
 
 
 def _between(changes: pa.Table, after: int, through: int) -> pa.Table:

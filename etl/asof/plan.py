@@ -112,11 +112,6 @@ class Plan:
         object.__setattr__(self, "by_table", found)
 
     @property
-    def breaks(self) -> tuple[int, ...]:
-        """See Family."""
-        return self.families[0].family.breaks
-
-    @property
     def buckets(self) -> int:
         """How many there are in all."""
         return sum(one.count for one in self.families)
