@@ -21,12 +21,13 @@ class Accident:
     rows: int
 
 
-async def delete_everything(table: Table, writer: Writer, state: UpstreamState) -> Accident:
+async def delete_everything(table: Table, writer: Writer, state: UpstreamState, happened: int | None) -> Accident:
     """One transaction that removes every row of `table`, as TiDB writes it. Nobody else may be writing to the table.
-    Raises PumpWriteError, and SQLError for a table whose rows the stand-in doesn't know.
+    `happened` (TSO): what the recording holds beyond it has not been played. Raises PumpWriteError, and SQLError for a
+    table whose rows the stand-in doesn't know.
     """
     start_ts = await state.oracle.take()
-    rows = await asyncio.to_thread(_encoded, table, state, start_ts)
+    rows = await asyncio.to_thread(_encoded, table, state, start_ts if happened is None else happened)
     if not rows:
         return Accident(0, 0)
     mutation = pb.binlog.TableMutation(table_id=table.id, deleted_rows=rows, sequence=[pb.binlog.DeleteRow] * len(rows))

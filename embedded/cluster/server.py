@@ -91,6 +91,7 @@ class Cluster:
         self.port = self.control_port = self.sql_port = 0
         self._player: Player | None = None
         self._workload: Workload | None = None
+        self._emptied: set[int] = set()
         self._task: asyncio.Task[None] | None = None
         self._until_ts: int | None = None
         self._opening = False
@@ -269,13 +270,17 @@ class Cluster:
     async def have_accident(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /accident: beside a workload, too."""
         names = tuple(str(parameters.get(name) or "") for name in ("schema", "table"))
-        table = self._versions.catalog(await self.oracle.take()).find(*names)
+        happened = self._last_played()
+        table = self._versions.catalog(await self.oracle.take() if happened is None else happened).find(*names)
         if table is None:
             raise Refused(400, f"{'.'.join(names)}: there is no such table")
+        if happened is not None and table.id in self._emptied:
+            raise Refused(409, f"{table.full_name} has had its accident")
+        self._emptied.add(table.id)
         writer = self._writer({})
         await self._open(writer)
         try:
-            return asdict(await delete_everything(table, writer, self._upstream))
+            return asdict(await delete_everything(table, writer, self._upstream, happened))
         finally:
             await writer.close()
 
