@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from relay.archive import Archive, day_of
@@ -25,6 +26,7 @@ __all__ = ["Attempt", "Attempts", "sweep"]
 log = logging.getLogger("sluice.archive")
 
 _FOLDER = "attempts"
+_NAME = re.compile(r"\d{20}-\d{20}-([0-9a-f]+)\b")
 _GIVEN_UP_MS = 3_600_000
 """A worker whose driver is gone may write on for a while."""
 
@@ -79,24 +81,26 @@ def sweep(archive: Archive, stop: Callable[[], bool], given_up_ms: int = _GIVEN_
     """
     attempts = Attempts(archive.storage)
     last = archive.last()
-    before = time.time_ns() // 1_000_000 - given_up_ms
+    late: list[Attempt] = []
+    known: set[str] = set()
     removed = 0
     for attempt in attempts.list() if last is not None else ():
-        if stop():
-            break
-        day = archive.catalogue.load(day_of(attempt.lo))
         assert last is not None
+        day = archive.catalogue.load(day_of(attempt.lo))
         if any(volume.token == attempt.token for volume in day.volumes):
             removed += _remove_superseded(archive.storage, day)
             attempts.over(attempt.token)
-            continue
-        too_late = day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi
-        if not too_late:
-            continue
-        is_over = attempt.begun_ms <= before
-        removed += _remove(archive.storage, attempt, day, unfinished_s=given_up_ms / 1000 if is_over else None)
-        if is_over:
-            attempts.over(attempt.token)
+        elif day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi:
+            late.append(attempt)
+            known.update(file.path for volume in day.volumes for file in volume.files)
+            known.update(file.path for file in day.old)
+    if not late or stop():
+        return removed
+    before = time.time_ns() // 1_000_000 - given_up_ms
+    over = [attempt for attempt in late if attempt.begun_ms <= before]
+    removed += _remove(archive.storage, late, known, given_up_ms / 1000 if over else None)
+    for attempt in over:
+        attempts.over(attempt.token)
     return removed
 
 
@@ -108,15 +112,15 @@ def _remove_superseded(storage: Storage, day: Day) -> int:
     return len(gone)
 
 
-def _remove(storage: Storage, attempt: Attempt, day: Day, unfinished_s: float | None) -> int:
-    """Remove the files of an attempt that the catalogue doesn't know, and unfinished ones that are so old; how many."""
-    known = {file.path for volume in day.volumes for file in volume.files} | {file.path for file in day.old}
+def _remove(storage: Storage, late: Sequence[Attempt], known: set[str], unfinished_s: float | None) -> int:
+    """Remove the files of attempts that aren't `known`, and unfinished ones that are so old; how many."""
+    tokens = {attempt.token for attempt in late}
     removed = 0
-    for folder in _folders(storage, attempt):
+    for folder in _folders(storage, late):
         for name in storage.names(folder):
-            path = f"{folder}/{name}"
-            if attempt.token in name and path not in known:
-                storage.remove(path)
+            match = _NAME.match(name)
+            if match and match[1] in tokens and f"{folder}/{name}" not in known:
+                storage.remove(f"{folder}/{name}")
                 removed += 1
         if unfinished_s is not None:
             removed += storage.sweep(folder, unfinished_s)
@@ -124,14 +128,15 @@ def _remove(storage: Storage, attempt: Attempt, day: Day, unfinished_s: float | 
     return removed
 
 
-def _folders(storage: Storage, attempt: Attempt) -> Iterator[str]:
-    """Where its workers write."""
-    days = sorted({day_of(attempt.lo), day_of(attempt.hi)})
-    yield f"log/{days[0]}"
+def _folders(storage: Storage, late: Sequence[Attempt]) -> Iterator[str]:
+    """Where their workers write."""
+    yield from sorted({f"log/{day_of(attempt.lo)}" for attempt in late})
+    first = f"day={min(day_of(attempt.lo) for attempt in late)}"
+    last = f"day={max(day_of(attempt.hi) for attempt in late)}"
     for table in storage.names("lake"):
         for version in storage.names(f"lake/{table}"):
             for name in storage.names(f"lake/{table}/{version}"):
-                if f"day={days[0]}" <= name <= f"day={days[-1]}":
+                if first <= name <= last:
                     yield f"lake/{table}/{version}/{name}"
 
 
