@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from etl.lake._names import COMMIT_TIME, COMMIT_TS, POS, START_TS
@@ -20,6 +23,7 @@ __all__ = ["FileWriter", "Place"]
 _DICTIONARY_BYTES = 16 * 2**20
 """A column's dictionary in one row group may be so large: old values repeat new ones, and so cost an index."""
 _ASCENDING = (COMMIT_TS, COMMIT_TIME, START_TS, POS)
+_MINIBLOCK = 32  # numbers that Parquet's DELTA_BINARY_PACKED keeps in the same width
 _LEVEL = 1  # of zstd; the dictionaries do most of it
 
 
@@ -38,7 +42,9 @@ class Place:
 class FileWriter:
     """Writes a file, a row group at a time. It is seen, whole, when `publish` has returned."""
 
-    def __init__(self, storage: Storage, place: Place, schema: pa.Schema) -> None:
+    def __init__(self, storage: Storage, place: Place, first: pa.Table) -> None:
+        """`first`: rows of the first row group, which aren't written by this, but tell how columns are best encoded."""
+        schema, steps = first.schema, _as_steps(first)
         self._place = place
         self._sink: Sink = storage.new_whole_file(place.path)
         self._sink.__enter__()
@@ -49,8 +55,8 @@ class FileWriter:
             schema,
             compression="zstd",
             compression_level=_LEVEL,
-            use_dictionary=[name for name in _leaves(schema) if name not in _ASCENDING],
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in schema.names},
+            use_dictionary=[name for name in _leaves(schema) if name not in steps],
+            column_encoding=dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             # Without Arrow's own schema beside Parquet's: every reader sees the same types.
             store_schema=False,
@@ -82,6 +88,27 @@ class FileWriter:
             self._writer.close()
         self._writer.is_open = False  # else it writes once more when it is forgotten
         self._sink.__exit__(kind, error, trace)
+
+
+def _as_steps(rows: pa.Table) -> list[str]:
+    """The columns that take less as differences from row to row than as places in a dictionary: what ascends, and whole
+    numbers such as ids, as far as these rows tell.
+    """
+    numbers = [name for name in rows.schema.names if pa.types.is_int64(rows.schema.field(name).type)]
+    return [
+        name for name in rows.schema.names if name in _ASCENDING or (name in numbers and _steps_are_less(rows[name]))
+    ]
+
+
+def _steps_are_less(numbers: pa.ChunkedArray) -> bool:
+    values = numbers.drop_null().to_numpy()
+    distinct = pc.count_distinct(numbers).as_py()
+    whole = len(values) // _MINIBLOCK * _MINIBLOCK
+    if not whole:
+        return False
+    steps = np.diff(values[:whole], prepend=values[0]).astype(np.float64).reshape(-1, _MINIBLOCK)
+    as_steps = np.log2(np.ptp(steps, axis=1) + 1).sum() * _MINIBLOCK / 8
+    return bool(as_steps < distinct * 8 + len(values) * math.log2(distinct) / 8)
 
 
 def _leaves(schema: pa.Schema) -> list[str]:

@@ -44,7 +44,6 @@ class _Waiting:
     """Changes of one table, version and day that are no row group yet."""
 
     place: Place
-    schema: pa.Schema
     pieces: list[_Piece] = field(default_factory=list)
     bytes: int = 0
 
@@ -115,16 +114,15 @@ class LakeWriter:
     def _add(self, table_id: int, day: str, changes: pa.Table) -> None:
         table = self._definitions.get(table_id)
         if table is None:
-            self._file_unreadable(day).write(
-                _unreadable.unreadable(changes, f"no window record describes table {table_id}: it was truncated before")
-            )
+            reason = f"no window record describes table {table_id}: it was truncated before"
+            self._write_unreadable(day, _unreadable.unreadable(changes, reason))
             return
         layout, version = self._layout(table)
         key = (table_folder(table.schema_name, table.name), version, day)
         waiting = self._waiting.get(key)
         if waiting is None:
             place = Place(f"{folder(*key)}/{self._name}", table.schema_name, table.name, table.id, version, day)
-            waiting = self._waiting[key] = _Waiting(place, layout.schema)
+            waiting = self._waiting[key] = _Waiting(place)
         waiting.pieces.append((table, layout, changes))
         waiting.bytes += changes.nbytes
         self._bytes += changes.nbytes
@@ -149,22 +147,20 @@ class LakeWriter:
                 if read is not None:
                     rows.append(read)
                 if unread is not None:
-                    self._file_unreadable(key[2]).write(unread)
+                    self._write_unreadable(key[2], unread)
         if rows:
-            self._file(key, waiting.place, waiting.schema).write(pa.concat_tables(rows))
+            self._write(key, waiting.place, pa.concat_tables(rows))
 
-    def _file(self, key: _Key, place: Place, schema: pa.Schema) -> FileWriter:
+    def _write(self, key: _Key, place: Place, rows: pa.Table) -> None:
         if key not in self._files:
             if len(self._files) == _MANY_FILES:
                 _have_more_files()
-            self._files[key] = FileWriter(self._storage, place, schema)
-        return self._files[key]
+            self._files[key] = FileWriter(self._storage, place, rows)
+        self._files[key].write(rows)
 
-    def _file_unreadable(self, day: str) -> FileWriter:
+    def _write_unreadable(self, day: str, rows: pa.Table) -> None:
         key = (_unreadable.FOLDER, 0, day)
-        return self._file(
-            key, Place(f"{folder(*key)}/{self._name}", "", _unreadable.FOLDER, 0, 0, day), _unreadable.SCHEMA
-        )
+        self._write(key, Place(f"{folder(*key)}/{self._name}", "", _unreadable.FOLDER, 0, 0, day), rows)
 
 
 def _have_more_files() -> None:
