@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from errors import SluiceError
 
 
@@ -9,3 +11,4 @@ class AsOfError(SluiceError):
     """A table as of a moment that can't be computed exactly; names the table, and where it ends."""
 
     way_out = "ask for another moment, or begin with a base that was made after it: `sluice base make`"
+    exit_code: ClassVar[int] = 1

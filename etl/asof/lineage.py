@@ -24,6 +24,8 @@ _KNOWN = set(Action)
 class StartTooLateError(AsOfError):
     """Rows are needed that were there before, and that the base, or the lack of one, doesn't tell."""
 
+    way_out = "ask for a moment after a base that holds the table; `sluice base make` makes one"
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
