@@ -91,6 +91,28 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     )
 
 
+@command.command("retain")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
+@config_option
+@click.pass_context
+def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
+    """Remove what [relay] keep, [archive] keep and bases-keep let go, as the DAG `archive` does by itself."""
+    from etl.retain import retain
+
+    with stop_signals_raise():
+        done = retain(settings_of(ctx, config) if as_json else acting_on(ctx, config))
+    if as_json:
+        click.echo(json.dumps(done.as_dict()))
+        return
+    click.echo(
+        f"removed {_count(done.windows, 'window')} of the relay log, {_count(len(done.bases), 'base')} and"
+        f" {_count(done.volumes, 'volume')} with {size(done.bytes)}"
+    )
+    for what, why in (("relay log", done.relay_held_by), ("archive", done.archive_held_by)):
+        if why:
+            click.echo(f"the oldest part of the {what} stays because of {why}")
+
+
 @command.command("check")
 @click.option("--since", metavar="TSO|TIME", help="Only what was committed after this [from the beginning].")
 @click.option("--until", metavar="TSO|TIME", help="And through this [to the end].")

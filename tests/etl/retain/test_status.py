@@ -73,6 +73,13 @@ def test_a_day_of_the_catalogue_that_is_gone_or_damaged_is_a_hole(site):
     assert ["what is before" in hole.why for hole in holes] == [True]
 
 
+def test_what_was_removed_by_hand_is_counted_and_what_holds_the_rest_named(site):
+    _told(site)
+    done = CliRunner().invoke(command, ["retain", "--json", "--config", str(site.root / "sluice.toml")])
+    found = json.loads(done.stdout)
+    assert (found["windows"], found["volumes"], found["relay_held_by"]) == (0, 0, "[relay] keep, which isn't set")
+
+
 def test_a_base_that_can_not_be_read_is_named(site):
     path = site.root / "relay/archive" / site.bases.all()[0].path
     path.write_bytes(b"{}")
