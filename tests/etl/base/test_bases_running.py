@@ -12,13 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli import group
-from etl.base import tasks
+from etl.base import run, tasks
 from etl.base.errors import BaseError
+from etl.base.from_downstream import read_stripes
 from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
 from etl.base.run import create_base, plan_base, run_base
 from etl.base.unchanged import changed_tables, landed_windows
 from relay import RelayLog
-from relay.archive import Archive, Base, Making, base_id
+from relay.archive import Archive, Base, BaseTable, Making, base_id
 from relay.jobs import CANCEL, CANCELLED, DONE, Runner
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.base.making import made, rows_of
@@ -115,6 +116,40 @@ def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leav
     assert run_base(running.settings, job.id, Runner("test")).state == CANCELLED
     assert bases.all() == before
     assert [name for name in bases.ids() if bases.making(name) is not None] == []
+
+
+@pytest.mark.parametrize("at", ["before a table is read", "after all were read"])
+def test_a_ddl_that_arrives_while_the_downstream_is_read_makes_the_job_begin_again_behind_it(
+    running: Pipeline, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    name = f"extra_{at.split()[0]}"
+    attempts: list[str] = []
+
+    def read(*arguments: Any) -> Iterator[Any]:
+        attempts.append(at)
+        if len(attempts) == 1 and at.startswith("before"):
+            alter()
+        yield from read_stripes(*arguments)
+        if len(attempts) == 1 and at.startswith("after"):
+            alter()
+
+    def alter() -> None:
+        running.control.add_column(DATABASE, "load_1", name)
+        shown = f"SHOW COLUMNS FROM {DATABASE}.load_1 LIKE '{name}'"
+        running.wait(lambda: running.downstream(shown), "the column is downstream")
+        running.caught_up()
+
+    monkeypatch.setattr(run, "read_stripes", read)
+    _, base = made(running.settings, BaseWish(DOWNSTREAM, full=True))
+    assert len(attempts) == 2
+    assert any(column["name"] == name for column in base_table(base, "load_1").table["columns"])
+    as_upstream(running, base)
+
+
+def base_table(base: Base, name: str) -> BaseTable:
+    found = base.table(DATABASE, name)
+    assert found is not None
+    return found
 
 
 FORM: dict[str, Any] = {
