@@ -15,3 +15,5 @@ class DrillError(RequestError):
 
 class DrillFailedError(SluiceError):
     """Restoring was tried, and failed: so it would if it were needed."""
+
+    way_out = "see to what it names, then have it tried again: `sluice drill`"
