@@ -20,8 +20,7 @@ class SparkProcesses:
         return {
             "client": sum(self._client.cpu_times()[:2]),
             "JVM": sum(self._spark.cpu_times()[:2]),
-            # With those that have ended: their parents have their times.
-            "workers": sum(sum(each.cpu_times()[:4]) for each in self._workers()) + sum(self._spark.cpu_times()[2:4]),
+            "workers": sum(sum(each.cpu_times()[:2]) for each in self._workers()),
         }
 
     def rss(self) -> dict[str, int]:

@@ -149,4 +149,6 @@ class _Processes(SparkProcesses):
         self._mariadb = psutil.Process(stack.state().parts["mariadb"].process.pid)
 
     def cpu(self) -> dict[str, float]:
-        return super().cpu() | {"mariadb": sum(self._mariadb.cpu_times()[:2])}
+        # Spark's workers end with each session, and with them the count of their time.
+        found = super().cpu() | {"mariadb": sum(self._mariadb.cpu_times()[:2])}
+        return {name: found[name] for name in ("client", "JVM", "mariadb")}
