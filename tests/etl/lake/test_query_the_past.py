@@ -27,6 +27,16 @@ ACCOUNT = replace(
     table(41, "account", "id int not null", "owner varchar(20)", "balance decimal(12,2)", "opened date", primary="id"),
     schema_name="shop",
 )
+WIDER = replace(
+    table(
+        41,
+        "account",
+        *("id int not null", "owner varchar(20)", "balance decimal(12,2)", "opened date", "note text"),
+        primary="id",
+    ),
+    schema_name="shop",
+)
+"""As it is from the second day on: versions lie beside each other."""
 SQL = re.findall(r"^( *)```sql\n(.*?)\n *```\n+ *```text\n(.*?)\n *```", PAGE, re.S | re.M)
 PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
 
@@ -43,10 +53,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> ToldLake:
     ada_then, bob_then = ada | {"balance": "70.00"}, bob | {"balance": "80.00"}
     told.changes(datetime(2026, 11, 21, 9, tzinfo=UTC), ACCOUNT, [(None, ada), (None, bob), (None, eve)], together=True)
     told.changes(
-        datetime(2026, 11, 22, 9, tzinfo=UTC), ACCOUNT, [(ada, ada_then), (bob, bob_then)], version=9, together=True
+        datetime(2026, 11, 22, 9, tzinfo=UTC), WIDER, [(ada, ada_then), (bob, bob_then)], version=9, together=True
     )
     accident = [(row, None) for row in (ada_then, bob_then, eve)]
-    told.changes(datetime(2026, 11, 22, 10, tzinfo=UTC), ACCOUNT, accident, together=True)
+    told.changes(datetime(2026, 11, 22, 10, tzinfo=UTC), WIDER, accident, version=9, together=True)
     return told
 
 
@@ -57,7 +67,9 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
     session.stop()
 
 
-def test_the_page_has_examples() -> None:
+def test_the_page_has_examples_and_its_table_two_versions(lake: ToldLake) -> None:
+    versions = sorted(path.name for path in (lake.folder / "lake" / "shop.account").iterdir())
+    assert versions == ["schema_version=7", "schema_version=9"]
     assert len(SQL) == 6 and len(PYTHON) == 3
 
 
