@@ -6,17 +6,21 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
+from obstore.store import LocalStore
 
 from relay.archive import Base, BaseFile, Bases, BaseTable, Making, base_id
 from relay.errors import RelayCorruptError, RelayError
 from relay.storage import Storage, open_storage
+from relay.storage._object_store import ObjectStorage
 
 ROW = b"row" * 100
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return open_storage(f"file://{tmp_path}/archive")
+@pytest.fixture(params=["local", "objects"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return open_storage(f"file://{tmp_path}/archive")
+    return ObjectStorage(LocalStore(tmp_path), tmp_path.as_uri())
 
 
 def file_of(storage: Storage, folder: str, name: str = "1.parquet") -> BaseFile:
