@@ -34,6 +34,8 @@ __all__ = ["KIND", "DrillSummary", "Wish", "ask_for", "cancel_drill", "is_due", 
 
 KIND = "drill"
 _RESTORE = "restore.json"
+_FIRST = "drills.json"
+_FIRST_MS = 86_400_000
 _LOOK_S = 1.0
 ShowProgress = Callable[[Progress], None]
 
@@ -66,13 +68,25 @@ class DrillSummary:
 
 
 def is_due(settings: Settings, now_ms: int | None = None) -> bool:
-    """Whether `[archive] drills-every` has passed since the last drill was begun, and there is something to restore."""
+    """Whether `[archive] drills-every` has passed since the last drill was begun, and there is something to restore.
+    The first one is due a day after this was asked for the first time, if not before.
+    """
     every_ms = settings.archive.drills_every_ms
-    begun = [job.spec.made_ms for job in _jobs(settings).list() if job.spec.kind == KIND]
+    if not every_ms or settings.downstream.type != "mysql":
+        return False
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    if not every_ms or now - max(begun, default=0) < every_ms or settings.downstream.type != "mysql":
+    begun = [job.spec.made_ms for job in _jobs(settings).list() if job.spec.kind == KIND]
+    if now - max(begun, default=_asked_first(settings, now)) < (every_ms if begun else min(every_ms, _FIRST_MS)):
         return False
     return archive_status(settings).whole_from_ts > 0
+
+
+def _asked_first(settings: Settings, now: int) -> int:
+    """When it was asked for the first time whether a drill is due (Unix ms): this is written down."""
+    storage = RelayLog.open(settings.relay.url).storage
+    with contextlib.suppress(FileExistsError):
+        storage.create(_FIRST, json.dumps({"asked_ms": now}).encode() + b"\n")
+    return int(json.loads(storage.read(_FIRST))["asked_ms"])
 
 
 def ask_for(settings: Settings, wish: Wish, by: str) -> Job:
