@@ -133,7 +133,7 @@ def test_a_table_that_is_there_is_refused_until_its_name_is_typed_again_and_repl
         mariadb, "CREATE DATABASE bank_restored", "CREATE TABLE bank_restored.cart (mine INT)",
         "CREATE TABLE bank_restored.other (mine INT)",
     )  # fmt: skip
-    request = Request(MID, ("bank.cart",))
+    request = Request(MID, ("bank.cart",), verify=False)
     with pytest.raises(RestoreError, match=r"bank_restored\.cart is there already: .*--replace bank_restored\.cart"):
         restore(settings, request)
     assert tables(mariadb) == {"bank_restored.cart", "bank_restored.other"}
@@ -185,7 +185,7 @@ def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_wri
         restore(settings, Request(MID))
     target = tmp_path / "elsewhere.toml"
     target.write_text(f'[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n')
-    restore(settings, request_of({"until": str(MID), "target": str(target)}))
+    restore(settings, request_of({"until": str(MID), "target": str(target), "verify": False}))
     assert differences(SHOP, LABEL, mariadb) == []
     assert databases(mariadb) == {"bank"}
 
@@ -204,9 +204,9 @@ def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_paused_restore_goes_on_where_it_was(mariadb: MariaDBServer, shop: str, small_batches: None, at: int) -> None:
     settings = settings_of(mariadb, shop, max_rows=1)
-    job = ask_for(settings, Request(MID), "test")
+    job = ask_for(settings, Request(MID, verify=False), "test")
     assert run_restore(settings, job, Runner("test"), ways=Ordering(job, PAUSE, at)).state == PAUSED
-    assert ask_for(settings, Request(MID), "test").id == job.id
+    assert ask_for(settings, Request(MID, verify=False), "test").id == job.id
     with pytest.raises(JobOverlapError):
         ask_for(settings, Request(MID, ("bank.cart",)), "test")
     summary = run_restore(settings, job, Runner("test"), ways=Here())
@@ -220,7 +220,7 @@ def test_a_cancelled_restore_leaves_nothing_and_puts_back_what_it_was_to_replace
 ) -> None:
     settings = settings_of(mariadb, shop, max_rows=1)
     execute(mariadb, "CREATE DATABASE bank_restored", "CREATE TABLE bank_restored.cart AS SELECT 77 AS mine")
-    request = Request(MID, replacing=("bank_restored.cart",))
+    request = Request(MID, replacing=("bank_restored.cart",), verify=False)
     for by_itself in (True, False):
         job = ask_for(settings, request, "test")
         order = CANCEL if by_itself else PAUSE
@@ -277,7 +277,7 @@ def test_a_damaged_file_of_the_archive_stops_it_with_its_place_and_it_goes_on_on
     path.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
     last = RelayLog.open(settings.relay.url).last()
     assert last is not None
-    request = Request(last.hi)
+    request = Request(last.hi, verify=False)
     with pytest.raises(RelayCorruptError, match=path.name):
         restore(settings, request)
     path.write_bytes(whole)
