@@ -1,7 +1,9 @@
 """From the relay log into the archive: volume by volume, in order, through Spark's workers.
 
 Whoever appends continues at the end of the archive's chain, by compare-and-set, so a second process, or one that stood
-still and wakes up, can at most leave files that the catalogue doesn't name. The claim is there so that it notices soon.
+still and wakes up, can at most leave files that the catalogue doesn't name. The claim is there so that a pass that was
+taken over from notices soon. Who needs a moment of the past works beside the passes: without the claim, and in a Spark
+session of its own, so that theirs goes on undisturbed.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import secrets
 import time
 from collections.abc import Iterator
 
@@ -23,7 +26,7 @@ from etl.archive.worker import MakeVolumes
 from etl.settings import Settings
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, RelayError, RelayLog, Window
-from relay.archive import Archive, carry_decisions
+from relay.archive import Archive, ArchiveConflictError, carry_decisions
 from relay.retention import Consumers
 from upstream import tso
 
@@ -37,19 +40,28 @@ QUIET_MS = 600_000
 """Windows in which nothing happened are archived at the latest when they span so many ms of the upstream's time."""
 _PATIENCE_S = 120.0
 """How long another archiver may take for one volume."""
+_PATIENCE_BESIDE_S = 20.0
+"""The same, where somebody needs a moment: he would rather make a volume that another process makes, too."""
 _LOOK_EVERY_S = 0.5
 
 
 def archive_through(
-    settings: Settings, until_ts: int | None = None, *, stop: Stop = never, on_volume: OnVolume | None = None
+    settings: Settings,
+    until_ts: int | None = None,
+    *,
+    stop: Stop = never,
+    on_volume: OnVolume | None = None,
+    jobs: Jobs | None = None,
 ) -> ArchiveSummary:
     """Archive what is landed, at least through `until_ts` (TSO; None: all that is landed now), if it isn't archived
-    yet. For everybody who needs a moment of the past: cheap when there is nothing to do.
+    yet. For everybody who needs a moment of the past: cheap when there is nothing to do, and no pass that runs is
+    disturbed. `jobs`: where volumes are made, by default on Spark.
 
-    What may pass (Spark or the disk is away) is logged and tried again until `stop` says so; another process that
-    archives is waited for. Raises NotYetLandedError, ArchiveGapError, OtherClusterError, relay errors, SparkError.
+    What may pass (Spark or the disk is away) is logged and tried again until `stop` says so; another process that was
+    faster is waited for while it gets on. Raises NotYetLandedError, ArchiveGapError, OtherClusterError, relay errors,
+    SparkError.
     """
-    with contextlib.closing(Archiver(settings, stop=stop, on_volume=on_volume)) as archiver:
+    with contextlib.closing(Archiver.beside(settings, stop, on_volume, jobs)) as archiver:
         archiver.through(until_ts)
         return archiver.summary
 
@@ -66,7 +78,10 @@ class Archiver:
         jobs: Jobs | None = None,
         volume_bytes: int = MAX_BYTES,
     ) -> None:
-        """`jobs`: where volumes are made, by default on Spark. `volume_bytes`: see `plan_volumes`."""
+        """One that takes over from other processes. `jobs`: where volumes are made, by default on Spark.
+        `volume_bytes`: see `plan_volumes`.
+        """
+        self._beside = False
         self._stop = stop
         self._on_volume = on_volume
         self._relay = RelayLog.open(settings.relay.url)
@@ -74,8 +89,7 @@ class Archiver:
         self._attempts = Attempts(self._archive.storage)
         self._consumers = Consumers(self._relay)
         work = MakeVolumes(settings.relay.url, settings.archive_url)
-        jobs = jobs or ArchiveJobs(settings.spark.remote, ROLE, settings.relay.url, work)
-        self._ahead = VolumesAhead(jobs, work, settings.archive.worker_count)
+        self._ahead = VolumesAhead(jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count)
         self._volume_bytes = volume_bytes
         self._claim: Claim | None = None
         self._cluster_id: int | None = None
@@ -84,6 +98,14 @@ class Archiver:
         self._waiting = Waiting(log, "archiving")
         self._progress = Progress()
         self.summary = ArchiveSummary()
+
+    @classmethod
+    def beside(cls, settings: Settings, stop: Stop, on_volume: OnVolume | None, jobs: Jobs | None) -> Archiver:
+        """One that doesn't disturb other processes' passes: without the claim, and in a Spark session of its own."""
+        jobs = jobs or _on_spark(settings, f"{ROLE} {secrets.token_hex(6)}")
+        archiver = cls(settings, stop=stop, on_volume=on_volume, jobs=jobs)
+        archiver._beside = True
+        return archiver
 
     def through(self, until_ts: int | None = None, *, quiet_ms: int = 0) -> None:
         """As `archive_through`. With `quiet_ms` windows in which nothing happened may wait until they span so much."""
@@ -185,18 +207,21 @@ class Archiver:
             self._note(begin)
         return begin
 
-    def _claimed(self) -> Claim:
-        """The claim, if nobody has taken it over."""
+    def _claimed(self) -> Claim | None:
+        """The claim, if nobody has taken it over; None beside others."""
+        if self._beside:
+            return None
         if self._claim is None:
             self._claim = self._relay.claim(CONSUMER)
             log.info("archiving into %s as %s", self._archive.url, self._claim.token)
         self._claim.check()
         return self._claim
 
-    def _append(self, made: Made, claim: Claim) -> None:
+    def _append(self, made: Made, claim: Claim | None) -> None:
         """From now on the volume is archived."""
         began = time.perf_counter()
-        claim.check()
+        if claim is not None:
+            claim.check()
         self._archive.append(made.volume)
         self._attempts.over(made.volume.token)
         self._note(made.volume.hi)
@@ -221,19 +246,30 @@ class Archiver:
             self._claim = None
             self._other = (self.summary.hi or None, time.monotonic())
             return
+        if isinstance(told, ArchiveConflictError):
+            log.info("another process was faster: %s", told)
+            if self._beside:
+                self._other = (self.summary.hi or None, time.monotonic())
+            wait(_LOOK_EVERY_S, self._stop)
+            return
         if not told.transient:
             raise error
         self.summary.retries += 1
         wait(self._waiting.after(told, f"at {self.summary.hi}"), self._stop)
 
     def _is_another_at_work(self, end: int | None) -> bool:
-        """Whether the process that has taken the claim over gets on."""
+        """Whether the process that has taken the claim over, or was faster, gets on."""
         if self._other is None:
             return False
         now = time.monotonic()
         at, since = self._other
         if at != end:
             self._other = (end, now)
-        elif now - since > _PATIENCE_S:
+        elif now - since > (_PATIENCE_BESIDE_S if self._beside else _PATIENCE_S):
             self._other = None
         return self._other is not None
+
+
+def _on_spark(settings: Settings, role: str) -> ArchiveJobs:
+    work = MakeVolumes(settings.relay.url, settings.archive_url)
+    return ArchiveJobs(settings.spark.remote, role, settings.relay.url, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -69,7 +70,8 @@ def check(
     """
     summary = CheckSummary()
     work = ReadVolumes(settings.archive_url)
-    jobs = jobs or ArchiveJobs(settings.spark.remote, ROLE, settings.archive_url, work, tasks=TASK_SCHEMA)
+    role = f"{ROLE} {secrets.token_hex(6)}"  # a session of its own: another check's jobs go on
+    jobs = jobs or ArchiveJobs(settings.spark.remote, role, settings.archive_url, work, tasks=TASK_SCHEMA)
     with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
         volumes = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)
         running: deque[tuple[Volume, Future[list[str]]]] = deque()

@@ -221,6 +221,36 @@ def test_an_archiver_that_stood_still_while_another_one_archived_appends_nothing
     assert Attempts(archive.storage).list() == []
 
 
+def test_a_pass_goes_on_with_its_claim_when_somebody_who_needs_a_moment_archives_beside_it(shop, tmp_path, caplog):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    landed = growing.land(8)
+    beside = []
+
+    def need_a_moment() -> None:
+        beside.append(archive_through(settings, landed[2].hi, jobs=LocalJobs(settings)))
+
+    running = archiver(settings, jobs=Interrupted(settings, need_a_moment), volume_bytes=1)
+    with caplog.at_level("INFO", "sluice.archive"):
+        running.through()
+    assert (beside[0].volumes, beside[0].hi) == (1, landed[2].hi)
+    assert (running.summary.volumes, running.summary.hi, running.summary.retries) == (5, landed[-1].hi, 0)
+    assert differences(growing.relay, Archive.open(settings.archive_url)) == []
+    assert not [record for record in caplog.records if record.levelname != "INFO" or "is waited for" in record.message]
+
+
+def test_who_needs_a_moment_waits_for_a_pass_that_was_faster_and_makes_what_it_leaves(shop, tmp_path, monkeypatch):
+    settings = settings_of(tmp_path.as_uri())
+    growing = Growing(shop, settings.relay.url)
+    landed = growing.land(8)
+    monkeypatch.setattr("etl.archive.archiver._PATIENCE_BESIDE_S", 0.0)
+    monkeypatch.setattr("etl.archive.archiver._LOOK_EVERY_S", 0.0)
+    running = archiver(settings, volume_bytes=1)
+    done = archive_through(settings, jobs=Interrupted(settings, lambda: running.through(landed[2].hi)))
+    assert (running.summary.volumes, done.volumes, done.hi) == (3, 1, landed[-1].hi)
+    assert differences(growing.relay, Archive.open(settings.archive_url)) == []
+
+
 def test_one_that_stood_still_right_before_it_appended_appends_nothing(shop, tmp_path, monkeypatch):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)

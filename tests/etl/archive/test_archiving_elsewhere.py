@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
-from etl.archive import check, compact
-from etl.archive.archiver import Archiver
+from etl.archive import archive_through, check, compact
+from etl.archive._job import ArchiveJobs
+from etl.archive.archiver import ROLE, Archiver
+from etl.archive.worker import RESULT_SCHEMA
 from etl.settings import Spark
 from relay import RelayLog
 from relay.archive import Archive
@@ -33,6 +39,31 @@ def test_spark_s_workers_make_volumes_side_by_side_and_read_them(source, tmp_pat
     assert archiver.summary.volumes == len(list(archive.volumes())) == 4
     assert differences(growing.relay, archive) == []
     assert check(settings).problems == []
+
+
+def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archives(source, tmp_path, spark_remote):
+    settings = replace(settings_of((tmp_path / "relay").as_uri()), spark=Spark(spark_remote))
+    landed = Growing(source, settings.relay.url).land(4)
+    begun, end = tmp_path / "begun", tmp_path / "end"
+
+    def until_it_may_end(batches):
+        for _ in batches:
+            begun.touch()
+            while not end.exists():
+                time.sleep(0.05)
+            yield pa.RecordBatch.from_pylist([{"result": '"undisturbed"'}], RESULT_SCHEMA)
+
+    jobs = ArchiveJobs(spark_remote, ROLE, settings.relay.url, until_it_may_end)
+    jobs.connect()
+    with contextlib.closing(jobs), ThreadPoolExecutor(1) as threads:
+        running = threads.submit(jobs.run, {"token": "t", "records": b"", "binlog_bytes": 0})
+        while not begun.exists() and not running.done():
+            time.sleep(0.05)
+        try:
+            assert archive_through(settings).hi == landed[-1].hi
+        finally:
+            end.touch()
+        assert running.result() == "undisturbed"
 
 
 def test_an_archive_in_an_object_store_beside_its_relay_log(source, tmp_path, monkeypatch):
