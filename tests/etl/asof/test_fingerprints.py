@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.asof import Fingerprint, fingerprint
+from etl.asof.row_digests import LONG, row_digests
 from tests.etl.story import table
 
 COLUMNS = {
@@ -99,3 +100,77 @@ def test_values_run_together_in_no_way() -> None:
     assert of([{"s": "a", "b": b"bc"}]) != of([{"s": "ab", "b": b"c"}])
     assert of([{"s": None, "b": b"1"}]) != of([{"s": "1", "b": None}])
     assert of([{"s": "a"}, {"s": "a"}]) != of([{"s": "a"}])
+
+
+free = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.integers(-(2**63), 2**63 - 1),
+            "s": st.none() | st.text(st.characters(codec="utf-8"), max_size=40),
+            "b": st.none() | st.binary(max_size=40) | st.binary(max_size=40).map(b".".rjust(LONG - 50).__add__),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(free, st.data())
+def test_one_value_a_row_more_and_a_row_less_change_it(rows: list[dict[str, object]], data: st.DataObject) -> None:
+    found = of(rows)
+    at = data.draw(st.integers(0, len(rows) - 1))
+    name = data.draw(st.sampled_from(["id", "s", "b"]))
+    other = data.draw(free)[0][name]
+    changed = [*rows[:at], rows[at] | {name: other}, *rows[at + 1 :]]
+    assert (of(changed).digest == found.digest) == (other == rows[at][name])
+    assert of([*rows, rows[at]]).digest != found.digest
+    assert of([*rows[:at], *rows[at + 1 :]]).digest != found.digest
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 60))
+def test_what_goes_from_one_column_to_the_next_changes_it(text: bytes, one: int, other: int) -> None:
+    first, second = (of([{"s": text[:at].hex(), "b": text[at:].hex().encode()}]) for at in (one, other))
+    assert (first == second) == (text[:one] == text[:other])
+
+
+def digests(strings: list[bytes]) -> list[tuple[int, int]]:
+    upper, lower = row_digests(pa.array(strings, pa.large_binary()))
+    return list(zip(upper.tolist(), lower.tolist(), strict=True))
+
+
+@given(
+    st.lists(st.binary(max_size=70) | st.binary(max_size=9).map(b".".rjust(LONG - 5).__add__), min_size=1), st.data()
+)
+def test_neither_what_is_beside_a_row_nor_where_it_lies_counts(strings: list[bytes], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(strings) - 1))
+    upper, lower = row_digests(pa.array([b"x" * 5, *strings, b"y"], pa.large_binary()).slice(at + 1, 1))
+    assert digests(strings)[at] == digests([strings[at]])[0] == (int(upper[0]), int(lower[0]))
+    assert len(set(digests(strings))) == len(set(strings))
+
+
+@pytest.mark.parametrize("base", [b"", b"\xff", b"0" * 7, b"\0" * 33, b"id-12345:0123456789,9,0.50"])
+def test_near_values_differ_in_either_half(base: bytes) -> None:
+    bits = 8 * len(base)
+    number = int.from_bytes(base, "big")
+    near = {base}
+    for one in range(bits):
+        near.update((number ^ (1 << one | 1 << other)).to_bytes(len(base), "big") for other in range(one, bits))
+        near.add((number ^ 1 << one).to_bytes(len(base), "big"))
+    near.update(base + bytes(count) for count in range(40))
+    near.update(base + str(count).encode() for count in range(2000))
+    upper, lower = zip(*digests(list(near)), strict=True)
+    assert len(set(upper)) == len(set(lower)) == len(near)
+
+
+def test_every_bit_of_a_digest_depends_on_every_bit_of_a_row() -> None:
+    """A bit that is turned turns each bit of the digest about every other time."""
+    chance = random.Random(3)
+    strings = [chance.randbytes(19) for _ in range(600)]
+    plain = digests(strings)
+    for bit in range(19 * 8):
+        mask = (1 << bit).to_bytes(19, "little")
+        turned = digests([bytes(a ^ b for a, b in zip(text, mask, strict=True)) for text in strings])
+        for half in (0, 1):
+            for place in range(64):
+                count = sum((a[half] ^ b[half]) >> place & 1 for a, b in zip(plain, turned, strict=True))
+                assert 180 < count < 420, f"bit {bit} of the row, {place} of half {half}"
