@@ -39,9 +39,11 @@ def _range(status: ArchiveStatus) -> Iterator[str]:
         yield "restorable  nothing yet: there is no base; `sluice base make` makes one"
         return
     late = tso.ms_between(status.hi, status.landed_ts) / 1000
+    # A relay log that begins with the cluster begins at 0, which is no time.
+    spans = status.whole_from_ts and tso.ms_between(status.whole_from_ts, status.landed_ts)
     yield (
         f"restorable  every moment from {_moment(status.whole_from_ts)} to {_moment(status.landed_ts)}"
-        f" ({duration(tso.ms_between(status.whole_from_ts, status.landed_ts) / 1000)})"
+        f"{f' ({duration(spans / 1000)})' if spans else ''}"
     )
     yield f"            archived through {_moment(status.hi)}, {duration(max(late, 0))} behind what is landed"
     if status.promised_ts > status.lo:
