@@ -303,17 +303,18 @@ class Settings:
     upstream: Upstream
     relay: Relay
     downstream: Downstream
-    archive: Archive = field(default_factory=Archive)
-    spark: Spark = field(default_factory=Spark)
-    window: Window = field(default_factory=Window)
-    apply: Apply = field(default_factory=Apply)
-    file: File = field(default_factory=File)
-    kafka: Kafka = field(default_factory=Kafka)
-    filters: Filter = field(default_factory=Filter)
+    # By name from here on: what comes to stand between two others takes neither's place.
+    archive: Archive = field(default_factory=Archive, kw_only=True)
+    spark: Spark = field(default_factory=Spark, kw_only=True)
+    window: Window = field(default_factory=Window, kw_only=True)
+    apply: Apply = field(default_factory=Apply, kw_only=True)
+    file: File = field(default_factory=File, kw_only=True)
+    kafka: Kafka = field(default_factory=Kafka, kw_only=True)
+    filters: Filter = field(default_factory=Filter, kw_only=True)
     """Section ``[filter]``, see `etl.settings.rules`."""
-    routes: Routes = field(default_factory=Routes)
+    routes: Routes = field(default_factory=Routes, kw_only=True)
     """Sections ``[[route]]``."""
-    ignored_ts: frozenset[int] = frozenset()
+    ignored_ts: frozenset[int] = field(default=frozenset(), kw_only=True)
     """``[filter] ignore-txn-commit-ts``."""
 
     @property
