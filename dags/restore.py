@@ -14,7 +14,7 @@ from airflow.sdk import Param, dag, task
 
 from errors.of_tasks import TASK_ERRORS
 
-NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^[^.]+\\..+$"}}
+NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
 PLACE = {"type": ["null", "string"], "section": "To another server"}
 
 
@@ -26,7 +26,7 @@ PLACE = {"type": ["null", "string"], "section": "To another server"}
     params={
         "until": Param(None, type=["null", "string"], title="Until when",
             description="Everything committed until then is in. A time with its zone, 2026-11-22T12:00:00+01:00, a "
-            "TSO, or before:TSO, which is right before that commit (see `sluice find`). Empty: all that is landed."),
+            "TSO, or before:TSO, which is right before that commit (see sluice find). Empty: all that is landed."),
         "plan_only": Param(default=True, type="boolean", title="Only plan",
             description="Say what would be done, how long it takes, and what hinders it. Nothing is written."),
         "tables": Param(None, **NAMES, title="Tables",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from etl.restore.errors import RestoreError
@@ -24,12 +24,17 @@ def request_of(said: Mapping[str, Any]) -> Request:
     target = read_target(path) if path else _of_connection(connection) if connection else {}
     return Request(
         tso.parse_moment(said["until"]) if said["until"] else 0,
-        tuple(said.get("tables") or ()),
+        _names(said.get("tables")),
         said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
         target,
-        tuple(said.get("replacing") or ()),
+        _names(said.get("replacing")),
         verify=bool(said.get("verify", True)),
     )
+
+
+def _names(lines: Iterable[str] | None) -> tuple[str, ...]:
+    """Of a field with a name a line, where an empty one says nothing."""
+    return tuple(line.strip() for line in lines or () if line.strip())
 
 
 def _of_connection(name: str) -> dict[str, Any]:
