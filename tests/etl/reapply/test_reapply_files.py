@@ -19,9 +19,11 @@ from etl.apply import run_apply
 from etl.downstream import CheckpointError
 from etl.formats.binlog_file import commit_ts_of, encode_record, read_file
 from etl.reapply import ReapplyError, Request, ask_for, cancel_reapply, make_plan
+from etl.retain.relay_windows import let_go_of_windows
 from etl.settings import Settings, SettingsError, read_target
 from etl.sinks import open_sink, read_checkpoint
 from relay import RelayLog
+from relay.archive import Archive
 from relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -51,6 +53,7 @@ from tests.etl.reapply.reapplying import (
     stop_after,
 )
 from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.relay.archivekit import archive_all
 from upstream import pb
 
 CLUSTER = 7
@@ -174,12 +177,16 @@ def test_windows_stay_while_a_job_needs_them_and_go_when_it_is_over(tmp_path: Pa
     first, last = relay.first(), relay.last()
     assert first is not None and last is not None
     pipeline = pipeline_with(relay.url, tmp_path / "running")
-    consumers = Consumers(relay)
-    consumers.note("apply", last.hi + (MIN_KEEP_MS << 18) * 10, "far ahead")
+    archive = Archive.open(f"file://{tmp_path}/archive")
+    archive_all(relay, archive)
+    Consumers(relay).note("apply", last.hi + (MIN_KEEP_MS << 18) * 10, "far ahead")
     request = Request(first.lo, last.hi, small_batches(files_in(tmp_path / "again"), 300))
 
+    def let_go() -> None:
+        let_go_of_windows(relay, archive, MIN_KEEP_MS, lambda: False)
+
     def purge_then_stop(_done: Done, _of: TableProgress) -> None:
-        consumers.purge(MIN_KEEP_MS, lambda: False)
+        let_go()
         raise Enough
 
     with pytest.raises(Enough):
@@ -187,7 +194,7 @@ def test_windows_stay_while_a_job_needs_them_and_go_when_it_is_over(tmp_path: Pa
     assert relay.first() == first
     reapply(pipeline, request)
     assert messages_in(tmp_path / "again") == original
-    consumers.purge(MIN_KEEP_MS, lambda: False)
+    let_go()
     assert relay.first() == last
 
 
