@@ -80,7 +80,7 @@ def _text(column: Column, constant: Constant) -> str:
     if isinstance(constant, bytes):
         return constant.decode("utf-8", "surrogateescape")
     if not isinstance(constant, str):
-        raise ConditionError(f"--where: {column.name} is no number: write '{constant}' in quotes")
+        raise ConditionError(f"--where: {column.name} is no number: write {constant} in quotes")
     return constant
 
 

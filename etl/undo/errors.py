@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from errors import RequestError
 
 
@@ -13,7 +15,7 @@ class UndoError(RequestError, ValueError):
 
 def restoring(commit_ts: int, table: str = "") -> str:
     """The way out by a restore: the moment before a commit, of one table (its full name) or all."""
-    of = f" --table '{table}'" if table else ""
+    of = f" --table {shlex.quote(table)}" if table else ""
     return (
         "restore the moment before it beside what is there, and take the rows from it: `sluice restore --until"
         f" before:{commit_ts}{of}`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from etl.formats.sql_text import literal
 from etl.undo.reverse import Reverse
 from etl.undo.statements import TableSql
 from etl.undo.transaction import Transaction
@@ -74,7 +75,7 @@ def _heading(transaction: Transaction, reverses: Sequence[Reverse]) -> Iterator[
 def _settings(mode: str, reverses: Sequence[Reverse]) -> Iterator[bytes]:
     yield b"SET NAMES utf8mb4;"
     yield b"SET SESSION time_zone = '+00:00';"
-    yield f"SET SESSION sql_mode = '{mode}';".encode()
+    yield f"SET SESSION sql_mode = {literal(mode)};".encode()
     yield b"SET SESSION foreign_key_checks = 0;"
     if any(reverse.touched.now.auto_random_bits for reverse in reverses):
         yield b"SET SESSION allow_auto_random_explicit_insert = 1;"

@@ -215,7 +215,7 @@ def test_what_ddl_has_removed_since_is_refused_with_the_way_out(
     story.delete(USERS, a)
     accident = newest(story)
     story.statement(kind, query, *after)
-    with pytest.raises(UndoError, match=f"{named}.*restore the moment before.*before:{accident} --table 'd.users'"):
+    with pytest.raises(UndoError, match=f"{named}.*restore the moment before.*before:{accident} --table d.users"):
         read_transaction(Past.of(of(story)), accident)
 
 
