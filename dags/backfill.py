@@ -28,7 +28,7 @@ MODES = {
     tags=["sluice"],
     params={
         "tables": Param(["schema.table"], type="array", minItems=1, title="Tables",
-            items={"type": "string", "pattern": "^[^.]+\\..+$"},
+            items={"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"},
             description="Upstream names such as shop.orders or shop.*, one a line."),
         "mode": Param("compare", type="string", enum=list(MODES), values_display=MODES, title="What is done with rows",
             description="To be safe, compare first."),

@@ -10,6 +10,7 @@ from errors import SluiceError
 from etl.backfill.errors import BackfillError
 from etl.backfill.request import BackfillRequest
 from etl.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
+from etl.copy.form import names_of
 from etl.settings import Settings
 from relay import RelayLog
 from relay.jobs import DONE, Job, Jobs, Runner, saying
@@ -36,7 +37,7 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str,
     over: {"plan": JSON values, "job": its id or None}. Raises as `create_backfill`.
     """
     request = BackfillRequest(
-        tuple(said["tables"]), said["where"] or "", said["from_key"] or "", said["to_key"] or "", said["mode"],
+        names_of(said["tables"]), said["where"] or "", said["from_key"] or "", said["to_key"] or "", said["mode"],
         said["rows_per_second"] or 0,
     )  # fmt: skip
     request.check()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from etl.copy.dumpling import CsvFormat, DumplingOptions
 from etl.copy.run import BootstrapWish
 
-__all__ = ["wish_of"]
+__all__ = ["names_of", "wish_of"]
 
 _ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
 
@@ -30,10 +30,15 @@ def wish_of(said: Mapping[str, Any], by: str) -> BootstrapWish:
     return BootstrapWish(
         source if "://" in source else str(Path(source).absolute()),
         DumplingOptions(form, escapes=said["escape_backslash"]),
-        tuple(said["tables"] or ()),
-        tuple(said["into"] or ()),
+        names_of(said["tables"]),
+        names_of(said["into"]),
         by,
     )
+
+
+def names_of(lines: Iterable[str] | None) -> tuple[str, ...]:
+    """Of a form's field with a name a line, where an empty one says nothing."""
+    return tuple(line.strip() for line in lines or () if line.strip())
 
 
 def _unescaped(text: str | None) -> str | None:

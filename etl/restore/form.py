@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from etl.copy.form import names_of
 from etl.restore.errors import RestoreError
 from etl.restore.request import SAME_SERVER_INTO, Request
 from etl.settings import read_target
@@ -24,17 +25,12 @@ def request_of(said: Mapping[str, Any]) -> Request:
     target = read_target(path) if path else _of_connection(connection) if connection else {}
     return Request(
         tso.parse_moment(said["until"]) if said["until"] else 0,
-        _names(said.get("tables")),
+        names_of(said.get("tables")),
         said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
         target,
-        _names(said.get("replacing")),
+        names_of(said.get("replacing")),
         verify=bool(said.get("verify", True)),
     )
-
-
-def _names(lines: Iterable[str] | None) -> tuple[str, ...]:
-    """Of a field with a name a line, where an empty one says nothing."""
-    return tuple(line.strip() for line in lines or () if line.strip())
 
 
 def _of_connection(name: str) -> dict[str, Any]:
