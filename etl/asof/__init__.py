@@ -1,12 +1,34 @@
 """Tables of the past: any of them as of any moment of the archive, computed by Spark from a base and the changes since,
 without a database and without what applies changes downstream: so it can judge that as well.
+
+What only the client needs is imported on first use: Spark's workers come through this door, too.
 """
 
-from etl.asof.by_spark import BySpark, here
-from etl.asof.computing import AsOfTable
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from etl.asof.errors import AsOfError
-from etl.asof.fingerprint import Fingerprint, compared_columns, fingerprint
-from etl.asof.front import Past, Run, differences_between, tables_as_of
+
+if TYPE_CHECKING:
+    from etl.asof.by_spark import BySpark, here
+    from etl.asof.computing import AsOfTable
+    from etl.asof.fingerprint import Fingerprint, compared_columns, fingerprint
+    from etl.asof.front import Past, Run, differences_between, tables_as_of
+
+_ON_FIRST_USE = {
+    "AsOfTable": "etl.asof.computing",
+    "BySpark": "etl.asof.by_spark",
+    "Fingerprint": "etl.asof.fingerprint",
+    "Past": "etl.asof.front",
+    "Run": "etl.asof.front",
+    "compared_columns": "etl.asof.fingerprint",
+    "differences_between": "etl.asof.front",
+    "fingerprint": "etl.asof.fingerprint",
+    "here": "etl.asof.by_spark",
+    "tables_as_of": "etl.asof.front",
+}
 
 __all__ = [
     "AsOfError",
@@ -21,3 +43,11 @@ __all__ = [
     "here",
     "tables_as_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module 'etl.asof' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    globals()[name] = value
+    return value

@@ -5,73 +5,27 @@ bucket through changes and DDL. Nothing but what `Finish` makes of the rows come
 from __future__ import annotations
 
 import contextlib
-import itertools
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
-from etl.asof.bucket import Piece, computed
+from etl.asof.bucket import Piece
 from etl.asof.errors import AsOfError
 from etl.asof.finishing import Finish, Result
 from etl.asof.pieces import pieces
 from etl.asof.plan import PIECES, Plan
+from etl.asof.worker import MARK, Compute, Deal, finished, rows_of
 from etl.spark import session as spark_session
-from etl.spark.errors import WorkerError, told_to_client
+from etl.spark.errors import WorkerError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
-from etl.spark.worker import freeze_loaded
 
 TASKS = pa.schema([pa.field("number", pa.int32())])
-RESULTS = pa.schema([pa.field("moment", pa.int64()), pa.field("name", pa.string()), pa.field("payload", pa.binary())])
-_MARK = "as of: "
 _ORDER = ("bucket", "step", "table_id", "task", "number")
 _TIMEOUT_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Deal:
-    """Runs in Spark's Python workers: tasks become PIECES."""
-
-    plan: Plan
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client(), _marked():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from pieces(self.plan, number)
-        freeze_loaded()
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Runs in Spark's Python workers: pieces, bucket after bucket, become RESULTS."""
-
-    plan: Plan
-    finish: Finish
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_client(), _marked():
-            found = itertools.chain.from_iterable(map(rows_of, batches))
-            for bucket, own in itertools.groupby(found, key=lambda piece: piece.bucket):
-                for result in finished(self.plan, bucket, own, self.finish):
-                    yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
-        freeze_loaded()
-
-
-def finished(plan: Plan, bucket: int, own: Iterator[Piece], finish: Finish) -> Iterator[Result]:
-    """The results of one bucket; `own` are its pieces in order."""
-    family = plan.family_of(bucket).family
-    yield from finish(family, computed(family, own))
-
-
-def rows_of(batch: pa.RecordBatch) -> Iterator[Piece]:
-    """The pieces of a batch in PIECES."""
-    columns = [column.to_pylist() for column in batch.columns[:-1]]
-    for number, values in enumerate(zip(*columns, strict=True)):
-        yield Piece._make((*values, batch.columns[-1][number].as_buffer()))
 
 
 class BySpark:
@@ -101,22 +55,13 @@ class BySpark:
 
 
 @contextlib.contextmanager
-def _marked() -> Iterator[None]:
-    """Only the text of an error leaves a worker: this one is known by it."""
-    try:
-        yield
-    except AsOfError as error:
-        raise AsOfError(f"{_MARK}{error}", way_out=error.way_out) from error
-
-
-@contextlib.contextmanager
 def _unmarked() -> Iterator[None]:
     try:
         yield
     except WorkerError as error:
-        if not str(error).startswith(_MARK):
+        if not str(error).startswith(MARK):
             raise
-        raise AsOfError(str(error).removeprefix(_MARK), way_out=error.way_out) from error
+        raise AsOfError(str(error).removeprefix(MARK), way_out=error.way_out) from error
 
 
 _RESULT_TYPES = "moment long, name string, payload binary"

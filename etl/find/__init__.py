@@ -1,11 +1,34 @@
-"""Looking through the past: which transactions and DDL did what, and when."""
+"""Looking through the past: which transactions and DDL did what, and when.
+
+What only the client needs is imported on first use: Spark's workers come through this door, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from etl.find.errors import ConditionError, FindError
-from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
-from etl.find.logs import Past, Stretch
-from etl.find.query import KINDS, Query
-from etl.find.row_text import row_text
-from etl.find.run import find
+
+if TYPE_CHECKING:
+    from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
+    from etl.find.logs import Past, Stretch
+    from etl.find.query import KINDS, Query
+    from etl.find.row_text import row_text
+    from etl.find.run import find
+
+_ON_FIRST_USE = {
+    "Found": "etl.find.found",
+    "FoundDdl": "etl.find.found",
+    "FoundTransaction": "etl.find.found",
+    "KINDS": "etl.find.query",
+    "Past": "etl.find.logs",
+    "Query": "etl.find.query",
+    "Stretch": "etl.find.logs",
+    "TableRows": "etl.find.found",
+    "find": "etl.find.run",
+    "row_text": "etl.find.row_text",
+}
 
 __all__ = [
     "KINDS",
@@ -21,3 +44,11 @@ __all__ = [
     "find",
     "row_text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module 'etl.find' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    globals()[name] = value
+    return value

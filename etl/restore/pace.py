@@ -17,15 +17,17 @@ KIND = "restore"
 class Pace:
     """Seconds, on two cores that MariaDB has a part of; see docs/performance.md."""
 
-    a_row: float = 6.0e-6
+    a_row: float = 1.5e-6
     """Of the base, with its indexes."""
-    a_byte: float = 1.2e-8
+    a_byte: float = 7.0e-9
     """Of the base's rows in memory."""
-    a_change: float = 1.0e-5
-    verified: float = 1.0e-5
+    a_change: float = 1.9e-6
+    verified: float = 1.2e-6
     """A row or a change, once more by Spark."""
-    a_job: float = 6.0
+    a_job: float = 1.5
     """However little there is to do."""
+    a_verification: float = 3.0
+    """The same: a Spark session, whose workers start."""
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Self:
@@ -43,5 +45,5 @@ class Pace:
     def seconds(self, rows: int, size: int, changes: int, *, verify: bool) -> float:
         """For so many rows of a base with `size` bytes in memory, and changes."""
         loading = rows * self.a_row + size * self.a_byte
-        verifying = (rows + changes) * self.verified if verify else 0.0
+        verifying = self.a_verification + (rows + changes) * self.verified if verify else 0.0
         return self.a_job + loading + changes * self.a_change + verifying

@@ -29,6 +29,7 @@ from etl.restore.apply_log import apply_log
 from etl.restore.ending import make_others, remove_more
 from etl.restore.lineage import Name
 from etl.restore.load import LoadBase
+from etl.restore.pace import Pace
 from etl.restore.plan import RestorePlan
 from etl.restore.request import Request
 from etl.restore.scratch import Scratch, scratch_schema
@@ -257,5 +258,5 @@ def _pace(summary: RestoreSummary) -> dict[str, float]:
         found["a_change"] = summary.stages_s["apply"] / summary.changes
     inside = summary.base_rows + summary.changes
     if summary.verified.rows and inside >= _ENOUGH:
-        found["verified"] = summary.stages_s["verify"] / inside
+        found["verified"] = max(0.0, summary.stages_s["verify"] - Pace().a_verification) / inside
     return found

@@ -55,7 +55,7 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 
 @MODES
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
@@ -98,7 +98,7 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:
     history = History(4)
-    history.grow(2500 if mode == "atomic" else 500)
+    history.grow(1200 if mode == "atomic" else 250)
     connection = fresh(mariadb)
     url = f"file://{tmp_path}/relay"
     last = history.land(url, [5, 17, 3]).last()

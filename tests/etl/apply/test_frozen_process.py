@@ -13,7 +13,7 @@ from tests.etl.freezer import Freezer
 from tests.etl.freezing import Point, left_open, run_point, steps_of, tell
 from tests.etl.mariadb_fixture import MariaDBServer
 
-_POINTS = 7
+_POINTS = 4
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_a_whole_recording_lands_in_windows_with_the_schemas_and_ddl_it_needs(se
     summary = run_land(settings, start_ts=0, until_ts=until(expected), run_seconds=120, on_window=seen.append)
     _, windows = check(settings, expected)
     assert summary.transactions == len(expected[0]) and summary.changes == expected[1].num_rows
-    assert summary.windows == len(windows) == len(seen) > 8 and summary.retries == 0
+    assert summary.windows == len(windows) == len(seen) > 8
     assert {"plan", "job", "resolve", "commit", "read", "explode", "write"} <= set(summary.stages_ms)
     landed = [(ddl["commit_ts"], ddl["job_id"], ddl["query"]) for window in windows for ddl in window.ddls]
     assert landed == [(ddl.commit_ts, ddl.job_id, ddl.query) for ddl in expected[2].ddls]

@@ -26,8 +26,14 @@ _READS_TIDB = ("etl.backfill.reader:ReadChunks",)
 
 
 _JOBS = (
+    "etl.archive.verifying:ReadVolumes",
+    "etl.archive.worker:MakeVolumes",
+    "etl.asof.worker:Compute",
+    "etl.asof.worker:Deal",
+    "etl.base.chunk_writer:WriteChunks",
     "etl.copy.chunk_files:CopyChunks",
     "etl.explode.worker:LandRanges",
+    "etl.find.worker:FindInWindows",
     "etl.prepare.worker:PrepareWindows",
     *_READS_TIDB,
 )

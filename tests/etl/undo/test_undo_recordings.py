@@ -13,7 +13,7 @@ from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.undo.undoing import State, read, state, take_back, would_conflict
 
-_STOPS = 12
+_STOPS = 6
 """So many states on the way are compared; that each of them is was tried once, and takes 40 s."""
 
 
