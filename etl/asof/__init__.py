@@ -10,22 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from etl.asof.errors import AsOfError
+from etl.asof.fingerprint import Fingerprint, compared_columns, fingerprint
 
 if TYPE_CHECKING:
     from etl.asof.by_spark import BySpark, here
     from etl.asof.computing import AsOfTable
-    from etl.asof.fingerprint import Fingerprint, compared_columns, fingerprint
     from etl.asof.front import Past, Run, differences_between, tables_as_of
 
 _ON_FIRST_USE = {
     "AsOfTable": "etl.asof.computing",
     "BySpark": "etl.asof.by_spark",
-    "Fingerprint": "etl.asof.fingerprint",
     "Past": "etl.asof.front",
     "Run": "etl.asof.front",
-    "compared_columns": "etl.asof.fingerprint",
     "differences_between": "etl.asof.front",
-    "fingerprint": "etl.asof.fingerprint",
     "here": "etl.asof.by_spark",
     "tables_as_of": "etl.asof.front",
 }

@@ -17,16 +17,16 @@ import pyarrow as pa
 
 from etl.copy.errors import CopyError
 from etl.copy.worker import LOAD_SCHEMA
+from etl.spark.worker import TEXTS
 from relay.appointments import Load
 from relay.storage import Storage
 
 FOLDER = "loads"
-FILE_SCHEMA = pa.schema([("load", pa.string())])
-"""What workers hand over: `Load` as JSON, in order."""
 
 
 def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    """Loads in LOAD_SCHEMA as files whose names begin with `prefix`. In FILE_SCHEMA. Raises OSError."""
+    """Loads in LOAD_SCHEMA as files whose names begin with `prefix`. What is handed over, in TEXTS: each
+    `Load` as JSON, in order. Raises OSError."""
     token = secrets.token_hex(4)  # an attempt before this one may be under way yet
     written: list[Load] = []
     for batch in loads:
@@ -37,7 +37,7 @@ def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) 
                 file.write(memoryview(content))
             crc = google_crc32c.value(content)
             written.append(Load(path, json.loads(layout.as_py()), rows.as_py(), warnings.as_py(), content.size, crc))
-    return pa.record_batch([pa.array([json.dumps(asdict(load)) for load in written], pa.string())], FILE_SCHEMA)
+    return pa.record_batch([pa.array([json.dumps(asdict(load)) for load in written], pa.string())], TEXTS)
 
 
 def read_file(storage: Storage, load: Load) -> pa.RecordBatch:

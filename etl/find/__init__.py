@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from etl.find.errors import ConditionError, FindError
+from etl.find.row_text import row_text
 
 if TYPE_CHECKING:
     from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
     from etl.find.logs import Past, Stretch
     from etl.find.query import KINDS, Query
-    from etl.find.row_text import row_text
     from etl.find.run import find
 
 _ON_FIRST_USE = {
@@ -27,7 +27,6 @@ _ON_FIRST_USE = {
     "Stretch": "etl.find.logs",
     "TableRows": "etl.find.found",
     "find": "etl.find.run",
-    "row_text": "etl.find.row_text",
 }
 
 __all__ = [
