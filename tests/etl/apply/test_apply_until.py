@@ -14,6 +14,7 @@ from etl.retain import retain
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import Control, retention
 from relay.archive import Archive, write_log
+from relay.archive.coalesce import Limits
 from relay.retention import ARCHIVE, Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -78,7 +79,9 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     assert began < noted <= summary.checkpoint
     Consumers(relay).note(name, summary.checkpoint, "as it does from time to time")
     archive = Archive.open(settings.archive_url)
-    archive.append(write_log(relay.storage, archive.storage, list(relay.windows(began)), "t").volume())
+    archive.append(
+        write_log(relay.storage, archive.storage, list(relay.windows(began)), "t", limits=Limits(1)).volume()
+    )
     Consumers(relay).note(ARCHIVE, relay.last().hi, "the archive")
     done = retain(settings)
     assert began < relay.first().lo <= summary.checkpoint - (1_000 << 18)
