@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -70,21 +69,17 @@ class CopyProgress:
 @contextlib.contextmanager
 def job_shown(job: Job, *, to_stderr: bool) -> Iterator[None]:
     """How far the job is, on the terminal, as long as the context lasts."""
-    over = threading.Event()
+    from relay.jobs import meanwhile
 
-    def show() -> None:
-        with CopyProgress(to_stderr=to_stderr) as display:
-            while not over.wait(_SHOW_EVERY_S):
-                with contextlib.suppress(SluiceError, OSError):  # the job itself tells what is wrong
-                    display.show_job(job.status().progress)
+    with CopyProgress(to_stderr=to_stderr) as display:
 
-    thread = threading.Thread(target=show, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+        def show() -> bool:
+            with contextlib.suppress(SluiceError, OSError):  # the job itself tells what is wrong
+                display.show_job(job.status().progress)
+            return False
+
+        with meanwhile(show, _SHOW_EVERY_S, "progress"):
+            yield
 
 
 def copy_text(progress: Progress, now: float) -> str:

@@ -20,7 +20,7 @@ from etl.ownership import Pipeline
 from etl.settings import Settings
 from relay import RelayLog
 from relay.appointments import Appointments
-from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, JobError, Jobs, Runner, Touches
+from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, Jobs, Runner, Touches
 
 KIND = "backfill"
 _COUNTED = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kept", "chunks", "bytes")
@@ -184,14 +184,7 @@ def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
 
 
 def _asked(job: Job) -> tuple[BackfillRequest, BackfillPlan]:
-    if job.spec.kind != KIND:
-        raise JobError(f"the job {job.id} is a {job.spec.kind}, no {KIND}")
-    plan = job.plan()
-    if plan is None:
-        raise JobError(
-            f"the job {job.id} was asked for by a process that ended before its plan was kept",
-            way_out=f"`sluice jobs cancel {job.id}`, then ask for it anew",
-        )
+    plan = job.kept_plan(KIND)  # before what was asked is understood: it may be another kind's
     return BackfillRequest.from_json(job.spec.asked), BackfillPlan.from_json(plan)
 
 

@@ -13,17 +13,11 @@ from etl.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
 from etl.copy.form import names_of
 from etl.settings import Settings
 from relay import RelayLog
-from relay.jobs import DONE, Job, Jobs, Runner, saying
+from relay.jobs import DONE, Job, Jobs, NotDoneError, Runner, saying
 
 __all__ = ["DiffersError", "NotDoneError", "begin", "work"]
 
 log = logging.getLogger("sluice.backfill")
-
-
-class NotDoneError(SluiceError):
-    """The job was paused or given up, as somebody ordered."""
-
-    way_out = "trigger the DAG with the same values to go on with a paused one"
 
 
 class DiffersError(SluiceError):
@@ -69,10 +63,7 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
     for warning in summary.warnings:
         log.warning("%s", warning)
     if summary.state != DONE:
-        raise NotDoneError(
-            f"the job {name} is {summary.state}, as was ordered",
-            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {name}`, goes on with a paused one",
-        )
+        raise NotDoneError.of(name, summary.state)
     if summary.mode == "compare" and summary.differing:
         raise DiffersError(f"{summary.differing} rows differ: {dict(summary.tables)}")
     return summary.to_json()

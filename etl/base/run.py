@@ -28,7 +28,7 @@ from etl.ownership import Pipeline
 from etl.settings import Settings
 from etl.spark.calls import SparkCalls
 from relay.archive import Base, BaseTable, Making, base_id
-from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, JobError, Run, Runner, TableProgress
+from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, Run, Runner, TableProgress
 
 __all__ = ["KIND", "BaseSummary", "cancel_base", "create_base", "plan_base", "run_base"]
 
@@ -118,14 +118,7 @@ def cancel_base(settings: Settings, job_id: str, runner: Runner) -> BaseSummary:
 
 
 def _asked(job: Job) -> tuple[BaseWish, BasePlan]:
-    if job.spec.kind != KIND:
-        raise JobError(f"the job {job.id} is a {job.spec.kind}, no {KIND}")
-    plan = job.plan()
-    if plan is None:
-        raise JobError(
-            f"the job {job.id} was asked for by a process that ended before its plan was kept",
-            way_out=f"`sluice jobs cancel {job.id}`, then ask for it anew",
-        )
+    plan = job.kept_plan(KIND)  # before what was asked is understood: it may be another kind's
     return BaseWish.from_json(job.spec.asked), BasePlan.from_json(plan)
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from errors import SluiceError
 from etl.base.errors import BaseError
 from etl.base.hindrances import some
 from etl.base.request import AUTO, BaseWish
@@ -16,18 +15,12 @@ from etl.copy import DumplingOptions
 from etl.settings import Settings
 from relay import RelayLog
 from relay.archive import Archive
-from relay.jobs import DONE, Job, Jobs, Runner
+from relay.jobs import DONE, Job, Jobs, NotDoneError, Runner
 from upstream import tso
 
 __all__ = ["NotDoneError", "begin", "work"]
 
 log = logging.getLogger("sluice.base")
-
-
-class NotDoneError(SluiceError):
-    """The job was paused or given up, as somebody ordered."""
-
-    way_out = "trigger the DAG with the same values to go on with a paused one"
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
@@ -60,10 +53,7 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
         return {}
     summary = run_base(settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}"))
     if summary.state != DONE:
-        raise NotDoneError(
-            f"the job {name} is {summary.state}, as was ordered",
-            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {name}`, goes on with a paused one",
-        )
+        raise NotDoneError.of(name, summary.state)
     return summary.to_json()
 
 

@@ -9,26 +9,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from errors import SluiceError
 from etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, Progress
 from etl.copy.errors import CopyError
 from etl.copy.form import wish_of
 from etl.copy.run import BootstrapWork, plan_bootstrap
 from etl.settings import Settings
 from relay import RelayLog
-from relay.jobs import CANCELLED, PAUSED, Job, Jobs, Runner
+from relay.jobs import CANCELLED, PAUSED, Job, Jobs, NotDoneError, Runner
 
 __all__ = ["NotDoneError", "begin", "copy_share", "finish", "prepare"]
 
 log = logging.getLogger("sluice.copy")
 
 _SAY_EVERY_S = 5.0
-
-
-class NotDoneError(SluiceError):
-    """The job was paused or given up, as somebody ordered."""
-
-    way_out = "trigger the DAG with the same values to go on with a paused one"
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:

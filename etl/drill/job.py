@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ from etl.restore import ask_for as ask_for_restore
 from etl.retain import archive_status
 from etl.settings import Settings
 from relay import RelayLog
-from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, OVER, PAUSED, Job, Jobs, Run, Runner, Touches
+from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, OVER, PAUSED, Job, Jobs, Run, Runner, Touches, meanwhile
 from upstream import tso
 
 __all__ = ["KIND", "DrillSummary", "Wish", "ask_for", "cancel_drill", "is_due", "run_drill"]
@@ -192,22 +191,17 @@ def _run_restore(
 @contextlib.contextmanager
 def _orders_passed_on(run: Run, restore: Job) -> Iterator[None]:
     """What is ordered of the drill is ordered of its restore."""
-    over = threading.Event()
 
-    def watch() -> None:
-        while not over.wait(_LOOK_S):
-            if run.order is not None:
-                with contextlib.suppress(SluiceError, OSError):
-                    restore.order(run.order, "the drill")
-                    return
+    def pass_on() -> bool:
+        if run.order is None:
+            return False
+        with contextlib.suppress(SluiceError, OSError):
+            restore.order(run.order, "the drill")
+            return True
+        return False
 
-    thread = threading.Thread(target=watch, name="drill orders", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(pass_on, _LOOK_S, "drill orders"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _stopped(settings: Settings, job: Job, run: Run, choice: Choice, done: RestoreSummary) -> DrillSummary:

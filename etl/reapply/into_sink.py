@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 
 from etl.apply import ApplySummary, BatchReport, PastRange, Prepare, SparkPreparer, apply_past, prepare_options
@@ -22,14 +21,13 @@ from etl.reapply.summary import ReapplySummary, consumer_of
 from etl.reapply.target import OtherSink
 from etl.settings import Settings
 from relay import RelayGapError, RelayLog
-from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Done, Job, Run, TableProgress
+from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Done, Job, Run, TableProgress, stopping_on_orders
 from relay.retention import Consumers
 from upstream import tso
 
 WHOLE = "windows"
 """Under this name the job's progress stands, in the place of a table's: a chunk is a window, a row a row change."""
 _NOTE_EVERY_S = 10.0
-_ORDERS_EVERY_S = 0.2
 
 
 class IntoSink:
@@ -61,7 +59,7 @@ class IntoSink:
         if prepare is None:
             role = f"reapply {self._job.id}"  # a session of its own: the pipeline's goes on undisturbed
             prepare = SparkPreparer(own.spark.remote, own.relay.url, prepare_options(own), role)
-        with self._stopping_on_orders():
+        with stopping_on_orders(self._run, self._stop):
             done = apply_past(
                 RelayLog.open(own.relay.url), PastRange(request.since, request.until), sink,
                 prepare=prepare, limits=own.apply, stop=self._stop, on_batch=self._wrote,
@@ -151,21 +149,3 @@ class IntoSink:
     def _note(self, at: int) -> None:
         self._noted = time.monotonic()
         self._consumers.note(consumer_of(self._job.id), at, f"the job {self._job.id}, to {self._to}")
-
-    @contextmanager
-    def _stopping_on_orders(self) -> Iterator[None]:
-        """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process runs it."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(_ORDERS_EVERY_S):
-                if self._run.order is not None or self._run.is_lost:
-                    self._stop.set()
-
-        thread = threading.Thread(target=watch, name="job orders", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()

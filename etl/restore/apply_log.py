@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from etl.apply import ApplySummary, BatchReport, PastRange, Prepare, apply_past
 from etl.downstream import Checkpoint
@@ -13,11 +11,9 @@ from etl.restore.progress import CHANGES
 from etl.settings import Settings
 from etl.sinks import TakesOver, open_sink
 from relay import WindowLog
-from relay.jobs import Done, Job, Run
+from relay.jobs import Done, Job, Run, stopping_on_orders
 
 __all__ = ["apply_log"]
-
-_ORDERS_EVERY_S = 0.2
 
 
 class _JobKeeper:
@@ -52,24 +48,5 @@ def apply_log(  # noqa: PLR0913 what it works with, by name
         if run.order is not None:
             stop.set()
 
-    with _stopping_on_orders(run, stop):
+    with stopping_on_orders(run, stop):
         return apply_past(log, past, sink, prepare=prepare, limits=own.apply, stop=stop, on_batch=wrote)
-
-
-@contextmanager
-def _stopping_on_orders(run: Run, stop: threading.Event) -> Iterator[None]:
-    """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process runs it."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_ORDERS_EVERY_S):
-            if run.order is not None or run.is_lost:
-                stop.set()
-
-    thread = threading.Thread(target=watch, name="job orders", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

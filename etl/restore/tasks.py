@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from errors import SluiceError
 from etl.restore.errors import RestoreError
 from etl.restore.form import request_of
 from etl.restore.jobs import ask_for, begun, run_restore
@@ -14,17 +13,11 @@ from etl.restore.plan import RestorePlan
 from etl.restore.planning import plan_restore
 from etl.settings import Settings
 from relay import RelayLog
-from relay.jobs import DONE, Jobs, Runner, saying
+from relay.jobs import DONE, Jobs, NotDoneError, Runner, saying
 
 __all__ = ["NotDoneError", "begin", "work"]
 
 log = logging.getLogger("sluice.restore")
-
-
-class NotDoneError(SluiceError):
-    """The job was paused or given up, as somebody ordered."""
-
-    way_out = "trigger the DAG with the same values to go on with a paused one"
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -57,8 +50,5 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
     for warning in summary.warnings:
         log.warning("%s", warning)
     if summary.state != DONE:
-        raise NotDoneError(
-            f"the job {name} is {summary.state}, as was ordered",
-            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {name}`, goes on with a paused one",
-        )
+        raise NotDoneError.of(name, summary.state)
     return job.status().to_json()["result"] or {}

@@ -4,7 +4,7 @@ machine sees it, gives orders to who runs it, and goes on where another was kill
 What a kind of job does is elsewhere (`etl.copy`); here is who may, how far it is, and what has become of it.
 """
 
-from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError
+from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError, NotDoneError
 from relay.jobs.history import (
     CANCELLED,
     CANCELLING,
@@ -21,6 +21,7 @@ from relay.jobs.history import (
 )
 from relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
 from relay.jobs.lease import CANCEL, PAUSE, Run
+from relay.jobs.meanwhile import meanwhile, stopping_on_orders
 from relay.jobs.progress import Done, JobProgress, Member, TableProgress
 from relay.jobs.runner import Runner
 from relay.jobs.saying import saying
@@ -53,9 +54,12 @@ __all__ = [
     "Jobs",
     "LeaseLostError",
     "Member",
+    "NotDoneError",
     "Run",
     "Runner",
     "TableProgress",
     "Touches",
+    "meanwhile",
     "saying",
+    "stopping_on_orders",
 ]

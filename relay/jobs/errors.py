@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors import RequestError
+from errors import RequestError, SluiceError
 from relay.errors import ClaimLostError, RelayError
 
 
@@ -24,3 +24,17 @@ class LeaseLostError(ClaimLostError):
     """Another process runs the job now: this one must stop, and writes nothing more about it."""
 
     way_out = "nothing need be done: the job goes on there. `sluice jobs` shows how far it is"
+
+
+class NotDoneError(SluiceError):
+    """The job was paused or given up, as somebody ordered."""
+
+    way_out = "trigger the DAG with the same values to go on with a paused one"
+
+    @classmethod
+    def of(cls, job: str, state: str) -> NotDoneError:
+        """Of a job that any process can go on with if it is paused."""
+        return cls(
+            f"the job {job} is {state}, as was ordered",
+            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {job}`, goes on with a paused one",
+        )

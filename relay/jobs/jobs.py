@@ -202,6 +202,18 @@ class Job:
         """The plan, None if none was kept yet."""
         return self.ledger.plan()
 
+    def kept_plan(self, kind: str) -> dict[str, Any]:
+        """The plan of a job of that kind. Raises JobError if it is of another, or has none."""
+        if self.spec.kind != kind:
+            raise JobError(f"the job {self.id} is a {self.spec.kind}, no {kind}")
+        plan = self.plan()
+        if plan is None:
+            raise JobError(
+                f"the job {self.id} was asked for by a process that ended before its plan was kept",
+                way_out=f"`sluice jobs cancel {self.id}`, then ask for it anew",
+            )
+        return plan
+
     def keep_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Keep the plan; the one that is kept, which is another process's if that was first."""
         return self.ledger.keep_plan(plan)

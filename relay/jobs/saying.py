@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from relay.jobs.jobs import Job
+from relay.jobs.meanwhile import meanwhile
 
 __all__ = ["saying"]
 
@@ -17,16 +17,10 @@ _SAY_EVERY_S = 5.0
 @contextmanager
 def saying(job: Job, log: logging.Logger) -> Iterator[None]:
     """Say so every few seconds, as long as the context lasts."""
-    over = threading.Event()
 
-    def say() -> None:
-        while not over.wait(_SAY_EVERY_S):
-            log.info("%s: %s", job.id, job.status().progress)
+    def say() -> bool:
+        log.info("%s: %s", job.id, job.status().progress)
+        return False
 
-    thread = threading.Thread(target=say, name="progress", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(say, _SAY_EVERY_S, "progress"):
         yield
-    finally:
-        over.set()
-        thread.join()

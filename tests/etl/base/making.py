@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import count
+from threading import Lock
 from typing import Any
 
 from etl.base.chunk_writer import MakeFiles, write_chunk
@@ -20,19 +22,20 @@ from upstream.schema import Table
 
 
 def here(settings: Settings, job: Job, then: Callable[[int], None] = lambda _: None) -> MakeFiles:
-    """As Spark's workers write; `then` is called with how many orders were carried out before."""
+    """As Spark's workers write; `then` is called with how many orders were begun before."""
     plan = job.plan()
     assert plan is not None
     source, storage = open_source(plan["spec"]), Archive.open(settings.archive_url).storage
-    done = 0
+    # Two groups are written at a time: each order takes a number of its own.
+    number, taking = count(), Lock()
 
     def make(orders: Sequence[str]) -> list[str]:
-        nonlocal done
         said = []
         for order in orders:
-            then(done)
+            with taking:
+                begun = next(number)
+            then(begun)
             said.append(write_chunk(source, storage, json.loads(order)))
-            done += 1
         return said
 
     return make
