@@ -80,7 +80,7 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     Consumers(relay).note(name, summary.checkpoint, "as it does from time to time")
     archive = Archive.open(settings.archive_url)
     archive.append(
-        write_log(relay.storage, archive.storage, list(relay.windows(began)), "t", limits=Limits(1)).volume()
+        write_log(relay.storage, archive.storage, list(relay.windows(began)), "t", limits=Limits(joins=False)).volume()
     )
     Consumers(relay).note(ARCHIVE, relay.last().hi, "the archive")
     done = retain(settings)
