@@ -51,6 +51,11 @@ def parse_url(url: str) -> Place:
     return Place(None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query)))
 
 
+def local_folder(url: str) -> Path | None:
+    """The folder that a URL names, None if it is in an object store. Raises RelayError."""
+    return parse_url(url).directory
+
+
 def folder_of(url: str, folder: str) -> str:
     """The URL of a folder inside of what `url` names, with the same options."""
     parts = urlsplit(url)

@@ -172,6 +172,44 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class Quality:
+    """What is expected of the data, and how often it is looked at."""
+
+    suites: str = "quality"
+    """The folder with the expectations, one file a table; from the settings file's folder on."""
+    docs: str = ""
+    """The folder for the Data Docs; by default ``quality/docs`` in the relay log's, if that is a folder."""
+    keep: int = 50
+    """So many runs stay, in the Data Docs and for the pages."""
+    every: str = ""
+    """How often the DAG `quality` looks by itself: ``1d``, at least ``1h``; by default only when it is triggered."""
+    hours: str = ""
+    """Only at these hours (UTC): ``1-5`` is from 01:00 to before 05:00, ``22-4`` goes over midnight; by default any."""
+    on: str = "downstream"
+    """What it looks at then: ``downstream`` or ``lake``, and the replication in either case."""
+
+    def __post_init__(self) -> None:
+        if self.on not in ("downstream", "lake"):
+            raise SettingsError(f'[quality] on is {self.on!r}, "downstream" and "lake" are possible')
+
+    @property
+    def every_ms(self) -> int:
+        """`every` in ms, 0 for never. Raises ValueError."""
+        return _keep_ms(self.every)
+
+    @property
+    def hours_utc(self) -> frozenset[int]:
+        """The hours of the day, 0 to 23, in which the DAG may begin by itself. Raises ValueError."""
+        if not self.hours:
+            return frozenset(range(24))
+        low, dash, high = self.hours.partition("-")
+        if not (dash and low.isdecimal() and high.isdecimal() and int(low) < 24 and int(high) <= 24):
+            raise ValueError(f"{self.hours!r}: two hours of the day, as in 22-4")
+        begin, end = int(low), int(high)
+        return frozenset(hour % 24 for hour in range(begin, end if end > begin else end + 24))
+
+
+@dataclass(frozen=True, slots=True)
 class Spark:
     """The Spark Connect server."""
 
@@ -305,6 +343,7 @@ class Settings:
     downstream: Downstream
     # By name from here on: what comes to stand between two others takes neither's place.
     archive: Archive = field(default_factory=Archive, kw_only=True)
+    quality: Quality = field(default_factory=Quality, kw_only=True)
     spark: Spark = field(default_factory=Spark, kw_only=True)
     window: Window = field(default_factory=Window, kw_only=True)
     apply: Apply = field(default_factory=Apply, kw_only=True)

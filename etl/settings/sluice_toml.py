@@ -19,7 +19,7 @@ from pathlib import Path
 
 from etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from etl.settings.rules import RuleError, parse_filter, parse_routes
-from etl.settings.sections import MODES, Downstream, Settings, SettingsError
+from etl.settings.sections import MODES, Downstream, Quality, Settings, SettingsError
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 log = logging.getLogger("sluice")
@@ -55,7 +55,15 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
         document = tomllib.loads(text)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{name}: {error}") from None
-    return parse_settings(_with_drainer(name, document), name)
+    settings = parse_settings(_with_drainer(name, document), name)
+    return dataclasses.replace(settings, quality=_from_here(name, settings.quality))
+
+
+def _from_here(name: str, quality: Quality) -> Quality:
+    """Its folders, from the settings file's on."""
+    here = Path(name).resolve().parent
+    docs = str(here / quality.docs) if quality.docs else ""
+    return dataclasses.replace(quality, suites=str(here / quality.suites), docs=docs)
 
 
 def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:
@@ -114,9 +122,17 @@ def _check_places(name: str, settings: Settings) -> None:
 
 def _check_spans(name: str, settings: Settings) -> None:
     spans = ("every", "keep", "bases-every", "bases-keep", "drills-every")
-    for key, section in (("keep", settings.relay), *((key, settings.archive) for key in spans)):
+    spanned: list[tuple[str, object, str]] = [
+        ("keep", settings.relay, "keep_ms"),
+        *((key, settings.archive, f"{key.replace('-', '_')}_ms") for key in spans),
+        ("every", settings.quality, "every_ms"),
+        ("hours", settings.quality, "hours_utc"),
+    ]
+    if settings.quality.keep <= 0:
+        raise SettingsError(f"{name}: [quality] keep = {settings.quality.keep}: must be above 0")
+    for key, section, attribute in spanned:
         try:
-            getattr(section, f"{key.replace('-', '_')}_ms")
+            getattr(section, attribute)
         except ValueError as error:
             raise SettingsError(f"{name}: [{type(section).__name__.lower()}] {key} = {error}") from None
 

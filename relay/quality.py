@@ -1,0 +1,121 @@
+"""What came of looking at the data's quality: one small JSON file for each run, beside the relay log's windows.
+
+    quality/<when, Unix ms>-<token>.json   [{"id": "…", "suite": "shop.orders", "state": "failed", …}, …]
+
+A run looks at several suites; each is one entry of its file. At most so many runs are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from relay.storage import Storage
+
+__all__ = ["PASSED", "SEVERITIES", "STATES", "FailedExpectation", "QualityRun", "QualityRuns"]
+
+_FOLDER = "quality"
+_NAME = re.compile(r"(\d{13})-([0-9a-f]{12})\.json\Z")
+
+PASSED = "passed"
+SEVERITIES = ("warn", "fail", "pause")
+"""What a failed expectation does, from the least on: it is reported; the run fails; the pipeline pauses as well."""
+STATES = (PASSED, "warned", "failed", "paused", "error")
+"""What became of a suite. ``error``: it couldn't be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedExpectation:
+    """One that wasn't met. `observed` says in words what was found; examples of rows are in the Data Docs."""
+
+    expectation: str
+    about: str
+    """The column, or columns; empty for the whole table."""
+    severity: str
+    observed: str
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRun:
+    """One suite in one run."""
+
+    id: str
+    at_ms: int
+    """When the run began, Unix ms."""
+    suite: str
+    """The table downstream, ``schema.table``, or ``replication``."""
+    on: str
+    """What it looked at: ``downstream``, ``lake``, ``copy``, ``replication``."""
+    state: str
+    """One of STATES."""
+    expectations: int
+    failed: int
+    severity: str
+    """The gravest one of those that failed, one of SEVERITIES; empty if all were met."""
+    seconds: float
+    run: str = ""
+    """Names the run: its suites have it in common."""
+    ts: int = 0
+    """The data is as of this TSO; 0 if that isn't known."""
+    page: str = ""
+    """Its page in the Data Docs: a path below their folder, empty if there is none."""
+    failures: tuple[FailedExpectation, ...] = ()
+    said: str = ""
+    """Of state ``error``: why."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> QualityRun:
+        """The inverse of `to_json`. Raises TypeError, KeyError."""
+        failures = tuple(FailedExpectation(**one) for one in document.get("failures", ()))
+        return cls(**(document | {"failures": failures}))
+
+
+class QualityRuns:
+    """The runs in a relay log's storage. They are for people: one that can't be read is passed over."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def note(self, run: str, suites: Sequence[QualityRun], keep: int) -> list[str]:
+        """Write down what a run found, and remove the oldest runs so that `keep` are left; the names (`QualityRun.run`)
+        of those that were removed. Raises OSError, RelayError.
+        """
+        text = json.dumps([suite.to_json() for suite in suites], ensure_ascii=False)
+        self._storage.replace(f"{_FOLDER}/{run}.json", text.encode() + b"\n")
+        old = self._names()[keep:]
+        for name in old:
+            self._storage.remove(f"{_FOLDER}/{name}")
+        return [name.removesuffix(".json") for name in old]
+
+    def newest(self, most: int) -> list[QualityRun]:
+        """At most so many suites of runs, newest first. Raises OSError, RelayError."""
+        found: list[QualityRun] = []
+        for suites in self._each():
+            found += suites
+            if len(found) >= most:
+                break
+        return found[:most]
+
+    def last(self) -> list[QualityRun]:
+        """The suites of the newest run. Raises OSError, RelayError."""
+        return next(self._each(), [])
+
+    def newest_ms(self) -> int:
+        """When the newest run began, Unix ms; 0 if there is none. Raises OSError, RelayError."""
+        return int(next(iter(self._names()), "0").split("-")[0])
+
+    def _each(self) -> Iterator[list[QualityRun]]:
+        for name in self._names():
+            with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+                yield [QualityRun.from_json(one) for one in json.loads(self._storage.read(f"{_FOLDER}/{name}"))]
+
+    def _names(self) -> list[str]:
+        return sorted((name for name in self._storage.names(_FOLDER) if _NAME.match(name)), reverse=True)
