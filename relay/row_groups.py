@@ -17,7 +17,6 @@ footer is in the part's descriptor.
 from __future__ import annotations
 
 import inspect
-import io
 import itertools
 import json
 import re
@@ -34,7 +33,7 @@ import pyarrow.parquet as pq
 from relay.counted import Counted
 from relay.errors import RelayCorruptError, RelayError
 from relay.part_schema import INSERT, PART_SCHEMA
-from relay.storage import Storage
+from relay.storage import SeekableFile, Storage
 
 __all__ = [
     "Band",
@@ -306,26 +305,12 @@ class _LogFile:
             raise RelayCorruptError(f"{self.where}: row group {number}: {error}", way_out=_WAY_OUT) from error
 
 
-class _Piece(io.RawIOBase):
+class _Piece(SeekableFile):
     """A file of which one stretch is known."""
 
     def __init__(self, begin: int, data: bytes, size: int) -> None:
-        super().__init__()
-        self._begin, self._data, self._size = begin, data, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+        super().__init__(size)
+        self._begin, self._data = begin, data
 
     def read(self, size: int = -1) -> bytes:
         begin = self._at - self._begin

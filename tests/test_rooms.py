@@ -24,6 +24,7 @@ ROOMS = {
 """What each may import."""
 ETL = {
     "dialect": set(),
+    "first_use": set(),
     "steps": {"formats"},
     "server_errors": set(),
     "sql_tls": set(),
@@ -78,6 +79,7 @@ ETL = {
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip
 """What each inner room of `etl` may import of the others; all may import relay and upstream."""
+ETL |= {room: ETL[room] | {"first_use"} for room in ("__init__", "archive", "asof", "backfill", "base", "copy", "find")}
 PUMP_SERVICE = {
     "histogram": set(),
     "store": {"histogram"},

@@ -6,26 +6,16 @@ What only the client needs is imported on first use: Spark's workers come throug
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.asof.errors import AsOfError
 from etl.asof.fingerprint import Fingerprint, compared_columns, fingerprint
+from etl.first_use import on_first_use
 
 if TYPE_CHECKING:
     from etl.asof.by_spark import BySpark, here
     from etl.asof.computing import AsOfTable
     from etl.asof.front import Past, Run, differences_between, tables_as_of
-
-_ON_FIRST_USE = {
-    "AsOfTable": "etl.asof.computing",
-    "BySpark": "etl.asof.by_spark",
-    "Past": "etl.asof.front",
-    "Run": "etl.asof.front",
-    "differences_between": "etl.asof.front",
-    "here": "etl.asof.by_spark",
-    "tables_as_of": "etl.asof.front",
-}
 
 __all__ = [
     "AsOfError",
@@ -41,10 +31,15 @@ __all__ = [
     "tables_as_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module 'etl.asof' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "AsOfTable": "etl.asof.computing",
+        "BySpark": "etl.asof.by_spark",
+        "Past": "etl.asof.front",
+        "Run": "etl.asof.front",
+        "differences_between": "etl.asof.front",
+        "here": "etl.asof.by_spark",
+        "tables_as_of": "etl.asof.front",
+    },
+)

@@ -7,10 +7,10 @@ imported on first use: Spark's workers come through this door, too.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.backfill.errors import BackfillError
+from etl.first_use import on_first_use
 
 if TYPE_CHECKING:
     from etl.backfill.appointing import Appointing
@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from etl.backfill.request import MODES, BackfillRequest
     from etl.backfill.run import BackfillSummary, cancel_backfill, create_backfill, plan_backfill, run_backfill
     from etl.backfill.sweeping import sweep
-
-_ON_FIRST_USE = {
-    "MODES": "etl.backfill.request",
-    "Appointing": "etl.backfill.appointing",
-    "BackfillPlan": "etl.backfill.plan",
-    "BackfillRequest": "etl.backfill.request",
-    "BackfillSummary": "etl.backfill.run",
-    "DownstreamSide": "etl.backfill.downstream_side",
-    "TablePlan": "etl.backfill.plan",
-    "cancel_backfill": "etl.backfill.run",
-    "create_backfill": "etl.backfill.run",
-    "plan_backfill": "etl.backfill.run",
-    "run_backfill": "etl.backfill.run",
-    "sweep": "etl.backfill.sweeping",
-}
 
 __all__ = [
     "MODES",
@@ -51,8 +36,20 @@ __all__ = [
     "sweep",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "MODES": "etl.backfill.request",
+        "Appointing": "etl.backfill.appointing",
+        "BackfillPlan": "etl.backfill.plan",
+        "BackfillRequest": "etl.backfill.request",
+        "BackfillSummary": "etl.backfill.run",
+        "DownstreamSide": "etl.backfill.downstream_side",
+        "TablePlan": "etl.backfill.plan",
+        "cancel_backfill": "etl.backfill.run",
+        "create_backfill": "etl.backfill.run",
+        "plan_backfill": "etl.backfill.run",
+        "run_backfill": "etl.backfill.run",
+        "sweep": "etl.backfill.sweeping",
+    },
+)

@@ -5,29 +5,16 @@ What only the client needs is imported on first use: Spark's workers come throug
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.base.errors import BaseError
+from etl.first_use import on_first_use
 
 if TYPE_CHECKING:
     from etl.base.checking import check_base, forget_base
     from etl.base.plan import BasePlan
     from etl.base.request import AUTO, BaseWish
     from etl.base.run import BaseSummary, cancel_base, create_base, plan_base, run_base
-
-_ON_FIRST_USE = {
-    "AUTO": "etl.base.request",
-    "BasePlan": "etl.base.plan",
-    "BaseSummary": "etl.base.run",
-    "BaseWish": "etl.base.request",
-    "cancel_base": "etl.base.run",
-    "check_base": "etl.base.checking",
-    "create_base": "etl.base.run",
-    "forget_base": "etl.base.checking",
-    "plan_base": "etl.base.run",
-    "run_base": "etl.base.run",
-}
 
 __all__ = [
     "AUTO",
@@ -43,8 +30,18 @@ __all__ = [
     "run_base",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "AUTO": "etl.base.request",
+        "BasePlan": "etl.base.plan",
+        "BaseSummary": "etl.base.run",
+        "BaseWish": "etl.base.request",
+        "cancel_base": "etl.base.run",
+        "check_base": "etl.base.checking",
+        "create_base": "etl.base.run",
+        "forget_base": "etl.base.checking",
+        "plan_base": "etl.base.run",
+        "run_base": "etl.base.run",
+    },
+)

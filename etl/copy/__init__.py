@@ -5,29 +5,17 @@ What only the client needs is imported on first use: Spark's workers come throug
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.copy.dumpling import CsvFormat, DumplingOptions
 from etl.copy.errors import CopyError, DumpError
+from etl.first_use import on_first_use
 
 if TYPE_CHECKING:
     from etl.copy.bootstrap_run import BootstrapSummary, Progress
     from etl.copy.form import wish_of
     from etl.copy.plan import CopyPlan
     from etl.copy.run import BootstrapWish, cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
-
-_ON_FIRST_USE = {
-    "BootstrapSummary": "etl.copy.bootstrap_run",
-    "BootstrapWish": "etl.copy.run",
-    "CopyPlan": "etl.copy.plan",
-    "Progress": "etl.copy.bootstrap_run",
-    "cancel_bootstrap": "etl.copy.run",
-    "plan_bootstrap": "etl.copy.run",
-    "resume_bootstrap": "etl.copy.run",
-    "run_bootstrap": "etl.copy.run",
-    "wish_of": "etl.copy.form",
-}
 
 __all__ = [
     "BootstrapSummary",
@@ -45,8 +33,17 @@ __all__ = [
     "wish_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "BootstrapSummary": "etl.copy.bootstrap_run",
+        "BootstrapWish": "etl.copy.run",
+        "CopyPlan": "etl.copy.plan",
+        "Progress": "etl.copy.bootstrap_run",
+        "cancel_bootstrap": "etl.copy.run",
+        "plan_bootstrap": "etl.copy.run",
+        "resume_bootstrap": "etl.copy.run",
+        "run_bootstrap": "etl.copy.run",
+        "wish_of": "etl.copy.form",
+    },
+)

@@ -5,29 +5,17 @@ What only the client needs is imported on first use: Spark's workers come throug
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.find.errors import ConditionError, FindError
 from etl.find.row_text import row_text
+from etl.first_use import on_first_use
 
 if TYPE_CHECKING:
     from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
     from etl.find.logs import Past, Stretch
     from etl.find.query import KINDS, Query
     from etl.find.run import find
-
-_ON_FIRST_USE = {
-    "Found": "etl.find.found",
-    "FoundDdl": "etl.find.found",
-    "FoundTransaction": "etl.find.found",
-    "KINDS": "etl.find.query",
-    "Past": "etl.find.logs",
-    "Query": "etl.find.query",
-    "Stretch": "etl.find.logs",
-    "TableRows": "etl.find.found",
-    "find": "etl.find.run",
-}
 
 __all__ = [
     "KINDS",
@@ -44,10 +32,17 @@ __all__ = [
     "row_text",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module 'etl.find' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "Found": "etl.find.found",
+        "FoundDdl": "etl.find.found",
+        "FoundTransaction": "etl.find.found",
+        "KINDS": "etl.find.query",
+        "Past": "etl.find.logs",
+        "Query": "etl.find.query",
+        "Stretch": "etl.find.logs",
+        "TableRows": "etl.find.found",
+        "find": "etl.find.run",
+    },
+)

@@ -3,5 +3,6 @@
 from relay.storage._local import LocalStorage
 from relay.storage._open import open_storage
 from relay.storage.protocol import Sink, Storage
+from relay.storage.seekable import SeekableFile
 
-__all__ = ["LocalStorage", "Sink", "Storage", "open_storage"]
+__all__ = ["LocalStorage", "SeekableFile", "Sink", "Storage", "open_storage"]

@@ -8,7 +8,6 @@ refused.
 from __future__ import annotations
 
 import contextlib
-import io
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,6 +22,7 @@ from obstore.store import ObjectStore, from_url
 from relay.errors import RelayError
 from relay.storage._patience import Patience
 from relay.storage.protocol import Sink
+from relay.storage.seekable import SeekableFile
 from relay.url import Place
 
 TIMEOUT_S = 60.0
@@ -159,26 +159,12 @@ class ObjectStorage:
             raise OSError(f"{self.url}: {what}: {_first_line(error)}") from None
 
 
-class _ObjectFile(io.RawIOBase):
+class _ObjectFile(SeekableFile):
     """An object that is read in ranges."""
 
     def __init__(self, storage: ObjectStorage, path: str, size: int) -> None:
-        super().__init__()
-        self._storage, self._path, self._size = storage, path, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+        super().__init__(size)
+        self._storage, self._path = storage, path
 
     def read(self, size: int = -1) -> bytes:
         end = self._size if size < 0 else min(self._at + size, self._size)
