@@ -165,6 +165,7 @@ RELAY = {
     },
     "retention": {"errors", "log"},
     "jobs": {"errors", "numbered", "storage"},
+    "verified": {"errors", "log", "numbered"},
     "__init__": {
         "appointments",
         "control",

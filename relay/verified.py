@@ -1,0 +1,152 @@
+"""What is known of tables being equal on both sides, kept under the relay log's URL:
+
+verified/last/<number>.json         every table's last verification, in one document; the newest counts
+verified/runs/<at_ms>-<job>.json    a run with its tables, the newest so many
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from relay.errors import RelayError
+from relay.log import RelayLog
+from relay.numbered import Form, Numbered
+
+__all__ = ["ARCHIVE", "CONTINUOUS", "UPSTREAM", "How", "TableVerified", "Verifications", "VerifiedRun"]
+
+UPSTREAM, ARCHIVE, CONTINUOUS = "upstream", "archive", "continuous"
+How = Literal["upstream", "archive", "continuous"]
+"""With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by and by."""
+
+_LAST, _RUNS = "verified/last", "verified/runs"
+_NAME = re.compile(r"(\d{14})-[A-Za-z0-9_-]+\.json\Z")
+_DOCUMENTS_KEPT = 8
+RUNS_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerified:
+    """A table at a verification. `name`: `schema.table` upstream; `ts` (TSO): the checkpoint at which both sides were
+    read; `at_ms`: when that was done, Unix ms; `rows`, `bytes`: what was compared; `differences`: how many rows differ;
+    `job`: its id. `problem`: why it could not be compared, "" if it was.
+    """
+
+    name: str
+    ts: int
+    at_ms: int
+    rows: int
+    bytes: int
+    differences: int
+    how: How
+    job: str
+    problem: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether it was compared and no row differs."""
+        return not (self.differences or self.problem)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises TypeError."""
+        return cls(**document)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRun:
+    """A verification. `state`: as in `relay.jobs.STATES`; see `TableVerified` for the rest."""
+
+    job: str
+    ts: int
+    at_ms: int
+    seconds: float
+    how: How
+    tables: tuple[TableVerified, ...] = field(default=())
+    state: str = "done"
+
+    @property
+    def differences(self) -> int:
+        """How many rows differ in all tables."""
+        return sum(table.differences for table in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"tables": [table.to_json() for table in self.tables]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises KeyError, TypeError."""
+        return cls(**{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))})
+
+
+class Verifications:
+    """The verifications of a relay log. Every method raises RelayError, OSError."""
+
+    def __init__(self, relay: RelayLog) -> None:
+        self._storage = relay.storage
+        self._last = Numbered(relay.storage, _LAST, _FORM, kept=_DOCUMENTS_KEPT)
+
+    def note(self, run: VerifiedRun) -> None:
+        """Durably keep a run, and take its tables for their last verification, unless a later one is known. One that
+        looked at some rows doesn't hide what was found when all were looked at.
+        """
+        path = f"{_RUNS}/{run.at_ms:014d}-{run.job}.json"
+        if not _NAME.match(path.rpartition("/")[2]):
+            raise RelayError(f"{run.job!r} can't be a job's id: letters, digits, - and _ can", way_out="rename it")
+        self._storage.replace(path, _text(run.to_json()))
+        self._last.change(lambda last: last | {t.name: t for t in run.tables if _counts(t, last.get(t.name))})
+        for name in self._run_names()[RUNS_KEPT:]:
+            self._storage.remove(f"{_RUNS}/{name}")
+
+    def last(self) -> dict[str, TableVerified]:
+        """Each table's last verification, by full name."""
+        return self._last.load()
+
+    def forget(self, *names: str) -> None:
+        """Know nothing of these tables any more: they are gone."""
+        self._last.change(lambda last: {name: table for name, table in last.items() if name not in names})
+
+    def runs(self, most: int) -> list[VerifiedRun]:
+        """The newest runs, newest first. They are for people: one that can't be read is passed over."""
+        found = []
+        for name in self._run_names()[:most]:
+            with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+                found.append(VerifiedRun.from_json(json.loads(self._storage.read(f"{_RUNS}/{name}"))))
+        return found
+
+    def _run_names(self) -> list[str]:
+        return sorted(filter(_NAME.match, self._storage.names(_RUNS)), reverse=True)
+
+
+def _counts(new: TableVerified, before: TableVerified | None) -> bool:
+    if before is None or new.differences:
+        return True
+    if new.how == CONTINUOUS and before.how != CONTINUOUS and not before.equal:
+        return False
+    return new.at_ms >= before.at_ms
+
+
+def _text(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _parse(data: bytes) -> dict[str, TableVerified]:
+    try:
+        return {table["name"]: TableVerified.from_json(table) for table in json.loads(data)}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no list of verified tables: {error!r}") from None
+
+
+_FORM: Form[dict[str, TableVerified]] = Form(
+    lambda last: _text([table.to_json() for table in last.values()]), _parse, dict,
+    way_out="remove the file: the one before it counts then",
+)  # fmt: skip
