@@ -166,6 +166,7 @@ RELAY = {
     "retention": {"errors", "log"},
     "jobs": {"errors", "numbered", "storage"},
     "verified": {"errors", "log", "numbered"},
+    "measures": {"log", "numbered"},
     "__init__": {
         "appointments",
         "control",

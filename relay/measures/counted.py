@@ -1,0 +1,205 @@
+"""The documents of a source, and what a process adds to them."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from relay.measures.points import DAY, HOUR, Step, added
+
+__all__ = ["BOUNDS_S", "MOST_TABLES", "OTHERS", "Durations", "Measured", "MeasuredTables", "TableCount"]
+
+BOUNDS_S = tuple(0.001 * 2**n for n in range(22))
+"""The upper bounds of the buckets of durations: 1 ms to 35 minutes."""
+MOST_TABLES = 20_000
+OTHERS = "(others)"
+"""The tables that changed longest ago, when there are more than that many, together."""
+_WRITERS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long something took: in each bucket of BOUNDS_S, and beyond, how many; the sum in seconds."""
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
+    sum_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> Self:
+        counts, total = [0] * (len(BOUNDS_S) + 1), 0.0
+        for each in seconds:
+            counts[bisect_left(BOUNDS_S, each)] += 1
+            total += each
+        return cls(tuple(counts), total)
+
+    def __add__(self, other: Durations) -> Durations:
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return Durations(counts, round(self.sum_s + other.sum_s, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class TableCount:
+    """Changes of a table that were applied, by the name it has upstream. `last_commit_ts`: no later change is applied;
+    `last_ms`: when that was noted (Unix ms).
+    """
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    last_commit_ts: int = 0
+    last_ms: int = 0
+
+    def __add__(self, other: TableCount) -> TableCount:
+        return TableCount(
+            self.inserts + other.inserts,
+            self.updates + other.updates,
+            self.deletes + other.deletes,
+            max(self.last_commit_ts, other.last_commit_ts),
+            max(self.last_ms, other.last_ms),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Who has added to a document, and how often: whoever isn't told whether its addition arrived finds it here."""
+
+    done: Mapping[str, int] = field(default_factory=dict)
+
+    def has(self, token: str, number: int) -> bool:
+        return self.done.get(token, 0) >= number
+
+    def then(self, token: str, number: int) -> Writers:
+        others = [(who, done) for who, done in self.done.items() if who != token]
+        return Writers(dict([*others[1 - _WRITERS :], (token, number)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a source has counted since `since_ms` (Unix ms, 0: nothing yet). `at_ts` is the TSO it had got to at
+    `noted_ms`, when something was added the last time.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    durations: Mapping[str, Durations] = field(default_factory=dict)
+    at_ts: int = 0
+    since_ms: int = 0
+    noted_ms: int = 0
+    hour: tuple[Step, ...] = ()
+    day: tuple[Step, ...] = ()
+    writers: Writers = Writers()
+
+    def plus(self, other: Measured, token: str, number: int) -> Measured:
+        """With what a process has counted, its addition of this number; as it is if it is here already."""
+        if self.writers.has(token, number):
+            return self
+        steps = other.hour
+        hour, day = self.hour, self.day
+        for step in steps:
+            hour, day = added(hour, step, HOUR), added(day, step, DAY)
+        return Measured(
+            _sum(self.counts, other.counts),
+            _sum(self.durations, other.durations),
+            max(self.at_ts, other.at_ts),
+            self.since_ms or other.since_ms,
+            max(self.noted_ms, other.noted_ms),
+            hour,
+            day,
+            self.writers.then(token, number),
+        )
+
+    def beside(self, other: Measured) -> Measured:
+        """Two sources as one: what both have counted."""
+        newer = max(self, other, key=lambda each: each.noted_ms)
+        since = min((each.since_ms for each in (self, other) if each.since_ms), default=0)
+        counts, durations = _sum(self.counts, other.counts), _sum(self.durations, other.durations)
+        return replace(newer, counts=counts, durations=durations, since_ms=since)
+
+    def to_json(self) -> bytes:
+        """As the file's content."""
+        document = {
+            "counts": dict(self.counts),
+            "durations": {name: [list(one.counts), one.sum_s] for name, one in self.durations.items()},
+            "at_ts": self.at_ts,
+            "since_ms": self.since_ms,
+            "noted_ms": self.noted_ms,
+            "hour": self.hour,
+            "day": self.day,
+            "writers": dict(self.writers.done),
+        }
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Read the file's content. Raises ValueError."""
+        try:
+            raw = json.loads(data)
+            return cls(
+                {str(name): int(count) for name, count in raw["counts"].items()},
+                {str(name): Durations(tuple(counts), sum_s) for name, (counts, sum_s) in raw["durations"].items()},
+                int(raw["at_ts"]),
+                int(raw["since_ms"]),
+                int(raw["noted_ms"]),
+                tuple(Step(*step) for step in raw["hour"]),
+                tuple(Step(*step) for step in raw["day"]),
+                Writers({str(who): int(done) for who, done in raw["writers"].items()}),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no measures: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTables:
+    """Changes by table."""
+
+    tables: Mapping[str, TableCount] = field(default_factory=dict)
+    writers: Writers = Writers()
+
+    def plus(self, tables: Mapping[str, TableCount], token: str, number: int) -> MeasuredTables:
+        """As Measured.plus."""
+        if self.writers.has(token, number):
+            return self
+        return MeasuredTables(_bounded(_sum(self.tables, tables)), self.writers.then(token, number))
+
+    def to_json(self) -> bytes:
+        """As the file's content."""
+        tables = {
+            name: (one.inserts, one.updates, one.deletes, one.last_commit_ts, one.last_ms)
+            for name, one in self.tables.items()
+        }
+        document = {"tables": tables, "writers": dict(self.writers.done)}
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Read the file's content. Raises ValueError."""
+        try:
+            raw: Any = json.loads(data)
+            tables = {str(name): TableCount(*count) for name, count in raw["tables"].items()}
+            return cls(tables, Writers({str(who): int(done) for who, done in raw["writers"].items()}))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no measures of tables: {error!r}") from None
+
+
+def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(a)
+    for name, more in b.items():
+        found[name] = found[name] + more if name in found else more
+    return found
+
+
+def _bounded(tables: dict[str, TableCount]) -> dict[str, TableCount]:
+    """At most MOST_TABLES, those that changed last, and OTHERS."""
+    if len(tables) <= MOST_TABLES:
+        return tables
+    others = tables.pop(OTHERS, TableCount())
+    by_age = sorted(tables, key=lambda name: tables[name].last_commit_ts)
+    for name in by_age[: len(tables) + 1 - MOST_TABLES]:
+        others += tables.pop(name)
+    return {**tables, OTHERS: others}

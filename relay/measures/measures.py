@@ -1,0 +1,105 @@
+"""The measures in a relay log, to read and to add to."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+
+from relay.log import RelayLog
+from relay.measures.counted import Durations, Measured, MeasuredTables, TableCount
+from relay.measures.points import DAY, HOUR, LagPoint, merged
+from relay.numbered import Form, Numbered
+
+__all__ = ["LAND", "Measures", "Totals", "source_of"]
+
+LAND = "land"
+_APPLY = "apply-"
+_TABLES = "-tables"
+_FOLDER = "measures"
+_KEPT = 4
+_WAY_OUT = "remove the folder `measures` beside the windows: counting begins anew"
+
+
+def source_of(downstream: str) -> str:
+    """The source that counts what is applied to a downstream, by the name that says where changes go."""
+    return f"{_APPLY}{zlib.crc32(downstream.encode()):08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What landing and applying have counted, by name: windows, transactions, changes, ddls, bytes, retries; for
+    applying also inserts, updates, deletes, rows (net).
+    """
+
+    land: Measured = field(default_factory=Measured)
+    apply: Measured = field(default_factory=Measured)
+
+    @property
+    def durations(self) -> Mapping[str, Durations]:
+        """Of stages, by name; landing's begin with ``land_``."""
+        return {**{f"land_{name}": one for name, one in self.land.durations.items()}, **self.apply.durations}
+
+
+class Measures:
+    """Every method raises RelayCorruptError, OSError."""
+
+    def __init__(self, relay: RelayLog, downstream: str | None = None) -> None:
+        """`downstream`: what is applied there alone (see `source_of`), None: to all downstreams together."""
+        self._storage = relay.storage
+        self._downstream = downstream
+
+    # Adding
+
+    def note(self, source: str, measured: Measured, token: str, number: int) -> None:
+        """Durably add what the process `token` has counted since its addition before; once, though it be tried several
+        times with this number (from 1 on).
+        """
+        self._document(source).change(lambda there: there.plus(measured, token, number))
+
+    def note_tables(self, source: str, tables: Mapping[str, TableCount], token: str, number: int) -> None:
+        """The same of changes by table."""
+        self._tables(source).change(lambda there: there.plus(tables, token, number))
+
+    # Reading
+
+    def totals(self) -> Totals:
+        """What was counted so far."""
+        applied = [self._document(source).load() for source in self._applying()]
+        return Totals(self._document(LAND).load(), reduce(Measured.beside, applied, Measured()))
+
+    def tables(self) -> dict[str, TableCount]:
+        """Changes that were applied by table, under the names upstream."""
+        found: dict[str, TableCount] = {}
+        for source in self._applying():
+            for name, count in self._tables(source).load().tables.items():
+                found[name] = found.get(name, TableCount()) + count
+        return found
+
+    def points(self, from_ms: int, to_ms: int) -> list[LagPoint]:
+        """Lag and pace in a span of Unix ms, ascending: every ten seconds in the last hour, every five minutes in the
+        last day, at most so far back. Where nothing was said there is no point.
+        """
+        totals = self.totals()
+        recent = time.time_ns() // 1_000_000 - HOUR.span_ms
+        day = merged(totals.land.day, totals.apply.day, DAY)
+        hour = merged(totals.land.hour, totals.apply.hour, HOUR)
+        first = min((point.at_ms for point in hour), default=recent)
+        points = [point for point in day if point.at_ms <= max(recent, first - DAY.step_ms)] + hour
+        return [point for point in points if from_ms <= point.at_ms <= to_ms]
+
+    def _applying(self) -> list[str]:
+        if self._downstream is not None:
+            return [source_of(self._downstream)]
+        names = (name.removesuffix(_TABLES) for name in self._storage.names(_FOLDER))
+        return sorted({name for name in names if name.startswith(_APPLY)})
+
+    def _document(self, source: str) -> Numbered[Measured]:
+        form = Form(Measured.to_json, Measured.from_json, Measured, _WAY_OUT)
+        return Numbered(self._storage, f"{_FOLDER}/{source}", form, _KEPT)
+
+    def _tables(self, source: str) -> Numbered[MeasuredTables]:
+        form = Form(MeasuredTables.to_json, MeasuredTables.from_json, MeasuredTables, _WAY_OUT)
+        return Numbered(self._storage, f"{_FOLDER}/{source}{_TABLES}", form, _KEPT)

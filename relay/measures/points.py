@@ -1,0 +1,85 @@
+"""How far behind each source was, over the last hour in steps of ten seconds and over the last day in steps of five
+minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["DAY", "HOUR", "LagPoint", "Series", "Step", "merged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points at most `span_ms` old, one for each `step_ms`."""
+
+    step_ms: int
+    span_ms: int
+
+
+HOUR = Series(10_000, 3_600_000)
+DAY = Series(300_000, 86_400_000)
+
+
+class Step(NamedTuple):
+    """What a source did in the milliseconds before `at_ms` (Unix ms): `lag_ms` is the most it was behind."""
+
+    at_ms: int
+    span_ms: int
+    lag_ms: float
+    changes: int
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagPoint:
+    """How replication stood at a moment (Unix ms). `lag_ms`: how far the downstream was behind the clock;
+    `land_lag_ms`: how far the relay log was; None where nothing is known. `rows_per_s`: row changes applied.
+    """
+
+    at_ms: int
+    lag_ms: float | None
+    land_lag_ms: float | None
+    rows_per_s: float
+    transactions_per_s: float
+
+
+def added(steps: Iterable[Step], new: Step, series: Series) -> tuple[Step, ...]:
+    """The steps of a series with one more; what is older than the series is long goes."""
+    kept = [step for step in steps if step.at_ms > new.at_ms - series.span_ms]
+    if kept and kept[-1].at_ms // series.step_ms >= new.at_ms // series.step_ms:
+        last = kept.pop()
+        new = Step(
+            max(last.at_ms, new.at_ms),
+            last.span_ms + new.span_ms,
+            max(last.lag_ms, new.lag_ms),
+            last.changes + new.changes,
+            last.transactions + new.transactions,
+        )
+    return (*kept, new)
+
+
+def merged(land: Iterable[Step], applied: Iterable[Step], series: Series) -> list[LagPoint]:
+    """One point for each step of the series in which either said something, ascending."""
+    landed, wrote = _by_step(land, series), _by_step(applied, series)
+    return [
+        LagPoint(
+            (number + 1) * series.step_ms,
+            wrote[number].lag_ms if number in wrote else None,
+            landed[number].lag_ms if number in landed else None,
+            _rate(wrote, number, "changes"),
+            _rate(wrote, number, "transactions"),
+        )
+        for number in sorted(landed.keys() | wrote.keys())
+    ]
+
+
+def _by_step(steps: Iterable[Step], series: Series) -> dict[int, Step]:
+    return {step.at_ms // series.step_ms: step for step in steps}
+
+
+def _rate(steps: Mapping[int, Step], number: int, what: str) -> float:
+    step = steps.get(number)
+    return round(1000 * getattr(step, what) / step.span_ms, 1) if step is not None and step.span_ms else 0.0

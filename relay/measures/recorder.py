@@ -1,0 +1,160 @@
+"""Counts in a process, and adds it to the relay log's measures in the background, never in the way of a commit."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from relay.measures.counted import Durations, Measured, TableCount
+from relay.measures.measures import Measures
+from relay.measures.points import Step
+from upstream import tso
+
+__all__ = ["Recorder"]
+
+log = logging.getLogger("sluice")
+
+_EVERY_S = 10.0
+_MANY_TABLES = 500
+_EVERY_WITH_MANY_S = 60.0
+_CLOSE_S = 10.0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What was counted since the last addition."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    tables: dict[str, TableCount] = field(default_factory=dict)
+    lag_ms: float | None = None
+
+
+class Recorder:
+    """Counts for a source; threads may share it. What can't be written is kept and tried again, said once in the
+    log, and stops nobody.
+    """
+
+    def __init__(self, measures: Measures, source: str, every_s: float = _EVERY_S) -> None:
+        self._measures = measures
+        self._source = source
+        self._every_s = every_s
+        self._token = secrets.token_hex(6)
+        self._lock = threading.Lock()
+        self._waiting = _Waiting()
+        self._at_ts = 0
+        self._since = time.monotonic()
+        self._unsent: Measured | None = None
+        self._tables: dict[str, TableCount] = {}
+        self._unsent_tables: dict[str, TableCount] = {}
+        self._number = self._tables_number = 1
+        self._tables_due = 0.0
+        self._failed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"measures-{source}", daemon=True)
+        self._thread.start()
+
+    def at(self, ts: int) -> None:
+        """This source has got to this TSO."""
+        with self._lock:
+            self._at_ts = ts
+
+    def count(self, counts: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> None:
+        """So many more of each; and how long each of these took, once."""
+        with self._lock:
+            for name, number in counts.items():
+                self._waiting.counts[name] = self._waiting.counts.get(name, 0) + number
+            for name, took in (seconds or {}).items():
+                self._waiting.seconds.setdefault(name, []).append(took)
+
+    def lag(self, lag_ms: float) -> None:
+        """It was so far behind just now."""
+        with self._lock:
+            self._waiting.lag_ms = max(lag_ms, self._waiting.lag_ms or 0.0)
+
+    def changed(self, tables: Mapping[str, tuple[int, int, int]], commit_ts: int) -> None:
+        """(inserts, updates, deletes) by table, up to a commit timestamp."""
+        now = _now_ms()
+        with self._lock:
+            for name, (inserts, updates, deletes) in tables.items():
+                more = TableCount(inserts, updates, deletes, commit_ts, now)
+                self._waiting.tables[name] = self._waiting.tables.get(name, TableCount()) + more
+
+    def close(self) -> None:
+        """Add the rest. Never raises."""
+        self._stop.set()
+        self._thread.join(_CLOSE_S)
+
+    # In the thread
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self._try()
+        for _ in range(2):  # what was tried before, and what has come since
+            self._tables_due = 0.0
+            self._try()
+
+    def _try(self) -> None:
+        self._take()
+        try:
+            self._send()
+            self._failed = False
+        except Exception as error:  # whatever it is, replication goes on
+            if not self._failed:
+                log.warning(
+                    "what %s counts can't be added to the measures in the relay log, which is tried again: %s",
+                    self._source, error,
+                )  # fmt: skip
+            self._failed = True
+
+    def _take(self) -> None:
+        """Make what was counted ready to be sent. What was sent, and perhaps not written, stays as it is."""
+        with self._lock:
+            if self._unsent is not None:
+                return
+            waiting, self._waiting = self._waiting, _Waiting()
+            at_ts = self._at_ts
+        for name, count in waiting.tables.items():
+            self._tables[name] = self._tables.get(name, TableCount()) + count
+        if not at_ts and not waiting.counts:
+            return
+        now, since = time.monotonic(), self._since
+        self._since = now
+        self._unsent = _measured(waiting, at_ts, round(1000 * (now - since)))
+
+    def _send(self) -> None:
+        if self._unsent is not None:
+            self._measures.note(self._source, self._unsent, self._token, self._number)
+            self._number += 1
+            self._unsent = None
+        now = time.monotonic()
+        if not self._unsent_tables and now >= self._tables_due:
+            self._unsent_tables, self._tables = self._tables, {}
+        if self._unsent_tables:
+            tables = self._unsent_tables
+            self._measures.note_tables(self._source, tables, self._token, self._tables_number)
+            self._tables_number += 1
+            self._unsent_tables = {}
+            self._tables_due = now + (_EVERY_WITH_MANY_S if len(tables) > _MANY_TABLES else 0.0)
+
+
+def _measured(waiting: _Waiting, at_ts: int, span_ms: int) -> Measured:
+    now = _now_ms()
+    durations = {name: Durations.of(seconds) for name, seconds in waiting.seconds.items()}
+    found = Measured(waiting.counts, durations, at_ts, since_ms=now - span_ms, noted_ms=now)
+    lag_ms = waiting.lag_ms
+    if lag_ms is None and at_ts:
+        lag_ms = max(0.0, now - tso.physical_ms(at_ts))
+    if lag_ms is None:
+        return found
+    counts = waiting.counts
+    step = Step(now, span_ms, round(lag_ms, 1), counts.get("changes", 0), counts.get("transactions", 0))
+    return replace(found, hour=(step,))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
