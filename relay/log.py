@@ -17,6 +17,7 @@ apart; a part without a record is waste, never data.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import os
@@ -124,17 +125,13 @@ class RelayLog:
         return self._look(lambda: self._find(ts))
 
     def _find(self, ts: int) -> Window | None:
-        below = None
-        above: int | None = None
-        for lo in self._starts():
-            if lo > ts:
-                above = lo
-                break
-            below = lo
+        below = next(self._starts_before(ts + 1), None)
         if below is not None:
             window = self._get(below)
             if window.hi > ts:
                 return window
+        hours = (hour for hour in self._storage.names("windows") if hour >= hour_of(ts))
+        above = next((lo for hour in hours for lo in self._starts_in(hour) if lo > ts), None)
         return self._get(above) if above is not None else None
 
     def first(self) -> Window | None:
@@ -173,13 +170,25 @@ class RelayLog:
                 beyond = self.find(window.hi)
                 # It may just have been landed, between the two looks.
                 if beyond is not None and beyond.lo != window.hi:
-                    raise RelayGapError(
-                        f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {beyond.path}"
-                        " exists",
-                        way_out=f"restore {window_path(window.hi)} from a copy",
-                    )
+                    raise self._gap(window, beyond)
                 following = beyond
             window = following
+
+    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[Window]:
+        """The landed windows that hold commits in (after_ts, through_ts], the newest first, as far back as there are
+        any. Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
+        """
+        later: Window | None = None
+        for lo in self._starts_before(through_ts):
+            window = self.next(lo)
+            if window is None:
+                return  # purged between the listing and the look, and with it all that is older
+            if later is not None and window.hi != later.lo:
+                raise self._gap(window, later)
+            if window.hi <= after_ts:
+                return
+            later = window
+            yield window
 
     def read(self, windows: Iterable[Window]) -> pa.Table:
         """The changes of windows in PART_SCHEMA, merged by (commit_ts, position), each transaction once.
@@ -302,9 +311,21 @@ class RelayLog:
 
     # Inside
 
+    def _gap(self, window: Window, later: Window) -> RelayGapError:
+        return RelayGapError(
+            f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {later.path} exists",
+            way_out=f"restore {window_path(window.hi)} from a copy",
+        )
+
     def _starts(self) -> Iterator[int]:
         for hour in self._storage.names("windows"):
             yield from self._starts_in(hour)
+
+    def _starts_before(self, ts: int) -> Iterator[int]:
+        """Where windows begin, the newest first."""
+        hours = self._storage.names("windows")
+        for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
+            yield from (lo for lo in reversed(self._starts_in(hour)) if lo < ts)
 
     def _starts_in(self, hour: str) -> list[int]:
         names = self._storage.names(f"windows/{hour}")

@@ -40,5 +40,10 @@ class WindowLog(Protocol):
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
         """Those that hold commits in (from_ts, to_ts], in order, from the first there is. Raises RelayGapError."""
 
+    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[Window]:
+        """Those that hold commits in (after_ts, through_ts], the newest first, as far back as there are any. Raises
+        RelayGapError, RelayCorruptError.
+        """
+
     def read(self, windows: Iterable[Window]) -> pa.Table:
         """Their changes in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from relay.archive.catalogue import RememberedCatalogue
 from relay.archive.chain import Chain
-from relay.archive.index import Index, read_index
+from relay.archive.index import Index, Indexes
 from relay.archive.volume import Volume
 from relay.decisions import Decisions
 from relay.errors import RelayCorruptError
@@ -18,8 +17,6 @@ from relay.storage import Storage, open_storage
 from relay.window import Window
 
 __all__ = ["ArchiveLog"]
-
-_INDEXES = 4
 
 
 class ArchiveLog:
@@ -30,20 +27,20 @@ class ArchiveLog:
     that it has seen it looks for more.
     """
 
-    def __init__(self, storage: Storage, tables: Iterable[int] | None = None) -> None:
+    def __init__(self, storage: Storage, tables: Iterable[int] | None = None, indexes: Indexes | None = None) -> None:
         """`tables`: ids; windows come with the row groups that hold changes of them only, and `changes` counts these. A
-        row group may hold small tables beside them, and DDL comes whole. None: everything.
+        row group may hold small tables beside them, and DDL comes whole. None: everything. `indexes`: to be shared.
         """
         self._storage = storage
         self._catalogue = RememberedCatalogue(storage)
         self._chain = Chain(storage, self._catalogue)
         self._tables = None if tables is None else frozenset(tables)
-        self._indexes: dict[str, Index] = {}
+        self._indexes = indexes or Indexes()
 
     @classmethod
-    def open(cls, url: str, tables: Iterable[int] | None = None) -> ArchiveLog:
+    def open(cls, url: str, tables: Iterable[int] | None = None, indexes: Indexes | None = None) -> ArchiveLog:
         """Of the archive at `url`. Raises RelayError."""
-        return cls(open_storage(url), tables)
+        return cls(open_storage(url), tables, indexes)
 
     @property
     def url(self) -> str:
@@ -60,7 +57,7 @@ class ArchiveLog:
 
     def for_tables(self, tables: Iterable[int] | None) -> ArchiveLog:
         """The same log with these tables only (ids)."""
-        return ArchiveLog(self._storage, tables)
+        return ArchiveLog(self._storage, tables, self._indexes)
 
     def first(self) -> Window | None:
         """The oldest window, None if the archive is empty. Raises RelayCorruptError."""
@@ -74,6 +71,14 @@ class ArchiveLog:
             return None
         index = self._index(volume)
         return index.window(len(index.windows) - 1, self._tables)
+
+    def bounds(self) -> tuple[int, int] | None:
+        """After which TSO it begins, and through which it goes, as the catalogue has it; None if it is empty. Raises
+        RelayCorruptError.
+        """
+        self._catalogue.renew()
+        first, last = self._chain.first(), self._chain.last()
+        return None if first is None or last is None else (first.lo, last.hi)
 
     def next(self, lo: int) -> Window | None:
         """The window that begins at lo; None if none does. Raises RelayCorruptError, RelayGapError."""
@@ -98,8 +103,7 @@ class ArchiveLog:
             if again is None or again.index == volume.index:
                 raise
             index = self._index(again)
-        number = bisect.bisect_right(index.windows, ts, key=lambda entry: entry.window.hi)
-        return index.window(number, self._tables)
+        return index.window(index.number_of(ts), self._tables)
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
         """The windows that hold commits in (from_ts, to_ts], in order, from the first there is; without to_ts, all that
@@ -111,9 +115,33 @@ class ArchiveLog:
             volumes = self._between(from_ts, to_ts)
         for volume in volumes:
             index = self._index(volume)
-            for number, entry in enumerate(index.windows):
-                if entry.window.hi > from_ts and (to_ts is None or entry.window.lo < to_ts):
+            for number, (lo, hi) in enumerate(index.bounds):
+                if hi > from_ts and (to_ts is None or lo < to_ts):
                     yield index.window(number, self._tables)
+
+    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[Window]:
+        """The windows that hold commits in (after_ts, through_ts], the newest first. Raises RelayGapError,
+        RelayCorruptError.
+        """
+        self._catalogue.renew()
+        for volume in self._chain.backwards(through_ts):
+            if volume.hi <= after_ts:
+                return
+            index = self._index(volume)
+            for number in reversed(range(len(index.bounds))):
+                lo, hi = index.bounds[number]
+                if hi > after_ts and lo < through_ts:
+                    yield index.window(number, self._tables)
+
+    def only(self, window: Window, tables: Iterable[int]) -> Window:
+        """A window of this log with the row groups that hold changes of these tables (ids). Raises RelayCorruptError,
+        RelayGapError.
+        """
+        volume = self._chain.find(window.lo)
+        if volume is None:
+            return window
+        index = self._index(volume)
+        return index.window(index.number_of(window.lo), frozenset(tables))
 
     def read(self, windows: Iterable[Window]) -> pa.Table:
         """The changes of windows in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""
@@ -128,11 +156,4 @@ class ArchiveLog:
         return found
 
     def _index(self, volume: Volume) -> Index:
-        path = volume.index.path
-        found = self._indexes.get(path)
-        if found is None:
-            found = read_index(self._storage, volume.index)
-            while len(self._indexes) >= _INDEXES:
-                del self._indexes[next(iter(self._indexes))]
-            self._indexes[path] = found
-        return found
+        return self._indexes.of(self._storage, volume.index)

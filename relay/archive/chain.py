@@ -76,6 +76,18 @@ class Chain:
                 if volume.hi > ts:
                     yield volume
 
+    def backwards(self, ts: int) -> Iterator[Volume]:
+        """The volumes with lo < ts, the newest first. Raises RelayGapError, RelayCorruptError."""
+        later: Volume | None = None
+        names = self.catalogue.days()
+        for name in reversed(names[: bisect.bisect_right(names, day_of(ts))]):
+            for volume in reversed(self.catalogue.load(name).volumes):
+                if later is not None and volume.hi != later.lo:
+                    raise self._gap(volume, later)
+                later = volume
+                if volume.lo < ts:
+                    yield volume
+
     def missing_before(self) -> str:
         """What is wrong with where the chain begins, "" if nothing is: it follows volumes that are gone, and that
         nobody has removed by `Archive.remove`. Raises RelayCorruptError.

@@ -8,9 +8,13 @@ follow. These are two a window: its record, as the relay log has it, without par
 
 from __future__ import annotations
 
+import bisect
 import json
+import re
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import google_crc32c
 import pyarrow as pa
@@ -22,7 +26,7 @@ from relay.row_groups import Band, RowGroup, selection
 from relay.storage import Storage
 from relay.window import Window
 
-__all__ = ["Index", "IndexedWindow", "read_index", "write_index"]
+__all__ = ["Index", "IndexedWindow", "Indexes", "read_index", "write_index"]
 
 _FORMAT = 1
 _LEVEL = 9
@@ -32,6 +36,8 @@ _HEADER: dict[str, type | tuple[type, ...]] = {
     "windows": int, "crc32c": int,
 }  # fmt: skip
 _LENGTH_BYTES = 8
+_BOUNDS = re.compile(rb'\{"format":\d+,"lo":(\d+),"hi":(\d+),')
+_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,39 @@ class IndexedWindow:
         return cls(Window.from_json(record), bands, low, high)
 
 
+class _Lines(Sequence[IndexedWindow]):
+    """The windows of an index whose checksum is right, each parsed when it is looked at: of tens of thousands a reader
+    looks at a few, or at one after the other.
+    """
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        """`lines`: two a window. Raises ValueError."""
+        self._lines = lines
+        self.bounds = [self._bounds(line) for line in lines[::2]]
+
+    def _bounds(self, record: bytes) -> tuple[int, int]:
+        match = _BOUNDS.match(record)
+        if match is None:
+            raise ValueError("a window's record doesn't say from where to where it is")
+        return int(match[1]), int(match[2])
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    @overload
+    def __getitem__(self, number: int) -> IndexedWindow: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[IndexedWindow]: ...
+    def __getitem__(self, number: int | slice) -> IndexedWindow | Sequence[IndexedWindow]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        at = range(len(self))[number]
+        try:
+            return IndexedWindow.from_lines(self._lines[2 * at], self._lines[2 * at + 1])
+        except (ValueError, TypeError) as error:
+            raise RelayCorruptError(f"the archived window that begins at {self.bounds[at][0]}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """All windows of a volume, ascending, without a gap."""
@@ -67,7 +106,18 @@ class Index:
     log: str | None
     """Path of the log file."""
     footer_crc32c: int
-    windows: tuple[IndexedWindow, ...]
+    windows: Sequence[IndexedWindow]
+
+    @property
+    def bounds(self) -> Sequence[tuple[int, int]]:
+        """`lo` and `hi` of each window."""
+        if isinstance(self.windows, _Lines):
+            return self.windows.bounds
+        return [(entry.window.lo, entry.window.hi) for entry in self.windows]
+
+    def number_of(self, ts: int) -> int:
+        """Of the first window with hi > ts; how many there are if none has."""
+        return bisect.bisect_right(self.bounds, ts, key=lambda ends: ends[1])
 
     def window(self, number: int, tables: frozenset[int] | None = None) -> Window:
         """The window with its part, which holds the row groups with `tables` (ids), None for all of them."""
@@ -123,18 +173,17 @@ class Index:
             raise ValueError("the checksum is wrong: it was damaged or edited")
         if len(lines) != 2 * header["windows"] + 2:
             raise ValueError(f"{len(lines)} lines for {header['windows']} windows")
-        found = tuple(IndexedWindow.from_lines(*lines[i : i + 2]) for i in range(1, len(lines) - 1, 2))
-        index = cls(**header | {"windows": found})
+        index = cls(**header | {"windows": _Lines(lines[1:-1])})
         index.check()
         return index
 
     def check(self) -> None:
         """Raises ValueError if the windows aren't the chain from lo to hi."""
         at = self.lo
-        for entry in self.windows:
-            if entry.window.lo != at:
+        for lo, hi in self.bounds:
+            if lo != at:
                 raise ValueError(f"no window begins at {at}")
-            at = entry.window.hi
+            at = hi
         if at != self.hi:
             raise ValueError(f"the windows end at {at}, not at {self.hi}")
 
@@ -176,3 +225,29 @@ def read_index(storage: Storage, file: ArchiveFile) -> Index:
         return Index.from_bytes(data)
     except (ValueError, TypeError) as error:
         raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from None
+
+
+class Indexes:
+    """Indexes that were read, some of them kept. They never change, and several threads may share them."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        """`kept`: how many."""
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], Index] = {}
+
+    def of(self, storage: Storage, file: ArchiveFile) -> Index:
+        """The index in a file of an archive. Raises RelayCorruptError."""
+        key = (storage.url, file.path)
+        with self._lock:
+            found = self._found.pop(key, None)
+            if found is not None:
+                self._found[key] = found  # as the one that was used last
+        if found is not None:
+            return found
+        found = read_index(storage, file)
+        with self._lock:
+            self._found[key] = found
+            while len(self._found) > self._kept:
+                del self._found[next(iter(self._found))]
+        return found
