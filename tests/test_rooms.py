@@ -79,7 +79,10 @@ ETL = {
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip
 """What each inner room of `etl` may import of the others; all may import relay and upstream."""
-ETL |= {room: ETL[room] | {"first_use"} for room in ("__init__", "archive", "asof", "backfill", "base", "copy", "find")}
+ETL |= {
+    room: ETL[room] | {"first_use"}
+    for room in ("__init__", "archive", "asof", "backfill", "base", "copy", "find", "settings")
+}
 PUMP_SERVICE = {
     "histogram": set(),
     "store": {"histogram"},

@@ -1,26 +1,39 @@
-"""The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today."""
+"""The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today. Which pipelines there are is in
+`etl.settings.pipelines`.
 
-from etl.settings.drainer_toml import read_drainer
-from etl.settings.other_target import read_target, with_target
-from etl.settings.sections import (
-    MODES,
-    Apply,
-    Archive,
-    Downstream,
-    Quality,
-    Relay,
-    Settings,
-    SettingsError,
-    Spark,
-    Target,
-    Upstream,
-    Window,
-)
-from etl.settings.sinks import File, Kafka
-from etl.settings.sluice_toml import CONFIG_VARIABLE, load_settings, parse_settings
+Names load on first use: DAG files ask only which pipelines there are, again and again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from etl.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from etl.settings.drainer_toml import read_drainer
+    from etl.settings.errors import SettingsError
+    from etl.settings.other_target import read_target, with_target
+    from etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE
+    from etl.settings.sections import (
+        MODES,
+        Apply,
+        Archive,
+        Downstream,
+        Quality,
+        Relay,
+        Settings,
+        Spark,
+        Target,
+        Upstream,
+        Window,
+    )
+    from etl.settings.sinks import File, Kafka
+    from etl.settings.sluice_toml import load_settings, parse_settings
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "FOLDER_VARIABLE",
     "MODES",
     "Apply",
     "Archive",
@@ -41,3 +54,30 @@ __all__ = [
     "read_target",
     "with_target",
 ]
+
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "read_drainer": "etl.settings.drainer_toml",
+        "SettingsError": "etl.settings.errors",
+        "read_target": "etl.settings.other_target",
+        "with_target": "etl.settings.other_target",
+        "MODES": "etl.settings.sections",
+        "Apply": "etl.settings.sections",
+        "Archive": "etl.settings.sections",
+        "Downstream": "etl.settings.sections",
+        "Quality": "etl.settings.sections",
+        "Relay": "etl.settings.sections",
+        "Settings": "etl.settings.sections",
+        "Spark": "etl.settings.sections",
+        "Target": "etl.settings.sections",
+        "Upstream": "etl.settings.sections",
+        "Window": "etl.settings.sections",
+        "File": "etl.settings.sinks",
+        "Kafka": "etl.settings.sinks",
+        "CONFIG_VARIABLE": "etl.settings.pipeline_names",
+        "FOLDER_VARIABLE": "etl.settings.pipeline_names",
+        "load_settings": "etl.settings.sluice_toml",
+        "parse_settings": "etl.settings.sluice_toml",
+    },
+)

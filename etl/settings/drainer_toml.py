@@ -125,7 +125,7 @@ def drainer_password(path: str | os.PathLike[str]) -> str:
 def _load(name: str) -> Document:
     try:
         return tomllib.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DrainerSettingsError(f"{name}: {error}") from None
 
 

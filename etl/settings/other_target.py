@@ -19,7 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etl.settings.sections import Settings, SettingsError
+from etl.settings.errors import SettingsError
+from etl.settings.sections import Settings
 from etl.settings.sluice_toml import parse_settings
 
 _OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
@@ -30,7 +31,7 @@ def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
     name = os.fspath(path)
     try:
         document = tomllib.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{name}: {error}") from None
     own = {key: value for key, value in document.items() if key not in _OF_THE_PIPELINE}
     _parsed(own, name)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from errors import RequestError
 from etl.rules import Filter, Routes, Rules
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
+from etl.settings.errors import SettingsError
 from etl.settings.sinks import File, Kafka
 from etl.sql_tls import sql_tls
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 MODES = ("atomic", "parallel")
 """How changes may be applied, see `Apply`."""
-
-
-class SettingsError(RequestError, ValueError):
-    """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +92,10 @@ class Relay:
     keep: str = ""
     """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
     ever.
+    """
+    pipeline: str = ""
+    """By which name this pipeline is known to others that read the same relay log; by default that of its file in the
+    folder of pipelines. One of them may have none.
     """
 
     @property

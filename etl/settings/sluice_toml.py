@@ -1,9 +1,9 @@
-"""The pipeline's settings: one TOML file, typed, with errors that name the key.
+"""A pipeline's settings: one TOML file, typed, with errors that name the key.
 
-The file is named by the environment variable ``SLUICE_CONFIG``. Keys are written with hyphens, as in TiDB Binlog's own
-files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs (``[downstream]
-host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default. Passwords are never written in it: they
-come from the environment, a file or an Airflow connection.
+The file is named by the environment variable ``SLUICE_CONFIG``, or by its pipeline (`etl.settings.pipelines`). Keys are
+written with hyphens, as in TiDB Binlog's own files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the
+kind of downstream needs (``[downstream] host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default.
+Passwords are never written in it: they come from the environment, a file or an Airflow connection.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etl.settings.drainer_toml import DrainerSettingsError, read_drainer
+from etl.settings.errors import SettingsError
+from etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from etl.settings.rules import RuleError, parse_filter, parse_routes
-from etl.settings.sections import MODES, Downstream, Quality, Settings, SettingsError
+from etl.settings.sections import MODES, Downstream, Quality, Settings
 
-CONFIG_VARIABLE = "SLUICE_CONFIG"
 log = logging.getLogger("sluice")
 
 
@@ -49,14 +50,18 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
     """Read the settings file at `path`, or the one that ``SLUICE_CONFIG`` names. Raises SettingsError."""
     name = os.fspath(path) if path is not None else os.environ.get(CONFIG_VARIABLE, "")
     if not name:
-        raise SettingsError(f"no settings: pass a file or set {CONFIG_VARIABLE} to one")
+        raise SettingsError(
+            f"no settings: pass a file or set {CONFIG_VARIABLE} to one, or say which pipeline of ${FOLDER_VARIABLE}"
+        )
     try:
         text = Path(name).read_text(encoding="utf-8")
         document = tomllib.loads(text)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{name}: {error}") from None
     settings = parse_settings(_with_drainer(name, document), name)
-    return dataclasses.replace(settings, quality=_from_here(name, settings.quality))
+    quality = _from_here(name, settings.quality)
+    relay = dataclasses.replace(settings.relay, pipeline=settings.relay.pipeline or name_of(Path(name)))
+    return dataclasses.replace(settings, quality=quality, relay=relay)
 
 
 def _from_here(name: str, quality: Quality) -> Quality:
@@ -105,6 +110,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     if settings.apply.mode not in MODES:
         raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
     _check_places(name, settings)
+    _check_pipeline(name, settings)
     _check_spans(name, settings)
     _check_downstream(name, settings)
     return settings
@@ -118,6 +124,13 @@ def _check_places(name: str, settings: Settings) -> None:
             refuse_credentials(url)
         except RelayError as error:
             raise SettingsError(f"{name}: [{section}] url: {error}") from None
+
+
+def _check_pipeline(name: str, settings: Settings) -> None:
+    if settings.relay.pipeline and not NAME.match(settings.relay.pipeline):
+        raise SettingsError(
+            f"{name}: [relay] pipeline = {settings.relay.pipeline!r}: letters, digits, _ and - only, at most 64"
+        )
 
 
 def _check_spans(name: str, settings: Settings) -> None:

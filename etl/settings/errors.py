@@ -1,0 +1,9 @@
+"""The error of every settings file."""
+
+from __future__ import annotations
+
+from errors import RequestError
+
+
+class SettingsError(RequestError, ValueError):
+    """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""

@@ -1,0 +1,55 @@
+"""What pipelines are called: as their files in the folder that ``SLUICE_PIPELINES`` names are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from etl.settings.errors import SettingsError
+
+CONFIG_VARIABLE = "SLUICE_CONFIG"
+FOLDER_VARIABLE = "SLUICE_PIPELINES"
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+"""What a pipeline may be called."""
+_TAKEN = re.compile(r"drill(_|\Z)")
+"""``restore_drill`` is a DAG of its own, so no pipeline's ``restore`` may be called so."""
+
+
+def name_of(path: Path) -> str:
+    """The name of the pipeline whose settings are at `path`; "" if it isn't in the folder of pipelines. Raises
+    SettingsError if the file can't be called so.
+    """
+    folder = folder_of_pipelines()
+    if folder is None or path.absolute().parent.resolve() != folder.resolve():
+        return ""
+    if problem := name_problem(path, ()):
+        raise SettingsError(problem)
+    return path.stem
+
+
+def folder_of_pipelines() -> Path | None:
+    """The folder, None if none is named."""
+    named = os.environ.get(FOLDER_VARIABLE, "")
+    return Path(named) if named else None
+
+
+def files_of(folder: Path | None) -> list[Path]:
+    """The files of its pipelines, by name."""
+    return sorted(path for path in folder.glob("*.toml") if not path.name.startswith(".")) if folder else []
+
+
+def name_problem(path: Path, found: Collection[str]) -> str:
+    """Why a pipeline can't be called as the file is, beside those that were `found`; "" if it can."""
+    if not NAME.match(path.stem):
+        return (
+            f"{path}: a pipeline is called as its file is: letters, digits, _ and - only, at most 64; rename the file"
+        )
+    if _TAKEN.match(path.stem):
+        return (
+            f"{path}: a pipeline can't be called {path.stem}: DAGs restore_{path.stem} would mean two; rename the file"
+        )
+    if path.stem.lower() in {name.lower() for name in found}:
+        return f"{path}: there is a pipeline whose name differs only in case; rename the file"
+    return ""

@@ -1,0 +1,170 @@
+"""Which pipelines there are: the one of the file that ``SLUICE_CONFIG`` names, and one for each ``*.toml`` in the
+folder that ``SLUICE_PIPELINES`` names, called as its file is.
+
+The first has no name, and its DAGs are called ``replicate``, ``archive`` and so on; those of the pipeline ``shop`` are
+``replicate_shop``, ``archive_shop``. Both variables may be set: who has one pipeline and gets another leaves the first
+as it is. Without either there is the one without a name, and its tasks say what is missing.
+
+Airflow asks again and again, so this looks into no file; what a file says is read when its settings are asked for. What
+is wrong with one pipeline is never in the way of another: see `Pipelines.problems`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etl.settings.errors import SettingsError
+from etl.settings.pipeline_names import (
+    CONFIG_VARIABLE,
+    FOLDER_VARIABLE,
+    files_of,
+    folder_of_pipelines,
+    name_problem,
+)
+
+if TYPE_CHECKING:
+    from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPipeline:
+    """A pipeline. `name` is empty for that of ``SLUICE_CONFIG``; `path` is None if nothing names its file."""
+
+    name: str
+    path: Path | None
+
+    @property
+    def settings(self) -> Settings:
+        """Read anew each time. Raises SettingsError, which names the file."""
+        from etl.settings.sluice_toml import load_settings
+
+        if self.name and (others := _same_checkpoint(self)):
+            raise SettingsError(others)
+        return load_settings(self.path)
+
+    def dag_id(self, kind: str) -> str:
+        """Of its DAG of that kind: ``replicate``, or ``replicate_<name>``."""
+        return f"{kind}_{self.name}" if self.name else kind
+
+    @property
+    def tags(self) -> list[str]:
+        """Of its DAGs: one that all have, and one of its own if it has a name."""
+        return ["sluice", self.name] if self.name else ["sluice"]
+
+
+class Pipelines(Mapping[str, NamedPipeline]):
+    """Pipelines by name, in the order of their names. `problems`: what is wrong with files that are none of them, or
+    whose tasks will stop; a text each, which names the file.
+    """
+
+    def __init__(self, found: Mapping[str, NamedPipeline], problems: tuple[str, ...] = ()) -> None:
+        self._found = dict(sorted(found.items()))
+        self._problems = problems
+
+    def __getitem__(self, name: str) -> NamedPipeline:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def named(self, name: str) -> NamedPipeline:
+        """The pipeline of that name. Raises SettingsError, which says which there are."""
+        if name in self._found:
+            return self._found[name]
+        there = ", ".join(filter(None, self._found)) or "none with a name"
+        raise SettingsError(
+            f"there is no pipeline {name!r} in {folder_of_pipelines() or f'${FOLDER_VARIABLE}'}; there is {there}"
+        )
+
+    def problems(self) -> list[str]:
+        """Looks into the files. Each is a text that names the file; the other pipelines go on."""
+        found = list(self._problems)
+        for pipeline in self._found.values():
+            if pipeline.path is None:
+                continue
+            try:
+                _document(pipeline.path)
+            except SettingsError as error:
+                found.append(str(error))
+            else:
+                found += [text] if (text := _same_checkpoint(pipeline)) else []
+        return found
+
+
+def pipelines() -> Pipelines:
+    """The pipelines that the environment names. Raises nothing; see `Pipelines.problems`."""
+    found: dict[str, NamedPipeline] = {}
+    problems: list[str] = []
+    folder, config = folder_of_pipelines(), os.environ.get(CONFIG_VARIABLE, "")
+    if config or folder is None:
+        found[""] = NamedPipeline("", Path(config) if config else None)
+    if folder is not None and not folder.is_dir():
+        problems.append(f"{FOLDER_VARIABLE}: there is no folder {folder}")
+    for path in files_of(folder):
+        if problem := name_problem(path, found):
+            problems.append(problem)
+        else:
+            found[path.stem] = NamedPipeline(path.stem, path)
+    return Pipelines(found, tuple(problems))
+
+
+def check_pipelines() -> None:
+    """Raises SettingsError that says what is wrong with which file, each in a line."""
+    if found := pipelines().problems():
+        raise SettingsError("\n".join(found))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def _same_checkpoint(pipeline: NamedPipeline) -> str:
+    """Says so if a pipeline before this one has the same checkpoint in the same downstream."""
+    if pipeline.path is None or not (own := _checkpoint_place(_document(pipeline.path))):
+        return ""
+    for other in pipelines().values():
+        if other.name >= pipeline.name or other.path is None:
+            continue
+        try:
+            theirs = _checkpoint_place(_document(other.path))
+        except SettingsError:
+            continue  # its own tasks say so
+        if own == theirs:
+            return (
+                f"{pipeline.path}: it has the checkpoint that {other.path} has ({own}): give one of them another"
+                " downstream, or, if they write to other tables of it, another [downstream] checkpoint-schema. Until"
+                f" then {pipeline.name} doesn't begin"
+            )
+    return ""
+
+
+def _checkpoint_place(document: Mapping[str, Any]) -> str:
+    """Where a pipeline keeps its checkpoint, for people, too; "" if the file alone doesn't tell."""
+
+    def of(section: str, key: str, default: str = "") -> str:
+        found = document.get(section)
+        return str(found.get(key, default)) if isinstance(found, dict) else default
+
+    match of("downstream", "type", "mysql"):
+        case "file":
+            return f"files in {place.rstrip('/')}" if (place := of("file", "dir")) else ""
+        case "kafka":
+            return f"savepoint {place}" if (place := of("kafka", "savepoint")) else ""
+    if not (host := of("downstream", "host").lower()):
+        return ""
+    schema, table = (
+        of("downstream", "checkpoint-schema", "tidb_binlog"),
+        of("downstream", "checkpoint-table", "checkpoint"),
+    )
+    return f"{host}:{of('downstream', 'port', '3306')}, {schema.lower()}.{table.lower()}"
