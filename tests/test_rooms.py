@@ -12,6 +12,7 @@ ANYTHING = {"dags", "expectations", "pump_service", "etl", "relay", "upstream", 
 ROOMS = {
     "dags": {"errors", "etl", "expectations", "relay"},
     "expectations": {"errors", "etl", "relay", "upstream"},
+    "plugins": {"errors", "etl", "expectations", "relay"},
     "pump_service": {"errors", "upstream"},
     "etl": {"errors", "relay", "upstream"},
     "relay": {"errors", "upstream"},

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded.launch.part import LOOPBACK, NotReady, Part, Site, base_environment, get_json
-from embedded.repository import DAGS, REPOSITORY
+from embedded.repository import DAGS
 
 PORTS = ("airflow",)
 USER = "admin"
@@ -95,7 +95,6 @@ def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str
         "AIRFLOW_HOME": str(data),
         "AIRFLOW_CONFIG": str(Path(__file__).with_name("airflow.cfg")),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url(port)}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(site.home)),

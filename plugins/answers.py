@@ -1,0 +1,128 @@
+"""What pages ask for again and again: worked out once for all who look, in threads of its own.
+
+Twenty browsers cost no more than one: an answer counts for a moment, and who asks while it is being worked out waits
+for the same one. If that takes long, the one before is given, with its age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from errors import SluiceError, ours
+
+__all__ = ["Answers", "answer", "told"]
+
+FRESH_S = 1.5
+_PATIENCE_S = 0.7
+"""So long one waits for a new answer where there is an old one."""
+_LAST_CHANCE_S = 300.0
+"""Older ones are not given any more."""
+_MOST = 500
+"""Answers kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    document: Any
+    at: float
+
+
+class Answers:
+    """Answers by what was asked. Safe for threads and event loops."""
+
+    def __init__(self, threads: int = 6) -> None:
+        self._threads = ThreadPoolExecutor(threads, "sluice-pages")
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, _Kept] = {}
+        self._at_work: dict[Hashable, Future[Any]] = {}
+        self._changes = 0
+
+    async def get(self, key: Hashable, work: Callable[[], Any], fresh_s: float = FRESH_S) -> tuple[Any, float]:
+        """What `work` returns, or returned a moment ago, and how many seconds ago. Raises what it raises."""
+        kept, future = self._kept_or_begun(key, work, fresh_s)
+        if future is None:
+            assert kept is not None
+            return kept.document, time.monotonic() - kept.at
+        try:
+            waited = asyncio.shield(asyncio.wrap_future(future))
+            return await asyncio.wait_for(waited, _PATIENCE_S if kept else None), 0.0
+        except TimeoutError:
+            if kept is None:
+                raise
+            return kept.document, time.monotonic() - kept.at
+
+    def forget(self) -> None:
+        """Something was changed: what is asked next is worked out anew."""
+        with self._lock:
+            self._kept.clear()
+            self._changes += 1
+
+    def _kept_or_begun(
+        self, key: Hashable, work: Callable[[], Any], fresh_s: float
+    ) -> tuple[_Kept | None, Future[Any] | None]:
+        now = time.monotonic()
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and now - kept.at < fresh_s:
+                return kept, None
+            if kept is not None and now - kept.at > _LAST_CHANCE_S:
+                kept = None
+            asked = (key, self._changes)
+            future = self._at_work.get(asked)
+            if future is None:
+                future = self._at_work[asked] = self._threads.submit(self._work, asked, work)
+            return kept, future
+
+    def _work(self, asked: tuple[Hashable, int], work: Callable[[], Any]) -> Any:
+        key, changes = asked
+        begun = time.monotonic()
+        try:
+            document = work()
+            with self._lock:
+                if changes == self._changes:
+                    self._kept.pop(key, None)
+                    self._kept[key] = _Kept(document, begun)
+                    while len(self._kept) > _MOST:
+                        del self._kept[next(iter(self._kept))]
+            return document
+        finally:
+            with self._lock:
+                self._at_work.pop(asked, None)
+
+
+answers = Answers()
+
+
+async def answer(request: Request, key: Hashable, work: Callable[[], Any], fresh_s: float = FRESH_S) -> Response:
+    """The document that `work` makes, as JSON with an ETag; 304 if the browser has it; 503 that says what doesn't
+    answer and what helps.
+    """
+    try:
+        document, age_s = await answers.get(key, work, fresh_s)
+    except Exception as error:
+        return told(error)
+    body = json.dumps(document, ensure_ascii=False, default=str).encode()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Age-Ms": str(round(age_s * 1000))}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def told(error: Exception) -> JSONResponse:
+    """An error for people: what happened, and the way out."""
+    reason: SluiceError = ours(error)
+    message = str(reason.args[0]) if reason.args else type(reason).__name__
+    document = {"error": message, "way_out": reason.way_out, "transient": reason.transient}
+    return JSONResponse(document, 503 if reason.transient else 500 if reason.exit_code == 4 else 409)

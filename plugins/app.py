@@ -1,0 +1,92 @@
+"""The application put together: every route asks first who comes, also those that are not there."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from errors import SluiceError
+from plugins.access import reader
+from plugins.answers import told
+from plugins.context import router as context
+from plugins.document import document, logged_out
+from plugins.headers import Headers
+from plugins.navigation import PAGES
+from plugins.pages import ROUTERS
+
+__all__ = ["create_app"]
+
+_STATIC = Path(__file__).parent / "static"
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+
+
+def create_app() -> FastAPI:
+    """The pages as Airflow mounts them."""
+    app = FastAPI(
+        title="Sluice",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(reader)],
+    )
+    app.add_middleware(Headers)
+    app.add_exception_handler(SluiceError, _say)
+    app.add_exception_handler(OSError, _say)
+    app.add_exception_handler(StarletteHTTPException, _say_who_may)
+    for page in PAGES:
+        app.add_api_route(f"/{page.name}", _page(document(page)), methods=["GET"])
+    app.add_api_route("/", _first, methods=["GET"])
+    app.add_api_route("/static/{name}", _static, methods=["GET"])
+    for router in (context, *ROUTERS):
+        app.include_router(router, prefix="/api")
+    app.add_api_route("/{rest:path}", _nothing, methods=_METHODS)
+    return app
+
+
+def _page(text: str) -> Any:
+    async def page() -> HTMLResponse:
+        return HTMLResponse(text)
+
+    return page
+
+
+async def _first() -> Response:
+    return RedirectResponse(PAGES[0].name)
+
+
+def _static(name: str, request: Request) -> Response:
+    """A file of the pages; there are no folders, so a name with a slash never comes here."""
+    path = _STATIC / name
+    if name.startswith(".") or not path.is_file():
+        raise HTTPException(404)
+    body = path.read_bytes()
+    headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:24]}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    media = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(name)[0]
+    return Response(body, media_type=media or "application/octet-stream", headers=headers)
+
+
+async def _nothing() -> None:
+    raise HTTPException(404)
+
+
+async def _say(request: Request, error: Exception) -> Response:
+    return told(error)
+
+
+async def _say_who_may(request: Request, error: Exception) -> Response:
+    """Refusals as a page for who follows a link, as JSON for scripts."""
+    assert isinstance(error, StarletteHTTPException)
+    if error.status_code not in (401, 403) or "text/html" not in request.headers.get("accept", ""):
+        return await http_exception_handler(request, error)
+    title = "Please log in" if error.status_code == 401 else "Not for you"
+    return HTMLResponse(logged_out(title, str(error.detail), "../"), error.status_code)

@@ -1,0 +1,22 @@
+"""The pages, as they stand in the navigation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PAGES", "Page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`name` is that of its module here, of the one under `static/`, and of its address."""
+
+    name: str
+    title: str
+
+
+PAGES = (
+    Page("overview", "Overview"),
+    Page("jobs", "Jobs"),
+    Page("time", "Time"),
+)

@@ -1,0 +1,7 @@
+"""One module a page: its JSON."""
+
+from plugins.pages.jobs import router as jobs
+
+ROUTERS = (jobs,)
+
+__all__ = ["ROUTERS"]

@@ -1,0 +1,231 @@
+// What is around every page: the pipeline that was chosen, asking again every few seconds while somebody looks, what is
+// said when something doesn't answer, and orders.
+
+import { become, h } from "./dom.js";
+import { span } from "./format.js";
+
+const EVERY_MS = 3000;
+const LATE_MS = 10_000;
+const main = document.getElementById("page");
+const tools = document.getElementById("tools");
+const notes = document.getElementById("notes");
+const query = new URLSearchParams(location.search);
+const tags = new Map();
+
+/** What a page gets: who looks, which pipeline, and ways to ask and to order. */
+const around = {
+  pipeline: query.get("pipeline") ?? "",
+  query,
+  user: "",
+  dags: {},
+  ask,
+  order,
+  note,
+  redraw,
+  lookAgain,
+  dag,
+  setQuery,
+};
+
+class Refused extends Error {
+  constructor(status, document) {
+    super(document.error ?? document.detail ?? `Airflow answered with ${status}.`);
+    this.status = status;
+    this.wayOut = document.way_out ?? "";
+  }
+}
+
+function address(path, values = {}) {
+  const url = new URL(`api/${path}`, location.href);
+  if (around.pipeline) url.searchParams.set("pipeline", around.pipeline);
+  for (const [name, value] of Object.entries(values)) {
+    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  }
+  return url;
+}
+
+/** The JSON at `api/<path>`. What hasn't changed comes without a body. */
+async function ask(path, values) {
+  const url = String(address(path, values));
+  const kept = tags.get(url);
+  const answer = await fetch(url, { headers: kept ? { "If-None-Match": kept.tag } : {}, cache: "no-store" });
+  if (answer.status === 304) return kept.document;
+  const document = await readJson(answer);
+  const tag = answer.headers.get("ETag");
+  if (tag) {
+    if (tags.size > 50) tags.clear();
+    tags.set(url, { tag, document });
+  }
+  return document;
+}
+
+async function readJson(answer) {
+  const document = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, document);
+  return document;
+}
+
+/** POST an order; what came of it is said in a note. True if it was done. */
+async function order(path, body) {
+  try {
+    const answer = await fetch(address(path), {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Sluice": "1" },
+      body: JSON.stringify(body),
+    });
+    const document = await readJson(answer);
+    note(document.said ?? "Done.", "good");
+    tags.clear();
+    lookAgain();
+    return true;
+  } catch (error) {
+    note(error.wayOut ? `${error.message} Way out: ${error.wayOut}` : error.message, "bad");
+    return false;
+  }
+}
+
+/** Say something for a few seconds. */
+function note(text, kind = "") {
+  const node = h("p", { class: `note ${kind}` }, text, h("button", { class: "bare", "aria-label": "Close", onclick: () => node.remove() }, "×"));
+  notes.append(node);
+  setTimeout(() => node.remove(), kind === "bad" ? 20_000 : 6000);
+}
+
+/** Keep something in the address, so that a reload and a bookmark show the same. */
+function setQuery(name, value) {
+  if (value) query.set(name, value);
+  else query.delete(name);
+  const text = query.toString();
+  history.replaceState(history.state, "", text ? `?${text}` : location.pathname);
+}
+
+/** A link into Airflow: to a DAG, given by its kind. In Airflow's frame it leads the whole window there. */
+function dag(kind, text, { path = "", kindOfLink = "link" } = {}) {
+  const known = around.dags[kind];
+  if (!known?.there) return h("span", { class: "quiet", title: `Airflow has no DAG ${known?.id ?? kind}` }, text);
+  return h("a", { class: kindOfLink, href: `../dags/${encodeURIComponent(known.id)}${path}`, onclick: outward }, text);
+}
+
+// A frame may not lead its parent elsewhere; a link of the parent's own may.
+export function outward(event) {
+  if (window.parent === window || event.metaKey || event.ctrlKey) return;
+  event.preventDefault();
+  const link = window.parent.document.createElement("a");
+  link.href = event.currentTarget.href;
+  window.parent.document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+let page;
+let latest;
+let timer;
+let lastGood = 0;
+let asking = false;
+
+async function look() {
+  clearTimeout(timer);
+  if (!asking && !document.hidden) {
+    asking = true;
+    try {
+      latest = { document: await page.load(around), error: null };
+      lastGood = Date.now();
+    } catch (error) {
+      latest = { document: latest?.document, error };
+    }
+    asking = false;
+    redraw();
+  }
+  timer = setTimeout(look, latest?.error ? 2 * EVERY_MS : (page.everyMs ?? EVERY_MS));
+}
+
+function lookAgain() {
+  clearTimeout(timer);
+  timer = setTimeout(look, 0);
+}
+
+function redraw() {
+  if (!latest) return;
+  const wanted = h("main", { id: "page" });
+  if (latest.error) wanted.append(failed(latest.error));
+  if (latest.document !== undefined) {
+    try {
+      wanted.append(...[page.draw(latest.document, around)].flat(9).filter(Boolean));
+    } catch (error) {
+      console.error(error);
+      wanted.append(failed(error));
+    }
+  }
+  become(main, wanted);
+}
+
+function failed(error) {
+  const stale = latest.document !== undefined && lastGood ? `What is below is ${span(Date.now() - lastGood)} old.` : "";
+  const anonymous = error.status === 401;
+  return h(
+    "section",
+    { class: "failed", id: "failed", role: "alert" },
+    h("h2", {}, anonymous ? "You are logged out" : error.status ? "This doesn't answer" : "Airflow doesn't answer"),
+    h("p", {}, error.message),
+    error.wayOut && h("p", {}, h("strong", {}, "Way out: "), error.wayOut),
+    stale && h("p", { class: "quiet" }, stale),
+    anonymous
+      ? h("a", { class: "button", href: "../", onclick: outward }, "Log in")
+      : h("button", { class: "button", onclick: lookAgain }, "Try again"),
+  );
+}
+
+function drawTools() {
+  const { pipelines } = around;
+  const selector =
+    pipelines.length > 1 &&
+    h(
+      "label",
+      { class: "selector" },
+      h("span", {}, "Pipeline"),
+      h(
+        "select",
+        { id: "pipeline", onchange: (event) => choose(event.target.value) },
+        pipelines.map((each) => h("option", { value: each.name, selected: each.name === around.pipeline }, each.title)),
+      ),
+    );
+  tools.replaceChildren(...[selector, h("span", { class: "who", title: "Who you are in Airflow" }, around.user)].filter(Boolean));
+}
+
+function choose(name) {
+  setQuery("pipeline", name);
+  location.reload();
+}
+
+// The other pages are about the same pipeline.
+function carryPipeline() {
+  for (const link of document.querySelectorAll(".top nav a")) {
+    const url = new URL(link.href);
+    if (around.pipeline) url.searchParams.set("pipeline", around.pipeline);
+    link.href = url;
+  }
+}
+
+async function learn() {
+  const known = await ask("context");
+  Object.assign(around, known);
+  drawTools();
+  carryPipeline();
+}
+
+async function start() {
+  try {
+    [page] = await Promise.all([import(`./${document.body.dataset.page}.js`), learn()]);
+  } catch (error) {
+    latest = { error };
+    page ??= { load: () => undefined, draw: () => [] };
+    redraw();
+    setTimeout(start, LATE_MS);
+    return;
+  }
+  document.addEventListener("visibilitychange", () => document.hidden || lookAgain());
+  page.begin?.(around);
+  look();
+}
+
+start();
