@@ -376,14 +376,23 @@ def failures(relay: RelayLog) -> list[Failure]:
 
 
 def _pumps(upstream: Upstream, errors: dict[str, str]) -> list[dict[str, Any]]:
-    from upstream import EtcdClient, EtcdError, Registry, RegistryError
+    from upstream import EtcdError, RegistryError
 
     try:
-        with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=3.0) as etcd:
-            pumps = Registry(etcd).pumps()
+        return registered_pumps(upstream)
     except (EtcdError, RegistryError) as error:
         errors["upstream"] = str(error)
         return []
+
+
+def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
+    """The pumps as the registry has them: node_id, host, state, max_commit_ts. Raises EtcdError and RegistryError,
+    after three seconds without an answer.
+    """
+    from upstream import EtcdClient, Registry
+
+    with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=3.0) as etcd:
+        pumps = Registry(etcd).pumps()
     return [
         {"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts}
         for pump in pumps

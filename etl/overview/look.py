@@ -1,0 +1,250 @@
+"""Looks at everything that has to do with a pipeline, side by side, and says how it stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etl import operate
+from etl.downstream import Checkpoint
+from etl.overview import sizes
+from etl.overview.asking import Answers, ask
+from etl.overview.held_back import held_back
+from etl.overview.parts import (
+    IDLE,
+    PAUSED,
+    STOPPED,
+    UNKNOWN,
+    WAITS,
+    WORKS,
+    ArchivePart,
+    DownstreamPart,
+    LandingPart,
+    Overview,
+    PumpPart,
+    RelayPart,
+    VerifiedPart,
+)
+from etl.ownership import Pipeline
+from etl.settings import Downstream, Settings
+from etl.sinks import read_checkpoint
+from relay import RelayLog, Stop, Window
+from relay.measures import Measured, Measures, Totals
+from relay.verified import TableVerified, Verifications
+from upstream import tso
+
+__all__ = ["overview"]
+
+_PATIENCE_S = 5.0
+_CONNECT_S = 3
+_PACE_MS = 60_000
+LATE_MS = 30_000.0
+"""What is further behind than this, and than three empty windows, doesn't get on."""
+
+
+def overview(settings: Settings, patience_s: float = _PATIENCE_S) -> Overview:
+    """How replication stands now. Takes `patience_s` at most: who doesn't answer by then is named in `errors`, and
+    what he would have said is missing. Needs no Spark. How much is where is at most a minute old.
+    """
+    pipeline = Pipeline.of(settings)
+    relay = RelayLog.open(settings.relay.url)
+    answers = ask(_questions(settings, relay, pipeline.downstream), patience_s)
+    seen = _Seen.of(answers)
+    found = Overview(
+        at_ms=time.time_ns() // 1_000_000,
+        pipeline=pipeline.id,
+        pumps=seen.pumps,
+        landing=_landing(seen, settings),
+        relay=_relay(seen, settings),
+        archive=_archive(seen, settings),
+        downstream=_downstream(seen, settings, pipeline.downstream),
+        verified=_verified(seen.verified),
+        decisions=tuple(each for each in seen.orders.get("decisions", ()) if each["used_ms"] is None),
+        jobs=tuple(seen.orders.get("jobs", ())),
+        failures=tuple(seen.orders.get("failures", ())),
+        held_back=(),
+        errors=answers.errors,
+    )
+    return replace(found, held_back=tuple(held_back(found, seen.orders)))
+
+
+def _questions(settings: Settings, relay: RelayLog, downstream: str) -> dict[str, Callable[[], Any]]:
+    return {
+        "upstream": lambda: operate.registered_pumps(settings.upstream),
+        "relay": lambda: (relay.first(), relay.last(), relay.stopped()),
+        "downstream": lambda: _checkpoint(settings, relay),
+        "orders": lambda: operate.orders(settings),
+        "measures": Measures(relay, downstream).totals,
+        "verified": Verifications(relay).last,
+        "archive": lambda: sizes.of(settings),
+    }
+
+
+def _checkpoint(settings: Settings, relay: RelayLog) -> Checkpoint | None:
+    last, target = relay.last(), settings.target
+    if last is None:
+        return None
+    if isinstance(target, Downstream):
+        target = replace(target, connect_timeout_s=_CONNECT_S, read_timeout_s=_CONNECT_S)
+    return read_checkpoint(target, last.cluster_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The answers, with something in the place of those that are missing."""
+
+    missing: frozenset[str]
+    now_ms: int
+    pumps: tuple[PumpPart, ...]
+    first: Window | None
+    last: Window | None
+    stopped: Stop | None
+    checkpoint: Checkpoint | None
+    orders: dict[str, Any]
+    totals: Totals
+    verified: dict[str, TableVerified]
+    sizes: sizes.Sizes | None
+
+    @classmethod
+    def of(cls, answers: Answers) -> _Seen:
+        now, said = time.time_ns() // 1_000_000, answers.said
+        first, last, stopped = said.get("relay", (None, None, None))
+        return cls(
+            frozenset(answers.errors),
+            now,
+            tuple(_pump(pump, now) for pump in said.get("upstream", ())),
+            first,
+            last,
+            stopped,
+            said.get("downstream"),
+            said.get("orders", {}),
+            said.get("measures", Totals()),
+            said.get("verified", {}),
+            said.get("archive"),
+        )
+
+    def behind_ms(self, ts: int) -> float | None:
+        return max(0.0, self.now_ms - tso.physical_ms(ts)) if ts else None
+
+    def has_failed(self, *tasks: str) -> bool:
+        return any(failure["what"] in tasks for failure in self.orders.get("failures", ()))
+
+
+def _pump(pump: dict[str, Any], now_ms: int) -> PumpPart:
+    state = {"online": WORKS, "offline": IDLE, "paused": PAUSED}.get(pump["state"], WAITS)
+    lag_ms = max(0.0, now_ms - tso.physical_ms(pump["max_commit_ts"]))
+    return PumpPart(
+        pump["node_id"],
+        pump["host"],
+        WAITS if state == WORKS and lag_ms > LATE_MS else state,
+        pump["state"],
+        pump["max_commit_ts"],
+        lag_ms,
+    )
+
+
+def _landing(seen: _Seen, settings: Settings) -> LandingPart:
+    at_ts = seen.last.hi if seen.last is not None else 0
+    lag_ms, measured = seen.behind_ms(at_ts), seen.totals.land
+    if "relay" in seen.missing:
+        state = UNKNOWN
+    elif seen.has_failed(operate.LAND):
+        state = STOPPED
+    elif seen.orders.get("land_paused"):
+        state = PAUSED
+    else:
+        state = _by_lag(lag_ms, settings)
+    transactions, changes = _pace(measured, seen.now_ms)
+    return LandingPart(state, at_ts, lag_ms, transactions, changes, measured.counts.get("windows", 0))
+
+
+def _by_lag(lag_ms: float | None, settings: Settings) -> str:
+    if lag_ms is None:
+        return IDLE
+    return WAITS if lag_ms > max(LATE_MS, 3.0 * settings.window.idle_interval_ms) else WORKS
+
+
+def _pace(measured: Measured, now_ms: int) -> tuple[float, float]:
+    """Transactions and changes a second in the last minute."""
+    steps = [step for step in measured.hour if step.at_ms > now_ms - _PACE_MS]
+    span_s = sum(step.span_ms for step in steps) / 1000
+    if not span_s:
+        return 0.0, 0.0
+    return (
+        round(sum(step.transactions for step in steps) / span_s, 1),
+        round(sum(step.changes for step in steps) / span_s, 1),
+    )
+
+
+def _relay(seen: _Seen, settings: Settings) -> RelayPart:
+    lo, hi = (seen.first.lo if seen.first else 0), (seen.last.hi if seen.last else 0)
+    at = seen.checkpoint.commit_ts if seen.checkpoint is not None else 0
+    state = UNKNOWN if "relay" in seen.missing else WORKS if hi else IDLE
+    waiting_ms = max(0.0, tso.ms_between(at, hi)) if at and hi else None
+    size = seen.sizes.relay_bytes if seen.sizes is not None else None
+    return RelayPart(state, settings.relay.url, lo, hi, waiting_ms, size, settings.relay.keep)
+
+
+def _archive(seen: _Seen, settings: Settings) -> ArchivePart:
+    found = seen.sizes
+    if found is None:
+        state = UNKNOWN if "archive" in seen.missing else IDLE
+        return ArchivePart(state, settings.archive_url, 0, 0, None, None, 0, 0)
+    lag_ms = max(0.0, tso.ms_between(found.hi, seen.last.hi)) if found.hi and seen.last is not None else None
+    state = STOPPED if seen.has_failed("archive", "compact") else WORKS if found.hi else IDLE
+    if found.faults:
+        state = STOPPED
+    return ArchivePart(
+        state, found.url, found.lo, found.hi, lag_ms, found.archive_bytes, found.bases, found.promised_ts
+    )
+
+
+def _downstream(seen: _Seen, settings: Settings, name: str) -> DownstreamPart:
+    checkpoint = seen.checkpoint
+    at_ts = checkpoint.commit_ts if checkpoint is not None else 0
+    refused = checkpoint.flight.refused if checkpoint is not None and checkpoint.flight is not None else None
+    lag_ms = seen.behind_ms(at_ts)
+    if "downstream" in seen.missing:
+        state = UNKNOWN
+    elif seen.has_failed(operate.APPLY) or seen.stopped is not None or refused is not None:
+        state = STOPPED
+    elif seen.orders.get("apply_paused") or _is_at_its_end(seen, at_ts):
+        state = PAUSED
+    else:
+        state = _by_lag(lag_ms, settings)
+    transactions, changes = _pace(seen.totals.apply, seen.now_ms)
+    return DownstreamPart(
+        state,
+        name,
+        at_ts,
+        lag_ms,
+        transactions,
+        changes,
+        refused.text if refused is not None else "",
+        refused.token if refused is not None else "",
+        checkpoint.pending.commit_ts if checkpoint is not None and checkpoint.pending is not None else None,
+        checkpoint.consistent if checkpoint is not None else None,
+    )
+
+
+def _is_at_its_end(seen: _Seen, at_ts: int) -> bool:
+    """Whether applying has got to where operators want it to wait."""
+    until = seen.orders.get("apply_until_ts")
+    return until is not None and at_ts >= until
+
+
+def _verified(tables: dict[str, TableVerified]) -> VerifiedPart:
+    if not tables:
+        return VerifiedPart(0, None, 0, (), 0)
+    oldest = min(table.at_ms for table in tables.values())
+    differing = sorted(name for name, table in tables.items() if table.differences)
+    now_ms = time.time_ns() // 1_000_000
+    return VerifiedPart(
+        oldest,
+        max(0.0, float(now_ms - oldest)),
+        len(tables),
+        tuple(differing),
+        sum(table.differences for table in tables.values()),
+    )
