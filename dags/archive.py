@@ -15,51 +15,61 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from errors.of_tasks import TASK_ERRORS
+from etl.settings.pipelines import NamedPipeline, pipelines
+
+PARAMS = {
+    "run_seconds": Param(
+        900, type="integer", minimum=1,
+        description="How long passes are made, one after another, before files are compacted and removed.",
+    ),
+}  # fmt: skip
 
 
-@dag(
-    schedule="@continuous",
-    start_date=datetime(
-        2024, 1, 1, tzinfo=UTC
-    ),  # without one, Airflow gives every run the first run's date and skips it
-    max_active_runs=1,
-    catchup=False,
-    is_paused_upon_creation=False,
-    tags=["sluice"],
-    params={
-        "run_seconds": Param(
-            900, type="integer", minimum=1,
-            description="How long passes are made, one after another, before files are compacted and removed.",
-        ),
-    },
-    default_args=TASK_ERRORS,
-    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
-    doc_md=__doc__,
-)  # fmt: skip
-def archive() -> None:
-    @task(task_id="archive")
-    def pass_after_pass(params: dict[str, Any] | None = None) -> dict[str, Any]:
-        from etl.archive import tasks
-        from etl.task import run_task
+def build(pipeline: NamedPipeline) -> None:
+    """The DAG of one pipeline."""
 
-        seconds = (params or {})["run_seconds"]
-        return run_task("archive", lambda settings, got_on: tasks.archive(settings, seconds, got_on))
+    @dag(
+        dag_id=pipeline.dag_id("archive"),
+        schedule="@continuous",
+        start_date=datetime(
+            2024, 1, 1, tzinfo=UTC
+        ),  # without one, Airflow gives every run the first run's date and skips it
+        max_active_runs=1,
+        catchup=False,
+        is_paused_upon_creation=False,
+        tags=pipeline.tags,
+        params=PARAMS,
+        default_args=TASK_ERRORS,
+        max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
+        doc_md=__doc__,
+    )
+    def archive() -> None:
+        @task(task_id="archive")
+        def pass_after_pass(params: dict[str, Any] | None = None) -> dict[str, Any]:
+            from etl.archive import tasks
+            from etl.task import run_task
 
-    @task
-    def compact() -> dict[str, Any]:
-        from etl.archive import tasks
-        from etl.task import run_task
+            seconds = (params or {})["run_seconds"]
+            return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, seconds, got_on))
 
-        return run_task("compact", tasks.compact)
+        @task
+        def compact() -> dict[str, Any]:
+            from etl.archive import tasks
+            from etl.task import run_task
 
-    @task
-    def retain() -> dict[str, Any]:
-        from etl.retain import tasks
-        from etl.task import run_task
+            return run_task(pipeline, "compact", tasks.compact)
 
-        return run_task("retain", tasks.retain_or_say_why)
+        @task
+        def retain() -> dict[str, Any]:
+            from etl.retain import tasks
+            from etl.task import run_task
 
-    pass_after_pass() >> compact() >> retain()
+            return run_task(pipeline, "retain", tasks.retain_or_say_why)
+
+        pass_after_pass() >> compact() >> retain()
+
+    archive()
 
 
-archive()
+for each in pipelines().values():
+    build(each)

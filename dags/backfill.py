@@ -12,6 +12,7 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from errors.of_tasks import TASK_ERRORS
+from etl.settings.pipelines import NamedPipeline, pipelines
 
 TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
 MODES = {
@@ -21,46 +22,56 @@ MODES = {
 }
 
 
-@dag(
-    schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
-    tags=["sluice"],
-    params={
-        "tables": Param(["schema.table"], type="array", minItems=1, title="Tables",
-            items={"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"},
-            description="Upstream names such as shop.orders or shop.*, one a line."),
-        "mode": Param("compare", type="string", enum=list(MODES), values_display=MODES, title="What is done with rows",
-            description="To be safe, compare first."),
-        "plan_only": Param(default=False, type="boolean", title="Only plan",
-            description="Say what would be done, and what hinders it. Nothing is written."),
-        "rows_per_second": Param(None, type=["null", "integer"], minimum=1, title="Rows a second at most",
-            description="Empty: as fast as replication bears."),
-        "where": Param(None, **TEXT, title="Where", description="A condition in TiDB's SQL, such as id % 10 = 0."),
-        "from_key": Param(None, **TEXT, title="From this key on",
-            description="Of one table: a value, several with commas between, or a JSON array. Empty: the first."),
-        "to_key": Param(None, **TEXT, title="Before this key",
-            description="Spelled as the one above. Empty: through the last."),
-    },
-    default_args=TASK_ERRORS,
-    doc_md=__doc__,
-)  # fmt: skip
-def backfill() -> None:
-    @task(multiple_outputs=True)
-    def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
-        from etl.backfill import tasks
-        from etl.task import run_job_task
-
-        return run_job_task("plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
-
-    @task
-    def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
-        from etl.backfill import tasks
-        from etl.task import run_job_task
-
-        return run_job_task("backfill", lambda settings: tasks.work(settings, job, run_id or ""))
-
-    work(plan()["job"])
+PARAMS = {
+    "tables": Param(["schema.table"], type="array", minItems=1, title="Tables",
+        items={"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"},
+        description="Upstream names such as shop.orders or shop.*, one a line."),
+    "mode": Param("compare", type="string", enum=list(MODES), values_display=MODES, title="What is done with rows",
+        description="To be safe, compare first."),
+    "plan_only": Param(default=False, type="boolean", title="Only plan",
+        description="Say what would be done, and what hinders it. Nothing is written."),
+    "rows_per_second": Param(None, type=["null", "integer"], minimum=1, title="Rows a second at most",
+        description="Empty: as fast as replication bears."),
+    "where": Param(None, **TEXT, title="Where", description="A condition in TiDB's SQL, such as id % 10 = 0."),
+    "from_key": Param(None, **TEXT, title="From this key on",
+        description="Of one table: a value, several with commas between, or a JSON array. Empty: the first."),
+    "to_key": Param(None, **TEXT, title="Before this key",
+        description="Spelled as the one above. Empty: through the last."),
+}  # fmt: skip
 
 
-backfill()
+def build(pipeline: NamedPipeline) -> None:
+    """The DAG of one pipeline."""
+
+    @dag(
+        dag_id=pipeline.dag_id("backfill"),
+        schedule=None,
+        catchup=False,
+        is_paused_upon_creation=False,
+        tags=pipeline.tags,
+        params=PARAMS,
+        default_args=TASK_ERRORS,
+        doc_md=__doc__,
+    )
+    def backfill() -> None:
+        @task(multiple_outputs=True)
+        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
+            from etl.backfill import tasks
+            from etl.task import run_job_task
+
+            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
+
+        @task
+        def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
+            from etl.backfill import tasks
+            from etl.task import run_job_task
+
+            return run_job_task(pipeline, "backfill", lambda settings: tasks.work(settings, job, run_id or ""))
+
+        work(plan()["job"])
+
+    backfill()
+
+
+for each in pipelines().values():
+    build(each)

@@ -13,74 +13,87 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from errors.of_tasks import TASK_ERRORS
+from etl.settings.pipelines import NamedPipeline, pipelines
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty is as their header tells"}
 
 
-@dag(
-    schedule=None,
-    catchup=False,
-    max_active_runs=1,
-    is_paused_upon_creation=False,
-    tags=["sluice"],
-    params={
-        "source": Param("tidb://", type="string", minLength=1, title="Where rows come from",
-            description="tidb:// is TiDB itself, at [upstream] sql-host, as it is when the copy begins. Or a folder that "  # noqa: E501
-            "Dumpling wrote: a path that Spark's workers reach, or a URL (file, s3, gs, az). No passwords."),
-        "plan_only": Param(default=False, type="boolean", title="Only plan",
-            description="Say what would be done, and what hinders it. Nothing is written."),
-        "tables": Param(None, **NAMES, title="Tables",
-            description="Names such as shop.orders or shop.*, one a line. Empty: all that the settings want."),
-        "into": Param(None, **NAMES, title="Databases that may hold other tables",
-            description="Downstream, one a line. Any other database that tables go to must be empty."),
-        "tasks": Param(2, type="integer", minimum=1, maximum=16, title="Tasks side by side",
-            description="Each copies a share of the rows, with its share of the [apply] worker-count sessions."),
-        "csv_separator": Param(None, **TEXT, title="Separator", description="Between fields, such as , or \\t."),
-        "csv_delimiter": Param(None, **TEXT, title="Delimiter", description="Around fields, such as \"."),
-        "csv_line_terminator": Param(None, **TEXT, title="Line terminator", description="Such as \\r\\n."),
-        "csv_null_value": Param("\\N", type="string", section=TEXT["section"], title="NULL",
-            description="How NULL is spelled."),
-        "csv_header": Param(default=True, type="boolean", section=TEXT["section"], title="Header",
-            description="Whether CSV files begin with the columns' names."),
-        "escape_backslash": Param(default=True, type="boolean", section=TEXT["section"], title="Backslash escapes",
-            description="Off if Dumpling was given --escape-backslash=false."),
-    },
-    default_args=TASK_ERRORS,
-    doc_md=__doc__,
-)  # fmt: skip
-def bootstrap() -> None:
-    @task(multiple_outputs=True)
-    def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
-        from etl.copy import tasks
-        from etl.task import run_job_task
-
-        return run_job_task("plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
-
-    @task
-    def prepare(job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None) -> Any:
-        from etl.copy import tasks
-        from etl.task import run_job_task
-
-        count = (params or {})["tasks"]
-        return run_job_task("prepare", lambda settings: tasks.prepare(settings, job, count, run_id or ""))
-
-    @task(map_index_template="share {{ task.op_kwargs['share']['share'] + 1 }} of {{ task.op_kwargs['share']['of'] }}")
-    def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
-        from etl.copy import tasks
-        from etl.task import run_job_task
-
-        return run_job_task("copy", lambda settings: tasks.copy_share(settings, share, run_id or ""))
-
-    @task
-    def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
-        from etl.copy import tasks
-        from etl.task import run_job_task
-
-        return run_job_task("finish", lambda settings: tasks.finish(settings, job, run_id or ""))
-
-    planned = plan()
-    copy.expand(share=prepare(planned["job"])) >> finish(planned["job"])
+PARAMS = {
+    "source": Param("tidb://", type="string", minLength=1, title="Where rows come from",
+        description="tidb:// is TiDB itself, at [upstream] sql-host, as it is when the copy begins. Or a folder that "
+        "Dumpling wrote: a path that Spark's workers reach, or a URL (file, s3, gs, az). No passwords."),
+    "plan_only": Param(default=False, type="boolean", title="Only plan",
+        description="Say what would be done, and what hinders it. Nothing is written."),
+    "tables": Param(None, **NAMES, title="Tables",
+        description="Names such as shop.orders or shop.*, one a line. Empty: all that the settings want."),
+    "into": Param(None, **NAMES, title="Databases that may hold other tables",
+        description="Downstream, one a line. Any other database that tables go to must be empty."),
+    "tasks": Param(2, type="integer", minimum=1, maximum=16, title="Tasks side by side",
+        description="Each copies a share of the rows, with its share of the [apply] worker-count sessions."),
+    "csv_separator": Param(None, **TEXT, title="Separator", description="Between fields, such as , or \\t."),
+    "csv_delimiter": Param(None, **TEXT, title="Delimiter", description="Around fields, such as \"."),
+    "csv_line_terminator": Param(None, **TEXT, title="Line terminator", description="Such as \\r\\n."),
+    "csv_null_value": Param("\\N", type="string", section=TEXT["section"], title="NULL",
+        description="How NULL is spelled."),
+    "csv_header": Param(default=True, type="boolean", section=TEXT["section"], title="Header",
+        description="Whether CSV files begin with the columns' names."),
+    "escape_backslash": Param(default=True, type="boolean", section=TEXT["section"], title="Backslash escapes",
+        description="Off if Dumpling was given --escape-backslash=false."),
+}  # fmt: skip
 
 
-bootstrap()
+def build(pipeline: NamedPipeline) -> None:
+    """The DAG of one pipeline."""
+
+    @dag(
+        dag_id=pipeline.dag_id("bootstrap"),
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=pipeline.tags,
+        params=PARAMS,
+        default_args=TASK_ERRORS,
+        doc_md=__doc__,
+    )
+    def bootstrap() -> None:
+        @task(multiple_outputs=True)
+        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
+            from etl.copy import tasks
+            from etl.task import run_job_task
+
+            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
+
+        @task
+        def prepare(job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None) -> Any:
+            from etl.copy import tasks
+            from etl.task import run_job_task
+
+            count = (params or {})["tasks"]
+            return run_job_task(pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or ""))
+
+        @task(
+            map_index_template="share {{ task.op_kwargs['share']['share'] + 1 }} of {{ task.op_kwargs['share']['of'] }}"
+        )
+        def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
+            from etl.copy import tasks
+            from etl.task import run_job_task
+
+            return run_job_task(pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or ""))
+
+        @task
+        def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
+            from etl.copy import tasks
+            from etl.task import run_job_task
+
+            return run_job_task(pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or ""))
+
+        planned = plan()
+        copy.expand(share=prepare(planned["job"])) >> finish(planned["job"])
+
+    bootstrap()
+
+
+for each in pipelines().values():
+    build(each)

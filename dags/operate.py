@@ -11,6 +11,8 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
+from etl.settings.pipelines import NamedPipeline, pipelines
+
 # As etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again, and the pipeline is not
 # loaded for it.
 ACTIONS = [
@@ -32,48 +34,58 @@ ACTIONS = [
 ]
 
 
-@dag(
-    schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
-    tags=["sluice"],
-    params={
-        "action": Param("status", type="string", enum=ACTIONS, title="Action",
-            description="What to do. `show`, `status` and `jobs` only look."),
-        "value": Param(
-            None, type=["null", "string"], title="Which",
-            description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as "
-            "2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, "
-            "replace-ddl: the DDL's commit_ts or job id. show: where a window begins, or a commit_ts in it; empty for the "  # noqa: E501
-            "newest. accept: the id of a refusal. pause-job, cancel-job: the job's id, which `jobs` shows.",
-        ),
-        "sql": Param(
-            None, type=["null", "string"], format="multiline", title="SQL",
-            description="replace-ddl: the statements that are executed in its place, separated by semicolons; empty "
-            "for none. No passwords: parameters are shown to everyone who may see the run.",
-        ),
-        "why": Param(None, type=["null", "string"], title="Why", description="Kept with a decision."),
-    },
-    doc_md=__doc__,
-)  # fmt: skip
-def operate() -> None:
-    @task
-    def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-        from etl import load_settings, operate
-
-        wanted = params or {}
-        form = operate.Form(
-            wanted["action"],
-            wanted["value"] or "",
-            wanted["sql"] or "",
-            f"airflow {run_id}",
-            wanted["why"] or "",
-        )
-        said = operate.act(load_settings(), form)
-        print(said)
-        return said
-
-    act()
+PARAMS = {
+    "action": Param("status", type="string", enum=ACTIONS, title="Action",
+        description="What to do. `show`, `status` and `jobs` only look."),
+    "value": Param(
+        None, type=["null", "string"], title="Which",
+        description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as "
+        "2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, "
+        "replace-ddl: the DDL's commit_ts or job id. show: where a window begins, or a commit_ts in it; empty for the "
+        "newest. accept: the id of a refusal. pause-job, cancel-job: the job's id, which `jobs` shows.",
+    ),
+    "sql": Param(
+        None, type=["null", "string"], format="multiline", title="SQL",
+        description="replace-ddl: the statements that are executed in its place, separated by semicolons; empty "
+        "for none. No passwords: parameters are shown to everyone who may see the run.",
+    ),
+    "why": Param(None, type=["null", "string"], title="Why", description="Kept with a decision."),
+}  # fmt: skip
 
 
-operate()
+def build(pipeline: NamedPipeline) -> None:
+    """The DAG of one pipeline."""
+
+    @dag(
+        dag_id=pipeline.dag_id("operate"),
+        schedule=None,
+        catchup=False,
+        is_paused_upon_creation=False,
+        tags=pipeline.tags,
+        params=PARAMS,
+        doc_md=__doc__,
+    )
+    def operate() -> None:
+        @task
+        def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
+            from etl import operate
+
+            wanted = params or {}
+            form = operate.Form(
+                wanted["action"],
+                wanted["value"] or "",
+                wanted["sql"] or "",
+                f"airflow {run_id}",
+                wanted["why"] or "",
+            )
+            said = operate.act(pipeline.settings, form)
+            print(said)
+            return said
+
+        act()
+
+    operate()
+
+
+for each in pipelines().values():
+    build(each)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError, SluiceError, ours
-from etl.settings import Settings, load_settings
+from etl.settings import Settings
+from etl.settings.pipelines import NamedPipeline
 from etl.waiting import Waiting
 from relay import Failure, RelayError, RelayLog
 
@@ -34,15 +35,13 @@ class TaskStopped(SluiceError, AirflowFailException):  # type: ignore[misc] # Ai
     way_out = "see the task's log"
 
 
-def run_task(what: str, work: Work) -> dict[str, Any]:
-    """Do the work of the task `what` (``land``, ``apply``), on the settings that the environment names. Raises
-    TaskStopped if somebody has to act.
-    """
+def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
+    """Do the work of the task `what` (``land``, ``apply``) of a pipeline. Raises TaskStopped if somebody has to act."""
     waiting = Waiting(log, f"the task {what}")
     note = _Note(what)
     while True:
         try:
-            settings = load_settings()
+            settings = pipeline.settings
             note.relay = RelayLog.open(settings.relay.url)
             return work(settings, note.got_on)
         except Exception as error:
@@ -54,14 +53,14 @@ def run_task(what: str, work: Work) -> dict[str, Any]:
             raise _stopped(what, reason) from (error if isinstance(reason, DefectError) else None)
 
 
-def run_job_task(what: str, work: Callable[[Settings], T]) -> T:
+def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], T]) -> T:
     """Do the work of a task of a job (`relay.jobs`), which says itself what has become of it. Raises TaskStopped if
     somebody has to act.
     """
     waiting = Waiting(log, f"the task {what}")
     while True:
         try:
-            return work(load_settings())
+            return work(pipeline.settings)
         except Exception as error:
             reason = ours(error)
             if reason.transient:

@@ -90,7 +90,7 @@ def paused_dag(settings: Settings) -> list[str]:
     lines: list[str] = []
     for dag, tasks in DAG_OF.items():
         if told := " and ".join(what for what in stopped if what in tasks):
-            lines.append(f"the DAG has paused, since {told} stopped: `airflow dags unpause {dag}`")
+            lines.append(f"the DAG has paused, since {told} stopped: `airflow dags unpause {settings.dag_id(dag)}`")
     return lines
 
 

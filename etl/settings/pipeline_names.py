@@ -53,3 +53,8 @@ def name_problem(path: Path, found: Collection[str]) -> str:
     if path.stem.lower() in {name.lower() for name in found}:
         return f"{path}: there is a pipeline whose name differs only in case; rename the file"
     return ""
+
+
+def dag_id(kind: str, name: str) -> str:
+    """Of the DAG of that kind, such as ``replicate``, of the pipeline `name`, which may be empty."""
+    return f"{kind}_{name}" if name else kind

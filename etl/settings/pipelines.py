@@ -22,6 +22,7 @@ from etl.settings.errors import SettingsError
 from etl.settings.pipeline_names import (
     CONFIG_VARIABLE,
     FOLDER_VARIABLE,
+    dag_id,
     files_of,
     folder_of_pipelines,
     name_problem,
@@ -49,7 +50,7 @@ class NamedPipeline:
 
     def dag_id(self, kind: str) -> str:
         """Of its DAG of that kind: ``replicate``, or ``replicate_<name>``."""
-        return f"{kind}_{self.name}" if self.name else kind
+        return dag_id(kind, self.name)
 
     @property
     def tags(self) -> list[str]:
@@ -108,7 +109,10 @@ def pipelines() -> Pipelines:
         found[""] = NamedPipeline("", Path(config) if config else None)
     if folder is not None and not folder.is_dir():
         problems.append(f"{FOLDER_VARIABLE}: there is no folder {folder}")
-    for path in files_of(folder):
+    files = files_of(folder)
+    if folder is not None and folder.is_dir() and not files:
+        problems.append(f"{folder}: there is no pipeline, which is a file such as shop.toml")
+    for path in files:
         if problem := name_problem(path, found):
             problems.append(problem)
         else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from etl.rules import Filter, Routes, Rules
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
 from etl.settings.errors import SettingsError
+from etl.settings.pipeline_names import dag_id
 from etl.settings.sinks import File, Kafka
 from etl.sql_tls import sql_tls
 
@@ -355,6 +356,12 @@ class Settings:
     """Sections ``[[route]]``."""
     ignored_ts: frozenset[int] = field(default=frozenset(), kw_only=True)
     """``[filter] ignore-txn-commit-ts``."""
+    name: str = field(default="", kw_only=True)
+    """The pipeline's, as its file in the folder of pipelines is called; empty for the only one."""
+
+    def dag_id(self, kind: str) -> str:
+        """Of the pipeline's DAG of that kind: ``replicate``, or ``replicate_<name>``."""
+        return dag_id(kind, self.name)
 
     @property
     def archive_url(self) -> str:

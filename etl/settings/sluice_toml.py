@@ -43,7 +43,7 @@ _POSITIVE = {
     "timeout_s",
 }
 _RULES = {"filter", "route"}
-_DERIVED = ("filters", "routes", "ignored_ts")
+_DERIVED = ("filters", "routes", "ignored_ts", "name")
 
 
 def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
@@ -60,8 +60,9 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
         raise SettingsError(f"{name}: {error}") from None
     settings = parse_settings(_with_drainer(name, document), name)
     quality = _from_here(name, settings.quality)
-    relay = dataclasses.replace(settings.relay, pipeline=settings.relay.pipeline or name_of(Path(name)))
-    return dataclasses.replace(settings, quality=quality, relay=relay)
+    pipeline = name_of(Path(name))
+    relay = dataclasses.replace(settings.relay, pipeline=settings.relay.pipeline or pipeline)
+    return dataclasses.replace(settings, quality=quality, relay=relay, name=pipeline)
 
 
 def _from_here(name: str, quality: Quality) -> Quality:

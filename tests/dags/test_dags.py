@@ -1,5 +1,6 @@
 """Every DAG file imports quickly, without errors, and does no work while it is parsed."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -14,8 +15,18 @@ HEAVY = ("pyspark", "pyarrow", "pandas", "grpc", "pymysql", "great_expectations"
 
 @pytest.fixture(scope="module")
 def dag_bag(tmp_path_factory):
-    home = tmp_path_factory.mktemp("airflow")
+    with parsed(tmp_path_factory.mktemp("airflow")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def parsed(home, pipelines=None):
+    """The DAGs as Airflow finds them, with a folder of pipelines or without."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SLUICE_CONFIG", raising=False)
+        patch.delenv("SLUICE_PIPELINES", raising=False)
+        if pipelines is not None:
+            patch.setenv("SLUICE_PIPELINES", str(pipelines))
         patch.setenv("AIRFLOW_HOME", str(home))
         patch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
         patch.setenv("AIRFLOW__CORE__UNIT_TEST_MODE", "False")
@@ -28,6 +39,28 @@ def dag_bag(tmp_path_factory):
 def test_all_dag_files_import(dag_bag):
     assert dag_bag.import_errors == {}
     assert "replicate" in dag_bag.dags
+
+
+def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_the_others(dag_bag, tmp_path):
+    (folder := tmp_path / "pipelines").mkdir()
+    for name, host in (("shop", "db1"), ("search", "db2"), ("twin", "db2"), ("my shop", "db3")):
+        (folder / f"{name}.toml").write_text(
+            f'[upstream]\npd-urls = "p"\n[relay]\nurl = "file:///r"\n[downstream]\nhost = "{host}"\n'
+        )
+    (folder / "broken.toml").write_text("[upstream\n")
+    with parsed(tmp_path, folder) as found:
+        kinds = set(dag_bag.dags)
+        assert set(found.dags) == {f"{kind}_{name}" for kind in kinds for name in ("shop", "search", "twin", "broken")}
+        assert {dag_id for dag_id, dag in found.dags.items() if "shop" in dag.tags} == {f"{k}_shop" for k in kinds}
+        ((file, said),) = found.import_errors.items()
+        assert Path(file).name == "pipelines.py"
+        assert all(f"{name}.toml" in said for name in ("twin", "my shop", "broken"))
+        assert "/shop.toml" not in said
+        from etl.task import TaskStopped
+
+        land = found.dags["replicate_broken"].get_task("land").python_callable
+        with pytest.raises(TaskStopped, match=r"broken\.toml"):
+            land(params={"run_seconds": 1})
 
 
 def test_no_dag_has_a_cycle(dag_bag):

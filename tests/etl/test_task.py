@@ -5,6 +5,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError
 from errors.of_tasks import say_way_out
+from etl.settings.pipelines import pipelines
 from etl.sinks import ApplyError
 from etl.task import TaskStopped, run_task
 from relay import RelayLog
@@ -29,7 +30,7 @@ def test_what_passes_is_tried_again_in_the_same_task(relay):
             raise ConnectionResetError("not yet")
         return {"done": True}
 
-    assert run_task("land", work) == {"done": True}
+    assert run_task(pipelines()[""], "land", work) == {"done": True}
     assert attempts == [relay.url] * 3
     assert relay.failures.list() == []
 
@@ -39,7 +40,7 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
         raise ApplyError("a row is missing", way_out="bring it back")
 
     with pytest.raises(TaskStopped, match="apply has stopped: ApplyError: a row is missing; bring it back") as caught:
-        run_task("apply", refused)
+        run_task(pipelines()[""], "apply", refused)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
     say_way_out({"exception": caught.value})
@@ -52,16 +53,16 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
     def stands_still(settings, got_on):
         return {}
 
-    run_task("apply", stands_still)
+    run_task(pipelines()[""], "apply", stands_still)
     assert relay.failures.list() == [failure]
 
     def goes_on(settings, got_on):
         got_on("a batch")
         return {}
 
-    run_task("land", goes_on)
+    run_task(pipelines()[""], "land", goes_on)
     assert relay.failures.list() == [failure]
-    run_task("apply", goes_on)
+    run_task(pipelines()[""], "apply", goes_on)
     assert relay.failures.list() == []
 
 
@@ -70,7 +71,7 @@ def test_a_programming_error_is_terminal_and_keeps_its_stack_trace(relay):
         return {}["nothing"]
 
     with pytest.raises(TaskStopped, match="KeyError") as caught:
-        run_task("land", broken)
+        run_task(pipelines()[""], "land", broken)
     assert isinstance(caught.value.__cause__, KeyError)
     assert relay.failures.list()[0].way_out == DefectError.way_out
 
@@ -78,4 +79,4 @@ def test_a_programming_error_is_terminal_and_keeps_its_stack_trace(relay):
 def test_settings_that_are_wrong_stop_the_task(relay, monkeypatch, tmp_path):
     (tmp_path / "sluice.toml").write_text("[nonsense]\n")
     with pytest.raises(TaskStopped, match=r"SettingsError.*nonsense"):
-        run_task("land", lambda settings, got_on: {})
+        run_task(pipelines()[""], "land", lambda settings, got_on: {})

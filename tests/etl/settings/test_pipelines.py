@@ -48,7 +48,8 @@ def test_each_file_of_the_folder_is_a_pipeline_called_as_its_file(folder):
     ]  # fmt: skip
     assert found["shop"].tags == ["sluice", "shop"]
     settings = found["search"].settings
-    assert (settings.downstream.host, settings.relay.pipeline) == ("db2", "search")
+    assert (settings.downstream.host, settings.relay.pipeline, settings.name) == ("db2", "search", "search")
+    assert settings.dag_id("archive") == "archive_search"
     assert load_settings(folder / "search.toml") == settings
 
 
