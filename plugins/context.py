@@ -9,40 +9,38 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter
 from sqlalchemy import select
 
+from etl.settings.pipelines import NamedPipeline, pipelines
 from plugins.access import Reader, may_trigger, name_of
+from plugins.chosen import ChosenPipeline
 
-__all__ = ["KINDS", "dags_for", "router"]
+__all__ = ["KINDS", "router"]
 
 router = APIRouter()
 
 KINDS = ("replicate", "operate", "archive", "base", "backfill", "bootstrap", "restore", "restore_drill")
-"""The DAGs that pages link to."""
+"""The DAGs that pages lead to."""
 
 
 @router.get("/context")
-def context(user: Reader) -> dict[str, Any]:
-    """Not cached: it is another one for everybody."""
+def context(user: Reader, chosen: ChosenPipeline) -> dict[str, Any]:
+    """Not kept for others: it is another one for everybody."""
+    found = pipelines()
     return {
         "user": name_of(user),
-        "pipelines": [{"name": "", "title": "sluice"}],
-        "pipeline": "",
-        "dags": dags_for(user),
+        "pipeline": chosen.name,
+        "pipelines": [{"name": each.name, "title": each.name or "(sluice.toml)"} for each in found.values()],
+        "problems": found.problems(),
+        "dags": _dags(user, chosen),
     }
 
 
-def dags_for(user: Any) -> dict[str, dict[str, Any]]:
+def _dags(user: Any, pipeline: NamedPipeline) -> dict[str, dict[str, Any]]:
     """By kind: the DAG's id, whether Airflow has it, whether it is paused, and whether the person may trigger it."""
-    ids = {kind: kind for kind in KINDS}
+    ids = {kind: pipeline.dag_id(kind) for kind in KINDS}
+    query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(ids.values()), ~DagModel.is_stale)
     with create_session() as session:
-        found = dict(
-            session.execute(select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(ids.values()))).all()
-        )
+        paused = dict(session.execute(query).tuples().all())
     return {
-        kind: {
-            "id": dag_id,
-            "there": dag_id in found,
-            "paused": bool(found.get(dag_id)),
-            "may": may_trigger(user, dag_id),
-        }
-        for kind, dag_id in ids.items()
+        kind: {"id": id, "there": id in paused, "paused": bool(paused.get(id)), "may": may_trigger(user, id)}
+        for kind, id in ids.items()
     }
