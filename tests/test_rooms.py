@@ -76,6 +76,7 @@ ETL = {
         "recorded_schema", "rules", "settings", "sinks",
     },
     "asof": {"archive", "copy", "formats", "prepare", "recorded_schema", "settings", "shapes", "spark"},
+    "verify": {"base", "formats"},
     "drill": {"copy", "downstream", "ownership", "restore", "retain", "settings"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},
