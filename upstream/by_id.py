@@ -61,6 +61,16 @@ def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int
     return ById(documents or {}, Table.from_json)
 
 
+def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, str]]:
+    """Id, schema and name of each table that is there. None is parsed for it."""
+    if not isinstance(tables, ById):
+        yield from ((i, table.schema_name, table.name) for i, table in tables.items() if table is not None)
+        return
+    for key, document in tables.documents.items():
+        if document:
+            yield int(key), str(document.get("schema_name", "")), str(document.get("name", ""))
+
+
 def to_json(found: Mapping[int, Schema | None] | Mapping[int, Table | None]) -> dict[str, Document | None]:
     """The JSON object with ids as keys; the inverse of the two above."""
     if isinstance(found, ById):

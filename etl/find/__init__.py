@@ -12,6 +12,7 @@ from etl.find.row_text import row_text
 from etl.first_use import on_first_use
 
 if TYPE_CHECKING:
+    from etl.find.backwards import LargeWindow, Newest, Patience, newest
     from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
     from etl.find.logs import Past, Stretch
     from etl.find.query import KINDS, Query
@@ -24,11 +25,15 @@ __all__ = [
     "Found",
     "FoundDdl",
     "FoundTransaction",
+    "LargeWindow",
+    "Newest",
     "Past",
+    "Patience",
     "Query",
     "Stretch",
     "TableRows",
     "find",
+    "newest",
     "row_text",
 ]
 
@@ -39,10 +44,14 @@ __getattr__ = on_first_use(
         "FoundDdl": "etl.find.found",
         "FoundTransaction": "etl.find.found",
         "KINDS": "etl.find.query",
+        "LargeWindow": "etl.find.backwards",
+        "Newest": "etl.find.backwards",
         "Past": "etl.find.logs",
+        "Patience": "etl.find.backwards",
         "Query": "etl.find.query",
         "Stretch": "etl.find.logs",
         "TableRows": "etl.find.found",
         "find": "etl.find.run",
+        "newest": "etl.find.backwards",
     },
 )

@@ -92,9 +92,9 @@ def _transaction(found: Mapping[str, Any]) -> FoundTransaction:
 
 def first(found: Iterable[E], query: Query) -> list[E]:
     """As many as the query wants, as it orders them."""
-    by_size = query.order == "size"
-    ordered = sorted(found, key=lambda each: (-_size(each) if by_size else 0, each.commit_ts))
-    return ordered[: query.limit]
+    if query.order == "size":
+        return sorted(found, key=lambda each: (-_size(each), each.commit_ts))[: query.limit]
+    return sorted(found, key=lambda each: each.commit_ts, reverse=query.order == "newest")[: query.limit]
 
 
 def _size(found: FoundTransaction | FoundDdl) -> int:

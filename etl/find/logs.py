@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from etl.find.errors import FindError
 from etl.settings import Settings
 from relay import RelayLog, Window, WindowLog
-from relay.archive import ArchiveLog
+from relay.archive import ArchiveLog, Indexes
 from upstream import tso
 
 
@@ -46,12 +46,16 @@ class Past:
     first: int
     last: int
     archived: tuple[int, int] = (0, 0)
+    indexes: Indexes | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, settings: Settings) -> Past:
-        """Raises FindError if there is nothing, or something is lacking in between; relay errors."""
-        relay, archive = RelayLog.open(settings.relay.url), ArchiveLog.open(settings.archive_url)
-        ranges = [(one.lo, other.hi) for one, other in (_ends(archive), _ends(relay)) if one and other]
+    def of(cls, settings: Settings, indexes: Indexes | None = None) -> Past:
+        """`indexes`: of the archive, for who looks again and again. Raises FindError if there is nothing, or something
+        is lacking in between; relay errors.
+        """
+        relay, archive = RelayLog.open(settings.relay.url), ArchiveLog.open(settings.archive_url, indexes=indexes)
+        archived = archive.bounds()
+        ranges = [found for found in (archived, _bounds(relay)) if found]
         if not ranges:
             raise FindError(f"the relay log {relay.url} is empty: nothing has landed yet")
         (begin, middle), (gap, end) = min(ranges), max(ranges)
@@ -61,18 +65,19 @@ class Past:
                 " in neither of them",
                 way_out=f"look at one side of it: --until {middle}, or --since {gap}",
             )
-        has_archive = archive.first() is not None
-        return cls(settings, begin, max(middle, end), ranges[0] if has_archive else (0, 0))
+        return cls(settings, begin, max(middle, end), archived or (0, 0), indexes)
 
     def stretches(self, since: int, until: int) -> list[Stretch]:
         """All that is there of (since, until], ascending: from the archive what it has. Raises relay errors."""
         since, until = max(since, self.first), min(until, self.last)
         begin, end = self.archived
-        relay, archive = RelayLog.open(self.settings.relay.url), ArchiveLog.open(self.settings.archive_url)
+        relay = RelayLog.open(self.settings.relay.url)
+        archive = ArchiveLog.open(self.settings.archive_url, indexes=self.indexes)
         parts: list[tuple[WindowLog, int, int]] = [(relay, 0, begin), (archive, begin, end), (relay, end, until)]
         cut = [Stretch(log, max(since, first), min(until, last)) for log, first, last in parts]
         return [stretch for stretch in cut if stretch.since < stretch.until]
 
 
-def _ends(log: WindowLog) -> tuple[Window | None, Window | None]:
-    return log.first(), log.last()
+def _bounds(relay: RelayLog) -> tuple[int, int] | None:
+    first, last = relay.first(), relay.last()
+    return (first.lo, last.hi) if first and last else None

@@ -12,14 +12,14 @@ ROW_KINDS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 DDL, DROP = "ddl", "drop"
 KINDS = (*ROW_KINDS, DDL, DROP)
 """`drop`: DDL after which rows are gone, such as DROP and TRUNCATE TABLE."""
-Order = Literal["time", "size"]
+Order = Literal["time", "size", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """What was committed after `since` through `until` (TSO). `tables`: globs of ``schema.table``, none: all; `kinds`:
-    of KINDS, none: all; `where`: see `etl.find.condition`. `order`: by commit timestamp, or by rows, most first;
-    `limit`: how many transactions, and how many DDL, come back.
+    of KINDS, none: all; `where`: see `etl.find.condition`; `key`: see `etl.find.key`. `order`: by commit timestamp, the
+    oldest or the newest first, or by rows, most first; `limit`: how many transactions, and how many DDL, come back.
     """
 
     since: int
@@ -29,6 +29,7 @@ class Query:
     where: str = ""
     order: Order = "time"
     limit: int = 100
+    key: str = ""
 
     @property
     def row_kinds(self) -> frozenset[int]:
@@ -38,7 +39,7 @@ class Query:
     @property
     def wants_ddl(self) -> bool:
         """DDL has no columns: it isn't looked for with a condition."""
-        return not self.where and (not self.kinds or DDL in self.kinds or DROP in self.kinds)
+        return not (self.where or self.key) and (not self.kinds or DDL in self.kinds or DROP in self.kinds)
 
     @property
     def only_drops(self) -> bool:

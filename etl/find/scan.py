@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from etl.find.condition import Condition, Rows
 from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows, first
+from etl.find.key import KeyCondition
 from etl.find.query import Query
 from etl.find.row_text import row_text
 from etl.prepare import WindowDocument
@@ -20,6 +22,7 @@ from etl.shapes.identity import locating_columns
 from etl.shapes.raw_changes import PORTION_ROWS
 from relay import DELETE, INSERT, UPDATE, iter_parts
 from relay.storage import Storage
+from upstream.by_id import names_by_id
 from upstream.ddl_actions import REMOVES_ROWS, action_name
 from upstream.ddl_job import DdlJob
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
@@ -29,25 +32,36 @@ _KEYS_SHOWN = 3
 _STATEMENT_CHARACTERS = 2_000
 
 
+class Fits(Protocol):
+    """Which changes are looked for."""
+
+    columns: frozenset[str]
+    """That it names, in lower case."""
+
+    def fits(self, rows: Rows) -> np.ndarray:
+        """One bool a change. Raises ConditionError."""
+
+
 class Scan:
     """Looks through windows for what a query wants. Raises ConditionError."""
 
     def __init__(self, storage: Storage, query: Query) -> None:
         self._storage = storage
         self._query = query
-        self._condition = Condition(query.where) if query.where else None
+        self._conditions: list[Fits] = [Condition(query.where)] if query.where else []
+        self._conditions += [KeyCondition(query.key)] if query.key else []
         self._filter = only_tables(Filter(), query.tables)
 
     def __call__(self, window: WindowDocument) -> Found:
         """What is in it. Raises ConditionError, relay errors and RowDecodeError, which name what they are about."""
-        return _WindowScan(self._storage, self._query, self._condition, self._filter, window).found()
+        return _WindowScan(self._storage, self._query, self._conditions, self._filter, window).found()
 
 
 def wanted_tables(window: WindowDocument, filters: Filter) -> set[int]:
     """The ids of the window's tables whose rows are looked for, under any of the names they have in it."""
     named = [window.schema.tables, *(ddl.effect.tables for ddl in window.schema.ddls)]
-    found = {(i, table) for tables in named for i in tables if (table := tables[i]) is not None}
-    return {i for i, table in found if not is_internal_table(i) and filters.wants_table(table.schema_name, table.name)}
+    found = {place for tables in named for place in names_by_id(tables)}
+    return {i for i, schema, name in found if not is_internal_table(i) and filters.wants_table(schema, name)}
 
 
 class _Matches:
@@ -114,11 +128,11 @@ class _Joined:
 
 class _WindowScan:
     def __init__(
-        self, storage: Storage, query: Query, condition: Condition | None, filters: Filter, window: WindowDocument
+        self, storage: Storage, query: Query, conditions: Sequence[Fits], filters: Filter, window: WindowDocument
     ) -> None:
         self._storage = storage
         self._query = query
-        self._condition = condition
+        self._conditions = conditions
         self._filter = filters
         self._window = window
         self._tables = TablesAt(window.schema)
@@ -172,7 +186,11 @@ class _WindowScan:
         for name, kind in (("inserts", INSERT), ("updates", UPDATE), ("deletes", DELETE)):
             found.counts[name] = int(np.count_nonzero(joined.kinds == kind))
         limit = self._query.limit
-        chosen = np.argsort(-sizes, kind="stable")[:limit] if self._query.order == "size" else np.arange(len(starts))
+        chosen = {
+            "size": np.argsort(-sizes, kind="stable"),
+            "time": np.arange(len(starts)),
+            "newest": np.arange(len(starts))[::-1],
+        }[self._query.order]
         found.transactions = [
             joined.transaction(int(starts[i]), int(starts[i] + sizes[i])) for i in chosen[:limit].tolist()
         ]
@@ -200,13 +218,14 @@ class _WindowScan:
         table = self._tables.find(table_id, int(changes["commit_ts"][0].as_py()))
         if table is None or not self._filter.wants_table(table.schema_name, table.name):
             return
-        if self._condition is not None:
-            found.saw(self._condition.columns - {column.name.lower() for column in table.stored_columns})
-            changes = changes.filter(pa.array(self._fits(self._condition, table, changes)))
+        for condition in self._conditions:
+            if condition.columns:
+                found.saw(condition.columns - {column.name.lower() for column in table.stored_columns})
+            changes = changes.filter(pa.array(self._fits(condition, table, changes)))
         if changes.num_rows:
             matches.add(table, changes)
 
-    def _fits(self, condition: Condition, table: Table, changes: pa.Table) -> np.ndarray:
+    def _fits(self, condition: Fits, table: Table, changes: pa.Table) -> np.ndarray:
         mask = np.zeros(changes.num_rows, bool)
         kinds = changes["kind"].to_numpy()
         rows = _whole(changes["row"])

@@ -17,6 +17,7 @@ from relay.archive.coalesce import tables_at
 from relay.archive.decided import carry_decisions
 from relay.archive.errors import ArchiveConflictError
 from relay.archive.holds import DEAD_AFTER_MS, Floor, Hold, Holds, RemovedError
+from relay.archive.index import Indexes
 from relay.archive.log_writer import LogWritten, write_log
 from relay.archive.volume import ArchiveFile, LakeFile, Volume, day_of
 
@@ -33,6 +34,7 @@ __all__ = [
     "Floor",
     "Hold",
     "Holds",
+    "Indexes",
     "LakeFile",
     "LogWritten",
     "Making",

@@ -1,0 +1,141 @@
+"""A look back, the newest first, that takes no longer than a person waits for a page, and says from where to go on.
+
+Spark isn't needed: of the windows that hold nothing of what is looked for only the record is read, and what of a volume
+belongs to other tables stays unread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from errors import SluiceError
+from etl.find.found import Found, FoundDdl, FoundTransaction
+from etl.find.logs import Past, Stretch
+from etl.find.query import Query
+from etl.find.scan import Scan
+from etl.prepare import WindowDocument
+from etl.rules import Filter, is_internal_table, only_tables
+from relay import Window
+from relay.archive import ArchiveLog
+from upstream.by_id import names_by_id
+
+__all__ = ["MOST_BYTES", "MOST_CHANGES", "LargeWindow", "Newest", "Patience", "newest"]
+
+SECONDS = 0.6
+MOST_CHANGES = 500_000
+MOST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LargeWindow:
+    """A window that holds more than is looked through here: `changes`, `bytes` of tables that are looked for."""
+
+    lo: int
+    hi: int
+    changes: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Newest:
+    """What was committed after `through` (TSO) has been looked through: go on with it for the query's `until`, unless
+    `complete`. `unknown`: columns of the condition that no table had until then. `problem`, `way_out`: why it can't go
+    on.
+    """
+
+    through: int
+    found: list[FoundTransaction | FoundDdl] = field(default_factory=list)
+    """The newest first."""
+    large: list[LargeWindow] = field(default_factory=list)
+    complete: bool = False
+    windows: int = 0
+    """So many were looked at."""
+    unknown: list[str] = field(default_factory=list)
+    problem: str = ""
+    way_out: str = ""
+
+
+class Patience:
+    """How long one looks: `over` once `seconds` have gone by."""
+
+    def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until = clock() + seconds
+
+    def over(self) -> bool:
+        return self._clock() >= self._until
+
+
+def newest(past: Past, query: Query, patience: Patience | None = None) -> Newest:
+    """The newest transactions and DDL that the query wants, `limit` of both together, as far as patience reaches; at
+    least one window is looked at. Raises ConditionError, relay errors where nothing was found before them.
+    """
+    look = _Look(past, replace(query, order="newest"), patience or Patience())
+    try:
+        look.run()
+    except (SluiceError, OSError) as error:
+        if not look.done.found:
+            raise
+        look.done.problem, look.done.way_out = str(error), getattr(error, "way_out", "")
+    return look.done
+
+
+class _Look:
+    def __init__(self, past: Past, query: Query, patience: Patience) -> None:
+        self._past = past
+        self._query = query
+        self._patience = patience
+        self._filter = only_tables(Filter(), query.tables)
+        self._known: dict[tuple[str, str], bool] = {}
+        self.done = Newest(min(query.until, past.last))
+
+    def run(self) -> None:
+        for stretch in reversed(self._past.stretches(self._query.since, self._query.until)):
+            scan = Scan(stretch.log.storage, self._query)
+            for window in stretch.log.backwards(stretch.until, stretch.since):
+                self._window(stretch, scan, window)
+                if len(self.done.found) >= self._query.limit or self._patience.over():
+                    return
+        self.done.complete = True
+
+    def _window(self, stretch: Stretch, scan: Scan, window: Window) -> None:
+        self.done.windows += 1
+        document = WindowDocument.of(window)
+        ids = self._wanted(document) if self._query.row_kinds and window.parts else set()
+        if ids and isinstance(stretch.log, ArchiveLog):
+            window = stretch.log.only(window, ids)
+            document = WindowDocument.of(window)
+        size = sum(part.bytes for part in window.parts)
+        if ids and (window.changes > MOST_CHANGES or size > MOST_BYTES):
+            self.done.large.append(LargeWindow(window.lo, window.hi, window.changes, size))
+            document = replace(document, parts=())
+        through = max(window.lo, stretch.since)
+        if ids or (window.ddls and self._query.wants_ddl):
+            through = self._take(scan(document), through)
+        self.done.through = through
+
+    def _take(self, found: Found, through: int) -> int:
+        """Take what a window holds; through where (TSO) that goes."""
+        room = self._query.limit - len(self.done.found)
+        both: list[FoundTransaction | FoundDdl] = [*found.transactions, *found.ddls]
+        both.sort(key=lambda each: each.commit_ts, reverse=True)
+        self.done.found += both[:room]
+        self.done.unknown = found.unknown or []
+        left = found.counts["transactions"] + found.counts["ddls"] > room
+        return both[:room][-1].commit_ts - 1 if left and room else through
+
+    def _wanted(self, window: WindowDocument) -> set[int]:
+        return {i for i, schema, name in _named(window) if self._wants(schema, name) and not is_internal_table(i)}
+
+    def _wants(self, schema: str, name: str) -> bool:
+        wanted = self._known.get((schema, name))
+        if wanted is None:
+            wanted = self._known[schema, name] = self._filter.wants_table(schema, name)
+        return wanted
+
+
+def _named(window: WindowDocument) -> Iterator[tuple[int, str, str]]:
+    for tables in (window.schema.tables, *(ddl.effect.tables for ddl in window.schema.ddls)):
+        yield from names_by_id(tables)
