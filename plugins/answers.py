@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse
 
 from errors import SluiceError, ours
 
-__all__ = ["Answers", "answer", "told"]
+__all__ = ["Answers", "answer", "answers", "told"]
 
 FRESH_S = 1.5
 _PATIENCE_S = 0.7

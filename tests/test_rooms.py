@@ -147,6 +147,7 @@ RELAY = {
     "failures": {"storage"},
     "ownership": set(),
     "appointments": {"errors", "storage"},
+    "audit": {"numbered", "storage"},
     "control": {"errors", "numbered", "storage"},
     "decisions": {"errors", "storage"},
     "counted": set(),

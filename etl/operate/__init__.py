@@ -25,7 +25,7 @@ from etl.operate.commands import (
     skip_transaction,
     status,
 )
-from etl.operate.form import ACTIONS, Form, act
+from etl.operate.form import ACTIONS, Form, act, order_job
 from etl.operate.window_view import RowChange, decode, describe, find_window, newest, row_changes
 from upstream.tso import parse_moment
 
@@ -47,6 +47,7 @@ __all__ = [
     "identity",
     "list_decisions",
     "newest",
+    "order_job",
     "orders",
     "parse_moment",
     "pause",

@@ -25,7 +25,7 @@ from etl.operate.commands import (
 from etl.operate.window_view import describe, find_window, newest
 from etl.settings import Settings
 from relay import RelayLog
-from relay.jobs import CANCEL, CANCELLING, PAUSE, PAUSING, Job, Jobs
+from relay.jobs import CANCEL, CANCELLING, PAUSE, PAUSING, Jobs
 from upstream import tso
 
 log = logging.getLogger("sluice")
@@ -96,7 +96,7 @@ def _act(settings: Settings, form: Form) -> str:
             found = _jobs(settings).list()
             return json.dumps([job.status().to_json() for job in found], indent=1, ensure_ascii=False)
         case "pause-job" | "cancel-job":
-            return _order(_jobs(settings).get(value), PAUSE if form.action == "pause-job" else CANCEL, form.by)
+            return order_job(settings, value, PAUSE if form.action == "pause-job" else CANCEL, form.by)
     raise OperateError(f"action {form.action!r}: there are {', '.join(ACTIONS)}")
 
 
@@ -115,7 +115,9 @@ def _jobs(settings: Settings) -> Jobs:
     return Jobs(RelayLog.open(settings.relay.url).storage)
 
 
-def _order(job: Job, what: str, by: str) -> str:
+def order_job(settings: Settings, name: str, what: str, by: str) -> str:
+    """Ask for PAUSE or CANCEL of a job; what comes of it. Raises JobError."""
+    job = _jobs(settings).get(name)
     job.order(what, by)
     state = job.status().state
     if state in (PAUSING, CANCELLING) and job.entry().runner is not None:

@@ -136,10 +136,13 @@ class Jobs:
         job = self.find(name)
         return job is None or job.entry().state in OVER
 
+    def names(self) -> list[str]:
+        """The ids of all of them, in no order; one may turn out to be none."""
+        return [*dict.fromkeys([*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)])]
+
     def list(self) -> list[Job]:
         """All of them, oldest first."""
-        names = dict.fromkeys([*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)])
-        found = [job for name in names if (job := self.find(name)) is not None]
+        found = [job for name in self.names() if (job := self.find(name)) is not None]
         return sorted(found, key=lambda job: (job.spec.made_ms, job.id))
 
     def forget(self, name: str) -> None:

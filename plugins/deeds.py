@@ -1,0 +1,59 @@
+"""What a person orders: allowed by Airflow, kept with the name before it is done, and what came of it after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+
+from etl.settings.pipelines import NamedPipeline
+from plugins.access import name_of, require_trigger
+from plugins.answers import answers, told
+from relay import RelayLog
+from relay.audit import Audit
+
+__all__ = ["Wish", "deeds", "done", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Who orders what of what; `dag` is the kind of the DAG that one must be allowed to trigger for it."""
+
+    user: Any
+    pipeline: NamedPipeline
+    dag: str
+    what: str
+    about: str
+
+
+def operator(user: Any) -> str:
+    """As whom the person is written down with jobs and decisions."""
+    return f"airflow {name_of(user)}"
+
+
+def done(wish: Wish, work: Callable[[], str]) -> Response:
+    """Do what is wished for; what `work` returns is said. Not for the event loop. Raises HTTPException 403."""
+    require_trigger(wish.user, wish.pipeline.dag_id(wish.dag))
+    try:
+        audit = Audit(RelayLog.open(wish.pipeline.settings.relay.url).storage)
+        deed = audit.begin(name_of(wish.user), wish.what, wish.about)
+        try:
+            said = work()
+        except Exception as error:
+            audit.end(deed, f"refused: {error}")
+            raise
+        audit.end(deed, said)
+    except Exception as error:
+        return told(error)
+    finally:
+        answers.forget()
+    return JSONResponse({"said": said})
+
+
+def deeds(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
+    """What was ordered of the pipeline lately, newest first. Raises RelayCorruptError, OSError."""
+    audit = Audit(RelayLog.open(pipeline.settings.relay.url).storage)
+    return [deed.to_json() for deed in audit.newest(most)]

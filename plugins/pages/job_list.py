@@ -1,0 +1,121 @@
+"""Jobs as the page shows them. What is over never changes and is read once; the others are read side by side."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from etl.settings.pipelines import NamedPipeline
+from plugins.runs import run_of
+from relay import RelayLog
+from relay.jobs import FAILED, INTERRUPTED, OVER, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
+
+__all__ = ["DAGS", "job_document", "jobs_document"]
+
+SHOWN = 100
+_TABLES_SHOWN = 500
+DAGS = {
+    "backfill": "backfill",
+    "base": "base",
+    "bootstrap": "bootstrap",
+    "drill": "restore_drill",
+    "restore": "restore",
+    "verify": "verify",
+}
+"""The kind of the DAG that does jobs of each kind; others are the command line's."""
+
+_over: dict[tuple[str, str], JobStatus] = {}
+_over_lock = threading.Lock()
+_MOST_KEPT = 2000
+_readers = ThreadPoolExecutor(8, "sluice-jobs")
+
+
+def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
+    """The newest jobs, newest first, those that aren't over before the others; `more`: how many aren't shown."""
+    storage = RelayLog.open(pipeline.settings.relay.url).storage
+    jobs = Jobs(storage)
+    names = jobs.names()
+    _forget(storage.url, set(names))
+    found = [status for status in _readers.map(lambda name: _status(jobs, storage.url, name), names) if status]
+    found.sort(key=lambda one: (one.state in OVER, -one.spec.made_ms, one.spec.id))
+    return {
+        "jobs": [_told(pipeline, status) for status in found[:SHOWN]],
+        "more": max(0, len(found) - SHOWN),
+        "url": storage.url,
+    }
+
+
+def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, Any]:
+    """One job with its tables whose names hold `wanted`, the unfinished first."""
+    status = Jobs(RelayLog.open(pipeline.settings.relay.url).storage).get(name).status()
+    document = status.to_json()
+    tables = [
+        {"name": table, **values}
+        for table, values in document["progress"]["tables"].items()
+        if wanted.lower() in table.lower()
+    ]
+    tables.sort(key=lambda table: (table["percent"] >= 100, -table["bytes_in_all"], table["name"]))
+    return {
+        "job": _told(pipeline, status),
+        "asked": document["asked"],
+        "result": document["result"],
+        "tables": tables[:_TABLES_SHOWN],
+        "more": max(0, len(tables) - _TABLES_SHOWN),
+    }
+
+
+def _status(jobs: Jobs, url: str, name: str) -> JobStatus | None:
+    with _over_lock:
+        kept = _over.get((url, name))
+    if kept is not None:
+        return kept
+    job = jobs.find(name)
+    if job is None:
+        return None
+    status = job.status()
+    if status.state in OVER:
+        with _over_lock:
+            _over[(url, name)] = status
+            while len(_over) > _MOST_KEPT:
+                del _over[next(iter(_over))]
+    return status
+
+
+def _forget(url: str, there: set[str]) -> None:
+    """A job that was forgotten may come back as another one of its name."""
+    with _over_lock:
+        for key in [key for key in _over if key[0] == url and key[1] not in there]:
+            del _over[key]
+
+
+def _told(pipeline: NamedPipeline, status: JobStatus) -> dict[str, Any]:
+    document = status.to_json()
+    progress = document.pop("progress")
+    tables = progress.pop("tables")
+    document.pop("asked")
+    document.pop("result")
+    run = run_of(status.spec.by)
+    kind = DAGS.get(status.spec.kind)
+    return document | {
+        "touches": str(status.spec.touches),
+        "progress": progress | {"tables": len(tables), "tables_done": _finished(tables)},
+        "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run} if run is not None and kind else None,
+        "orders": orders(status, by_dag=run is not None and kind is not None),
+    }
+
+
+def _finished(tables: dict[str, dict[str, Any]]) -> int:
+    return sum(table["percent"] >= 100 for table in tables.values())
+
+
+def orders(status: JobStatus, *, by_dag: bool) -> list[str]:
+    """What a person may want of a job that stands so."""
+    if status.state in OVER:
+        return []
+    wanted = ["cancel"]
+    if status.state == RUNNING:
+        wanted.insert(0, "pause")
+    if status.state == PAUSING or (by_dag and status.state in (PAUSED, FAILED, INTERRUPTED)):
+        wanted.insert(0, "resume")
+    return wanted

@@ -1,0 +1,46 @@
+"""Runs of Airflow's DAGs: which one a job came from, and the same again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import select
+
+from errors import RequestError
+
+__all__ = ["NoRunError", "conf_of", "run_of", "trigger"]
+
+_BY = "airflow "
+
+
+class NoRunError(RequestError):
+    """There is no run that could be repeated."""
+
+
+def run_of(by: str) -> str | None:
+    """The id of the run that asked for a job, from how the job says who asked; None if no run did."""
+    return by.removeprefix(_BY) if by.startswith(_BY) else None
+
+
+def conf_of(dag_id: str, run_id: str) -> dict[str, Any]:
+    """The values that a run was triggered with. Raises NoRunError if Airflow has it no longer."""
+    with create_session() as session:
+        found = session.scalars(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).all()
+    if not found:
+        raise NoRunError(
+            f"Airflow has the run {run_id} of the DAG {dag_id} no longer",
+            way_out="trigger the DAG with the same values by its form",
+        )
+    return dict(found[0] or {})
+
+
+def trigger(dag_id: str, conf: dict[str, Any], by: str) -> str:
+    """Have a DAG run with these values, as `by` asked; the run's id."""
+    run = trigger_dag(dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf)
+    if run is None:
+        raise NoRunError(f"Airflow made no run of the DAG {dag_id}", way_out="trigger it in Airflow")
+    return str(run.run_id)
