@@ -16,6 +16,7 @@ from etl.asof.computing import Asked, AsOfTable, ask
 from etl.asof.diff import diff_schema
 from etl.asof.fingerprint import Fingerprint
 from etl.asof.finishing import Differences, Files, Fingerprints, Finish, Result, Rows, from_ipc
+from etl.asof.parted import PartRows, PartSums, SumsOfParts
 from etl.asof.plan import Plan
 from etl.asof.planning import Start
 from etl.copy.base_source import BaseSource
@@ -63,6 +64,21 @@ class Past:
         for result in self._results(Fingerprints()):
             found[result.name] += Fingerprint.from_json(json.loads(result.payload))
         return found
+
+    def part_sums(self, parts: int) -> dict[str, PartSums]:
+        """Of each table in so many parts, see `etl.asof.parted`."""
+        found = {name: PartSums(parts) for name in self.tables}
+        for result in self._results(SumsOfParts(parts)):
+            found[result.name].add_all(PartSums.from_json(json.loads(result.payload)))
+        return found
+
+    def part_rows(
+        self, parts: int, wanted: Mapping[str, Sequence[int]]
+    ) -> Generator[tuple[str, pa.RecordBatch], None, None]:
+        """The rows of some parts of some tables, with their table's name: `compared_columns`, in no order."""
+        for result in self._results(PartRows(parts, wanted)):
+            for batch in from_ipc(result.payload):
+                yield result.name, batch
 
     def files(self, folder: str) -> dict[str, list[BaseFile]]:
         """The rows as files of a base, written by Spark's workers below `folder` of the archive, by table."""

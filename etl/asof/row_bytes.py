@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,11 +24,14 @@ _EXACT = 2**53
 _NOTHING, _COLON = pa.scalar(b"", pa.large_binary()), pa.scalar(b":", pa.large_binary())
 
 
-def row_bytes(columns: Sequence[Column], arrays: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
+def row_bytes(
+    columns: Sequence[Column], arrays: Mapping[str, pa.Array], *, signed_zeros: Collection[str] = ()
+) -> pa.LargeBinaryArray:
     """One value a row: its values in `columns`, each after its length, a NULL as `n`. `arrays` by column name, in types
-    and texts of `upstream.rows.arrow_schema`. At least one column.
+    and texts of `upstream.rows.arrow_schema`. At least one column. `signed_zeros`: kinds of columns (`float`, `double`)
+    in which 0 and -0 are two values.
     """
-    fields = [_field(_plain(column, arrays[column.name])) for column in columns]
+    fields = [_field(_plain(column, arrays[column.name], signed_zeros=signed_zeros)) for column in columns]
     return fields[0] if len(fields) == 1 else pc.binary_join_element_wise(*fields, _NOTHING)
 
 
@@ -38,13 +41,15 @@ def _field(plain: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     return pc.fill_null(with_length, pa.scalar(b"n", pa.large_binary()))
 
 
-def _plain(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
+def _plain(column: Column, array: pa.Array, *, signed_zeros: Collection[str]) -> pa.LargeBinaryArray:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     kind = column.kind
     if kind == "float":
         array = _as_shown(array.cast(pa.float64()))
-    if kind in ("float", "double"):
+    if kind in signed_zeros:
+        array = array.cast(pa.float64()).view(pa.int64())
+    elif kind in ("float", "double"):
         zero = pa.scalar(0.0, pa.float64())
         array = pc.add(array.cast(pa.float64()), zero).view(pa.int64())
     elif kind in _FRACTIONS:

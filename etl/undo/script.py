@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
+from etl.formats.comments import plain
 from etl.formats.sql_text import literal
 from etl.undo.reverse import Reverse
 from etl.undo.statements import TableSql
@@ -44,11 +44,6 @@ def script(transaction: Transaction, tables: Sequence[TableSql]) -> Iterator[byt
     yield f"SELECT @undone AS rows_undone, {expected} AS rows_expected;".encode()
     yield b"-- If they are the same: COMMIT. If they aren't, rows were changed since: ROLLBACK."
     yield b"-- Without either nothing is changed."
-
-
-def plain(text: str) -> str:
-    """Text as one line of printable ASCII, for comments."""
-    return re.sub(r"[^ -~]", lambda match: ascii(match[0])[1:-1], text)
 
 
 def _heading(transaction: Transaction, reverses: Sequence[Reverse]) -> Iterator[str]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.formats.deletes import head
+from etl.formats.inserts import grouped, inserts
 from etl.formats.sql_text import (
-    columns_text,
     join,
     key_conditions,
     literal_column,
@@ -27,8 +27,6 @@ from etl.undo.reverse import Reverse
 from upstream import column_types
 from upstream.schema import Column, Table
 
-_ROWS_A_STATEMENT = 500
-_STATEMENT_BYTES = 1 << 20
 _MOMENTS = ("timestamp", "datetime")
 
 
@@ -93,7 +91,7 @@ class TableSql:
             for condition, count in Counter(conditions).items():
                 yield Statement(begin + condition + b" LIMIT %d" % count, count)
             return
-        for group in _grouped([b"(" + condition + b")" for condition in conditions]):
+        for group in grouped([b"(" + condition + b")" for condition in conditions]):
             yield Statement(begin + b"\nOR ".join(group), len(group))
 
     def _updates(self) -> Iterator[Statement]:
@@ -127,17 +125,8 @@ class TableSql:
         return found
 
     def _inserts(self) -> Iterator[Statement]:
-        again = self.reverse.again
-        if not len(next(iter(again.values()))):
-            return
-        begin = f"INSERT INTO {quote_table(self.named)} ({columns_text(self.writable)}) VALUES\n".encode()
-        literals = [
-            literal_column(array, column)
-            for column, array in zip(self.writable, self.arrays(self.writable, again), strict=True)
-        ]
-        rows = join(b"(", join(*literals, separator=b", "), b")").to_pylist()
-        for group in _grouped(rows):
-            yield Statement(begin + b",\n".join(group), len(group))
+        arrays = self.arrays(self.writable, self.reverse.again)
+        yield from (Statement(sql, rows) for rows, sql in inserts(self.named, self.writable, arrays))
 
     def has_enum_without_element(self) -> bool:
         """Whether a value is put back that servers take with a warning only: TiDB's ENUM index 0."""
@@ -147,16 +136,3 @@ class TableSql:
             if column.kind == "enum" and "" not in column.elems
             for images in (self.reverse.again, self.reverse.before)
         )
-
-
-def _grouped(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    group: list[bytes] = []
-    size = 0
-    for text in texts:
-        if group and (len(group) == _ROWS_A_STATEMENT or size + len(text) > _STATEMENT_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    if group:
-        yield group
