@@ -76,7 +76,9 @@ ETL = {
         "recorded_schema", "rules", "settings", "sinks",
     },
     "asof": {"archive", "copy", "formats", "prepare", "recorded_schema", "settings", "shapes", "spark"},
-    "verify": {"base", "formats"},
+    "verify": {
+        "asof", "backfill", "base", "formats", "prepare", "retain", "rules", "settings", "shapes", "steps",
+    },
     "drill": {"copy", "downstream", "ownership", "restore", "retain", "settings"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},

@@ -195,11 +195,11 @@ class Backfill:
         self._file.keep(self._frontier)
         plan = self._plan.tables[chunk.table]
         key = range_key(table)
+        condition = chunk.condition or (in_range(key, chunk.low, chunk.high) if chunk.low or chunk.high else "")
         made = self._appointing.make(
             Appointment(
                 0, self._job, chunk.number, table.id, table.schema_name, table.name, self._request.mode,
-                in_range(key, chunk.low, chunk.high) if chunk.low or chunk.high else "",
-                tuple(column.name for column in key) if chunk.low or chunk.high else (),
+                condition, tuple(column.name for column in key) if condition else (),
                 listed=bool(self._request.where), is_whole=self._is_whole(plan),
             )
         )  # fmt: skip
@@ -212,7 +212,7 @@ class Backfill:
         busy = {hand.chunk.number for hand in self._in_hand}
         for number, chunk in self._frontier.open.items():
             if number not in busy:
-                table = self._definition(chunk.table)
+                table = None if chunk.condition else self._definition(chunk.table)
                 if table is not None and (bound := self._bound(table, chunk.low, chunk.high)) is not None:
                     self._frontier.next_chunk(chunk.table, bound, chunk.high)
                     chunk.high = bound
@@ -232,6 +232,8 @@ class Backfill:
                 state.is_begun = True
                 state.low = plan.low
             self._run.doing(plan.name)
+            if plan.only:
+                return self._frontier.next_of(place, plan.only)
             bound = self._bound(table, state.low, plan.high)
             chunk = self._frontier.next_chunk(place, state.low, bound or plan.high)
             state.low, state.is_cut = bound, bound is None
@@ -251,7 +253,7 @@ class Backfill:
             self.warnings += self._sides.downstream.create_table(table, self._sides.upstream.definitions)
 
     def _is_whole(self, plan: TablePlan) -> bool:
-        return not (self._request.where or plan.low or plan.high)
+        return not (self._request.where or plan.low or plan.high or plan.only)
 
     def _mending(self, plan: TablePlan) -> str:
         return f"{self._job}.{plan.table_id}"
@@ -307,7 +309,7 @@ class Backfill:
             return
         path = f"jobs/{self._job}/rows/{made.at_ts}"
         conditions = [made.condition or "TRUE", *([f"({self._request.where})"] if self._request.where else [])]
-        most = _MOST_BYTES if range_key(table) else 0
+        most = _MOST_BYTES if range_key(table) and not hand.chunk.condition else 0
         found = self._sides.read(ReadOrder(made.at_ts, table, " AND ".join(conditions), path, most))
         if not found.complete:
             self._appointing.give_up(made, f"it has more than {most} bytes")

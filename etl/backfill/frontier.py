@@ -10,7 +10,7 @@ taken for dead and isn't, only has rows copied again that are there already.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -23,19 +23,25 @@ _COUNTED = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kep
 
 @dataclass(slots=True)
 class Chunk:
-    """A range [low, high) of a table's key, as literals; None: no limit. `table`: its place in the plan."""
+    """A range [low, high) of a table's key, as literals; None: no limit. `table`: its place in the plan. `condition`:
+    in place of the range.
+    """
 
     number: int
     table: int
     low: list[str] | None
     high: list[str] | None
+    condition: str = ""
 
 
 @dataclass(slots=True)
 class TableState:
-    """`low`: where the next chunk begins. `is_cut`: no chunk comes any more; `is_over`: and all are done."""
+    """`low`: where the next chunk begins; `taken`: how many of the conditions have their chunk. `is_cut`: no chunk
+    comes any more; `is_over`: and all are done.
+    """
 
     low: list[str] | None = None
+    taken: int = 0
     is_begun: bool = False
     is_cut: bool = False
     is_over: bool = False
@@ -66,6 +72,15 @@ class Frontier:
         """A new chunk, which is open."""
         self.numbers += 1
         chunk = self.open[self.numbers] = Chunk(self.numbers, table, low, high)
+        return chunk
+
+    def next_of(self, table: int, conditions: Sequence[str]) -> Chunk:
+        """A chunk of the next one of a table's conditions, which is open."""
+        state = self.tables[table]
+        chunk = self.next_chunk(table, None, None)
+        chunk.condition = conditions[state.taken]
+        state.taken += 1
+        state.is_cut = state.taken == len(conditions)
         return chunk
 
     def to_json(self) -> dict[str, Any]:

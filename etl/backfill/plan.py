@@ -29,7 +29,7 @@ _ROWS_PER_S = 10_000
 class TablePlan:
     """A table to be copied again to `target` downstream. `key`: the columns by which it is cut, () if it goes as one.
     `rows` and `bytes`: about how many the whole table has, 0 where nothing tells. `low`, `high`: the range that was
-    asked for, as literals. `is_created`: it isn't there downstream.
+    asked for, as literals. `is_created`: it isn't there downstream. `only`: see `BackfillRequest`.
     """
 
     table_id: int
@@ -41,6 +41,7 @@ class TablePlan:
     low: list[str] | None = None
     high: list[str] | None = None
     is_created: bool = False
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ class BackfillPlan:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        tables = tuple(TablePlan(**{**table, "key": tuple(table["key"])}) for table in document["tables"])
+        tables = tuple(
+            TablePlan(**{**table, "key": tuple(table["key"]), "only": tuple(table.get("only", ()))})
+            for table in document["tables"]
+        )
         return cls(
             **{**document, "tables": tables, "problems": tuple(document["problems"]), "notes": tuple(document["notes"])}
         )
@@ -174,11 +178,12 @@ class _Planner:
             self._check_keyless(table, size)
         held = self._held.get(f"{target.schema}.{target.table}".lower())
         self._check_columns(table, held, f"{target.schema}.{target.table}")
+        only = request.only.get(table.full_name, ()) if key else ()
         return TablePlan(
             table.id, table.full_name, f"{target.schema}.{target.table}", tuple(column.name for column in key),
-            size.rows, size.bytes,
+            0 if only else size.rows, 0 if only else size.bytes,
             parse_key("--from-key", request.from_key, key), parse_key("--to-key", request.to_key, key),
-            is_created=held is None,
+            is_created=held is None, only=only,
         )  # fmt: skip
 
     def _check_keyless(self, table: Table, size: TableSize) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from etl.backfill.condition import check_condition
@@ -20,7 +20,9 @@ nothing is written, and what differs is told.
 class BackfillRequest:
     """`tables`: globs of upstream names (`schema.table`). `where`: a condition in TiDB's SQL, "" for none. `from_key`,
     `to_key`: a range of the key of the one table, the first inside and the second outside, "" for no limit; see
-    `etl.backfill.table_key.parse_key`. `rows_per_second`: 0 for no limit.
+    `etl.backfill.table_key.parse_key`. `rows_per_second`: 0 for no limit. `only`: of these tables (full names) no rows
+    but those that one of these conditions takes, on either side; SQL over the key alone that means the same to both, a
+    chunk each. Who repairs rows says so; a table whose key can't be cut is copied as a whole all the same.
     """
 
     tables: tuple[str, ...]
@@ -29,6 +31,7 @@ class BackfillRequest:
     to_key: str = ""
     mode: str = REPLACE
     rows_per_second: int = 0
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises BackfillError for what can't be meant."""
@@ -46,9 +49,13 @@ class BackfillRequest:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
-        return asdict(self) | {"tables": list(self.tables)}
+        document = asdict(self) | {"tables": list(self.tables)}
+        if not self.only:  # as jobs were written down that know nothing of it
+            del document["only"]
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        return cls(**{**document, "tables": tuple(document["tables"])})
+        only = {name: tuple(conditions) for name, conditions in document.get("only", {}).items()}
+        return cls(**{**document, "tables": tuple(document["tables"]), "only": only})

@@ -121,6 +121,19 @@ def asked(running: Pipeline, *tables: str, **more: object) -> Job:
     return create_backfill(running.settings, BackfillRequest(tables, **more), "test")  # type: ignore[arg-type]
 
 
+def test_rows_that_are_named_by_conditions_are_copied_and_no_others(running: Pipeline) -> None:
+    name = f"{DATABASE}.load_1"
+    missing, changed, surplus = 21, 22, -7
+    running.downstream(f"DELETE FROM {name} WHERE id = {missing}")
+    running.downstream(f"UPDATE {name} SET pad = 'damaged' WHERE id = {changed}")
+    running.downstream(f"INSERT INTO {name} VALUES ({surplus}, 1, 'surplus')")
+    only = {name: (f"`id` IN ({missing},{surplus})", f"`id` = {changed} OR `id` = 23")}
+    summary = running.backfill(name, only=only)
+    found = summary.tables[name]
+    assert [found[kind] for kind in ("chunks", "rows", "inserted", "replaced", "deleted", "same")] == [2, 3, 1, 1, 1, 1]
+    running.compared()
+
+
 def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(running: Pipeline, tmp_path: Path) -> None:
     config = config_of(running, tmp_path)
     damage(running)

@@ -1,0 +1,152 @@
+"""The rows that windows of the relay log changed, by table: which keys, and the newest image of each.
+
+They are read out of the windows' parts in this process, some windows at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from errors import SluiceError, ours
+from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
+from etl.rules import Filter
+from etl.shapes.identity import locating_columns
+from etl.shapes.newest import last_of_each
+from etl.steps import NewestDetail
+from relay import RelayLog, Window
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Table
+
+__all__ = ["ChangeReader", "ChangedRows", "ChangedTable"]
+
+log = logging.getLogger("sluice.verify")
+
+_SHAPE = "newest"
+_CHANGES = 50_000
+"""So many changes are read at a time."""
+_WINDOWS = 1_000
+
+Reading = Callable[[int, int], None]
+"""Told of the changes and the bytes of parts that are about to be read; waits if they are too many, and may raise."""
+
+
+@dataclass(slots=True)
+class ChangedTable:
+    """A table's changed rows. `images`: as `etl.shapes.newest` gives them, in order. `is_steady`: its columns were the
+    same all along, and no DDL touched it: what the last image of a key says is what the row is at the end.
+    """
+
+    images: list[pa.Table] = field(default_factory=list)
+    is_steady: bool = True
+
+    def keys(self, table: Table) -> pa.Table | None:
+        """The keys as columns of `table`, each once; None if keys of now can't be had of them: the table has no key, or
+        another one than then.
+        """
+        key = locating_columns(table)
+        names = [column.name for column in key]
+        if not key or not self.images:
+            return None
+        parts = [part for part in self.images if part.num_rows]
+        if any(
+            part.schema.get_field_index(c.name) < 0 or part[c.name].type != arrow_type(c) for part in parts for c in key
+        ):
+            return None
+        if not parts:
+            return None
+        return last_of_each(table, pa.concat_tables([part.select(names) for part in parts]).combine_chunks())
+
+    def newest(self, table: Table) -> pa.Table | None:
+        """The last image of each key; None if DDL in between makes it uncertain, or there is no key."""
+        parts = [part for part in self.images if part.num_rows]
+        if not self.is_steady or not parts or self.keys(table) is None:
+            return None
+        return last_of_each(table, pa.concat_tables(parts).combine_chunks())
+
+
+@dataclass(slots=True)
+class ChangedRows:
+    """What was changed through `until` (TSO), by table id. `unread`: windows that could not be looked through, (lo, hi,
+    why).
+    """
+
+    until: int
+    tables: dict[int, ChangedTable] = field(default_factory=dict)
+    windows: int = 0
+    changes: int = 0
+    unread: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def table(self, table_id: int) -> ChangedTable:
+        return self.tables.setdefault(table_id, ChangedTable())
+
+    def add(self, table_id: int, payload: pa.Buffer) -> None:
+        """Images of a table, later than all that were added."""
+        found = self.table(table_id)
+        with pa.ipc.open_stream(payload) as reader:
+            images = reader.read_all()
+        if found.images and found.images[-1].schema != images.schema:
+            found.is_steady = False
+        found.images.append(images)
+
+
+class ChangeReader:
+    """Reads the changes of a relay log's windows, of tables that `filters` want, without the transactions `ignored`
+    (commit timestamps). `reading`: see `Reading`.
+    """
+
+    def __init__(
+        self, relay: RelayLog, filters: Filter, ignored: frozenset[int] = frozenset(), reading: Reading | None = None
+    ) -> None:
+        self._relay = relay
+        self._options = PrepareOptions(_SHAPE, filters=filters, ignored_ts=ignored)
+        self._reading = reading
+
+    def gather(self, since: int, until: int) -> ChangedRows:
+        """What was committed after `since` through `until` (TSO). Windows that can't be looked through are noted.
+        Raises RelayGapError, OSError, and what is transient.
+        """
+        found = ChangedRows(since)
+        for windows in _batches(self._relay, since, until):
+            if self._reading is not None:
+                self._reading(sum(w.changes for w in windows), sum(part.bytes for w in windows for part in w.parts))
+            lo, hi = max(windows[0].lo, since), min(windows[-1].hi, until)
+            try:
+                self._look_through(windows, found, lo, hi)
+            except Exception as error:
+                told = ours(error)
+                if told.transient or not isinstance(told, SluiceError):
+                    raise
+                log.warning("what was committed after %d through %d isn't looked through: %s", lo, hi, told)
+                found.unread.append((lo, hi, str(told)))
+            found.windows += len(windows)
+            found.changes += sum(window.changes for window in windows)
+            found.until = hi
+        return found
+
+    def _look_through(self, windows: list[Window], found: ChangedRows, lo: int, hi: int) -> None:
+        decided = self._relay.decisions.list(lo, hi)
+        document = BatchDocument.of(windows, lo, hi).decided(list(decided))
+        for window in document.windows:
+            effects = [*(ddl.effect for ddl in window.schema.ddls), *(move.effect for move in window.schema.moved)]
+            for table_id in {table_id for effect in effects for table_id in effect.tables}:
+                found.table(table_id).is_steady = False
+        for step in prepare_steps(self._relay.url, document, self._options):
+            if isinstance(step.detail, NewestDetail):
+                found.add(step.detail.table_id, step.payload)
+
+
+def _batches(relay: RelayLog, since: int, until: int) -> Iterator[list[Window]]:
+    waiting: list[Window] = []
+    changes = 0
+    for window in relay.windows(since, until) if since < until else ():
+        if waiting and (len(waiting) == _WINDOWS or changes + window.changes > _CHANGES):
+            yield waiting
+            waiting, changes = [], 0
+        waiting.append(window)
+        changes += window.changes
+    if waiting:
+        yield waiting

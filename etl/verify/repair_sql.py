@@ -1,0 +1,167 @@
+"""The SQL that makes the downstream's rows what the upstream's are: for people to read, and to run.
+
+Rows that aren't upstream's go first, so that the unique values that they hold are free; then the upstream's come. Which
+rows go is said by their key and by what was found in them, so a row that has changed since stays as it is, and the
+counts at the end tell. What databases compute themselves isn't written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.formats.comments import plain
+from etl.formats.deletes import head
+from etl.formats.inserts import grouped, inserts
+from etl.formats.sql_text import (
+    BYTEWISE,
+    broken_text,
+    join,
+    key_conditions,
+    literal,
+    quote_name,
+    row_conditions,
+)
+from etl.shapes.identity import locating_columns
+from upstream import column_types, tso
+from upstream.schema import Column, Table
+
+__all__ = ["TableRepair", "repair_script"]
+
+_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRepair:
+    """A table whose rows differ. `place`: the table under its name downstream; `gone`: rows that are downstream and
+    aren't upstream's, `come`: rows of the upstream that aren't downstream; a row that is another is in both.
+    `place.writable_columns` in types and texts of `upstream.rows.arrow_schema`. `more`: rows differ that aren't here.
+    """
+
+    place: Table
+    gone: pa.Table
+    come: pa.Table
+    more: int = 0
+
+    def statements(self) -> Iterator[tuple[int, bytes]]:
+        """(rows, statement)."""
+        yield from self._deletes()
+        rows = self.come.filter(pa.array(~self.unwritable))
+        columns = self.place.writable_columns
+        yield from inserts(self.place, columns, [_one(rows[column.name]) for column in columns])
+
+    @property
+    def unwritable(self) -> np.ndarray:
+        """Which of `come` no statement writes exactly (bool mask): text that isn't utf-8, which TiDB takes where it
+        doesn't check, and the element that an ENUM doesn't have.
+        """
+        found = np.zeros(self.come.num_rows, bool)
+        for column in self.place.writable_columns:
+            array = _one(self.come[column.name])
+            if column.kind in BYTEWISE and (broken := broken_text(array)) is not None:
+                found |= np.asarray(broken)
+            if column.kind == "enum" and "" not in column.elems:
+                found |= np.asarray(pc.fill_null(pc.equal(array.cast(pa.large_binary()), b""), fill_value=False))
+        return found
+
+    @property
+    def key(self) -> list[Column]:
+        """By which rows are found; all that they hold if there is none, or a database computes it."""
+        key = locating_columns(self.place)
+        return [] if any(column.generated for column in key) else key
+
+    def _deletes(self) -> Iterator[tuple[int, bytes]]:
+        if not self.gone.num_rows:
+            return
+        conditions, begin = self._conditions(), head(self.place)
+        if not self.key:
+            for condition, count in Counter(conditions).items():
+                yield count, begin + condition + b" LIMIT %d" % count
+            return
+        for group in grouped([b"(" + condition + b")" for condition in conditions]):
+            yield len(group), begin + b"\nOR ".join(group)
+
+    def _conditions(self) -> list[bytes]:
+        key, columns = self.key, self.place.writable_columns
+        names = {column.name for column in key}
+        others = [_exact(column) for column in columns if column.name not in names]
+        parts = [key_conditions([_exact(c) for c in key], self._arrays(key))] if key else []
+        parts += [row_conditions(others, self._arrays(others))] if others else []
+        parts += [_signs(column, _one(self.gone[column.name])) for column in columns if column.kind in _SIGNED]
+        found: list[bytes] = join(*parts, separator=b" AND ").to_pylist()
+        return found
+
+    def _arrays(self, columns: Sequence[Column]) -> list[pa.Array]:
+        arrays = [_one(self.gone[column.name]) for column in columns]
+        return [array.cast(pa.float64()) if pa.types.is_float32(array.type) else array for array in arrays]
+
+
+_SIGNED = ("double", "float")
+
+
+def _signs(column: Column, array: pa.Array) -> pa.Array:
+    """A zero's sign, which no comparison sees."""
+    numbers = array.cast(pa.float64())
+    text = b"LEFT(CAST(" + quote_name(column.name).encode() + b" AS CHAR),1)"
+    negative = pa.array(np.signbit(numbers.to_numpy(zero_copy_only=False)))
+    is_zero = pc.fill_null(pc.equal(numbers, 0.0), fill_value=False)
+    signs = (pa.scalar(text + condition, pa.large_binary()) for condition in (b"='-'", b"<>'-'"))
+    return pc.if_else(is_zero, pc.if_else(negative, *signs), pa.scalar(b"TRUE", pa.large_binary()))
+
+
+def _exact(column: Column) -> Column:
+    """FLOATs are compared with all their digits."""
+    return replace(column, tp=column_types.DOUBLE) if column.kind == "float" else column
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+
+
+def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[TableRepair]) -> Iterator[bytes]:
+    """Line by line, or statement by statement. `ts` (TSO): the checkpoint at which the tables were compared;
+    `checkpoint`: the checkpoint table's full name, quoted, and the cluster's id. It ends without COMMIT: who runs it
+    compares numbers first. Nothing that comes from rows or names stands in a comment as it is.
+    """
+    yield from (b"-- " + line.encode() for line in _heading(ts, tables))
+    yield b"SET NAMES utf8mb4;"
+    yield b"SET SESSION time_zone = '+00:00';"
+    yield f"SET SESSION sql_mode = {literal(_MODE)};".encode()
+    yield b"SET SESSION foreign_key_checks = 0;"
+    yield b"SET @repaired = 0;"
+    yield b"BEGIN;"
+    table, cluster_id = checkpoint
+    where = f"FROM {table} WHERE clusterID = {cluster_id}"
+    yield f"SELECT checkPoint AS must_say_{ts} {where} FOR UPDATE;".encode()
+    expected = 0
+    for repair in tables:
+        yield f"-- {plain(repair.place.full_name)}".encode()
+        for rows, statement in repair.statements():
+            expected += rows
+            yield statement + b";"
+            yield b"SET @repaired = @repaired + ROW_COUNT();"
+    yield f"SELECT @repaired AS rows_repaired, {expected} AS rows_expected;".encode()
+    yield b"-- If they are the same, and the checkpoint was the one above: COMMIT. Else ROLLBACK, and verify again."
+    yield b"-- Without either nothing is changed."
+
+
+def _heading(ts: int, tables: Sequence[TableRepair]) -> Iterator[str]:
+    yield f"Makes the downstream what the upstream was at the checkpoint {tso.text(ts)}:"
+    for repair in tables:
+        left = int(repair.unwritable.sum())
+        name = plain(repair.place.full_name)
+        yield f"  {name}: {repair.gone.num_rows:,} rows go, {repair.come.num_rows - left:,} come"
+        if left:
+            yield (
+                f"    {left:,} rows don't come: they hold text that isn't utf-8, or an ENUM's missing element, which no"
+                " statement writes; `sluice verify --repair --apply` brings them"
+            )
+        if repair.more:
+            yield f"    {repair.more:,} more rows differ, which aren't in here: verify again afterwards"
+    yield "For the downstream, at that checkpoint: `sluice pause` keeps it there."

@@ -1,0 +1,93 @@
+"""Which rows of two readings of some rows aren't the same: as a multiset of all that they hold, byte for byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from etl.asof.fingerprint import compared_columns
+from etl.asof.row_bytes import row_bytes
+from etl.shapes.identity import locating_columns
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Column, Table
+
+__all__ = ["LIVE_ZEROS", "Apart", "apart", "as_table", "key_of", "keys_bytes"]
+
+LIVE_ZEROS = ("double", "float")
+"""Kinds whose zero has its sign on both sides, where both are servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """`come`: rows of the upstream that aren't downstream, `gone`: rows of the downstream that aren't upstream; in both
+    `table.writable_columns`. A row that is another is in both.
+    """
+
+    table: Table
+    come: pa.Table
+    gone: pa.Table
+
+    @property
+    def count(self) -> int:
+        """How many rows differ: those with one key are one row."""
+        if not self.come.num_rows or not self.gone.num_rows:
+            return int(self.come.num_rows + self.gone.num_rows)
+        if not key_of(self.table):
+            return int(max(self.come.num_rows, self.gone.num_rows))
+        return len({*keys_bytes(self.table, self.come), *keys_bytes(self.table, self.gone)})
+
+    def __add__(self, other: Apart) -> Apart:
+        return Apart(self.table, pa.concat_tables([self.come, other.come]), pa.concat_tables([self.gone, other.gone]))
+
+
+def apart(table: Table, upstream: pa.Table, downstream: pa.Table, signed_zeros: Collection[str] = LIVE_ZEROS) -> Apart:
+    """Compare rows in types and texts of `upstream.rows.arrow_schema`, see `etl.asof.row_bytes`."""
+    columns = compared_columns(table)
+    ours, theirs = (
+        row_bytes(columns, {c.name: _one(side[c.name]) for c in columns}, signed_zeros=signed_zeros).to_pylist()
+        if side.num_rows
+        else []
+        for side in (upstream, downstream)
+    )
+    return Apart(table, _surplus(upstream, ours, theirs), _surplus(downstream, theirs, ours))
+
+
+def key_of(table: Table) -> list[Column]:
+    """The key by which rows are found downstream, if it can be read there: none where a database computes a part."""
+    key = locating_columns(table)
+    return [] if any(column.generated for column in key) else key
+
+
+def keys_bytes(table: Table, rows: pa.Table) -> list[bytes]:
+    """The rows' keys, equal where the keys' bytes are."""
+    key = key_of(table)
+    if not rows.num_rows:
+        return []
+    found: list[bytes] = row_bytes(key, {c.name: _one(rows[c.name]) for c in key}).to_pylist()
+    return found
+
+
+def as_table(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Rows in the order of `table.writable_columns`, also if there are none."""
+    schema = pa.schema([pa.field(column.name, arrow_type(column)) for column in table.writable_columns])
+    return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
+
+
+def _surplus(rows: pa.Table, own: list[bytes], others: list[bytes]) -> pa.Table:
+    """Those of `rows` that come more often there than on the other side."""
+    left = Counter(others)
+    at = []
+    for number, content in enumerate(own):
+        if left[content]:
+            left[content] -= 1
+        else:
+            at.append(number)
+    return rows.take(pa.array(at, pa.int64()))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
