@@ -15,11 +15,22 @@ if TYPE_CHECKING:
     from etl.find.backwards import LargeWindow, Newest, Patience, newest
     from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
     from etl.find.logs import Past, Stretch
+    from etl.find.one_transaction import (
+        ChangedRow,
+        ChangedValue,
+        NoTransactionError,
+        TransactionView,
+        view_transaction,
+        whole_value,
+    )
     from etl.find.query import KINDS, Query
     from etl.find.run import find
+    from etl.find.shown_value import ShownValue
 
 __all__ = [
     "KINDS",
+    "ChangedRow",
+    "ChangedValue",
     "ConditionError",
     "FindError",
     "Found",
@@ -27,14 +38,19 @@ __all__ = [
     "FoundTransaction",
     "LargeWindow",
     "Newest",
+    "NoTransactionError",
     "Past",
     "Patience",
     "Query",
+    "ShownValue",
     "Stretch",
     "TableRows",
+    "TransactionView",
     "find",
     "newest",
     "row_text",
+    "view_transaction",
+    "whole_value",
 ]
 
 __getattr__ = on_first_use(
@@ -43,15 +59,22 @@ __getattr__ = on_first_use(
         "Found": "etl.find.found",
         "FoundDdl": "etl.find.found",
         "FoundTransaction": "etl.find.found",
+        "ChangedRow": "etl.find.one_transaction",
+        "ChangedValue": "etl.find.one_transaction",
         "KINDS": "etl.find.query",
         "LargeWindow": "etl.find.backwards",
         "Newest": "etl.find.backwards",
+        "NoTransactionError": "etl.find.one_transaction",
         "Past": "etl.find.logs",
         "Patience": "etl.find.backwards",
         "Query": "etl.find.query",
         "Stretch": "etl.find.logs",
+        "ShownValue": "etl.find.shown_value",
         "TableRows": "etl.find.found",
+        "TransactionView": "etl.find.one_transaction",
         "find": "etl.find.run",
         "newest": "etl.find.backwards",
+        "view_transaction": "etl.find.one_transaction",
+        "whole_value": "etl.find.one_transaction",
     },
 )
