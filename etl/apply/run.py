@@ -19,6 +19,7 @@ from errors import ours
 from etl.apply._ahead import Ahead, Prepare
 from etl.apply._appointments import AppointmentKeeper
 from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held, decided_about
+from etl.apply._counting import Counting
 from etl.apply._decided import note_late, note_used
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
@@ -131,6 +132,7 @@ class _Loop:
         if isinstance(self._sink, TakesOver):
             self._sink.guard(self._sole)
         self._appointments = AppointmentKeeper(self._relay, settings.rules, settings.apply.appointment_wait_ms)
+        self._counting = Counting(self._relay, pipeline.downstream)
         self._summary = ApplySummary()
         self._waiting = Waiting(log, "applying")
         self._ahead: Ahead | None = None
@@ -149,6 +151,7 @@ class _Loop:
                 log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
                 told = ours(error)
+                self._counting.failed(error)
                 if not told.transient:
                     self._give_up(error)
                     raise
@@ -162,6 +165,7 @@ class _Loop:
         return self._summary
 
     def close(self) -> None:
+        self._counting.close()
         self._upkeep.close()
         self._sole.close()
         self._sink.close()
@@ -189,6 +193,7 @@ class _Loop:
             checkpoint = look_ahead(sink, checkpoint, self._relay, self._wait, self._settings.rules)
         start = checkpoint or Checkpoint(self._first.lo)
         self._summary.checkpoint = start.commit_ts
+        self._counting.at(start.commit_ts)
         _say_where(checkpoint, self._first, sink)
         self._sole.at(start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._sole.pipeline)
         check_refusal(checkpoint, self._relay)
@@ -198,8 +203,9 @@ class _Loop:
 
     def _write(self, batch: Batch) -> None:
         relay = self._relay
-        written = self._sink.run(self._guarded(batch.steps(self._limits.stop)), batch.confirm)
+        written = self._sink.run(self._counting.through(self._guarded(batch.steps(self._limits.stop))), batch.confirm)
         report = report_of(batch, written)
+        self._counting.wrote(report)
         self._summary.add(report, written.warnings)
         if report.changes or report.ddls:
             log.info("applied %s", json.dumps(asdict(report)))

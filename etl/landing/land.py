@@ -15,6 +15,7 @@ from errors import SluiceError, ours
 from etl.explode import BinlogDecodeError
 from etl.landing._ahead import JobsAhead, LandedPlan
 from etl.landing._cluster import Cluster
+from etl.landing._counting import Counting
 from etl.landing._orders import LOOK_EVERY_S, Orders
 from etl.landing._record import record_of, report_of
 from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
@@ -91,6 +92,7 @@ class _Loop:
         self._entry: DrainerEntry | None = None
         self._waiting = Waiting(log, "landing")
         self._progress = Progress()
+        self._counting = Counting(self._relay)
         self.summary = LandSummary()
 
     def run(self) -> LandSummary:
@@ -102,6 +104,7 @@ class _Loop:
                 break
             except Exception as error:
                 told = ours(error)
+                self._counting.failed(error)
                 if not told.transient:
                     raise
                 self.summary.retries += 1
@@ -112,6 +115,7 @@ class _Loop:
         return self.summary
 
     def close(self) -> None:
+        self._counting.close()
         self._jobs.abandon()
         if self._entry is not None:
             self._entry.close()
@@ -180,6 +184,7 @@ class _Loop:
 
     def _say(self, window: LandedWindow) -> None:
         self.summary.add(window)
+        self._counting.landed(window)
         if self._on_window is not None:
             self._on_window(window)
         self._progress.add(window)
@@ -206,6 +211,7 @@ class _Loop:
             start = Start(self._start_ts, has_windows=False)
         self._start = start = start or first(self._settings.target, self._settings.upstream, self._cluster)
         self.summary.hi = start.ts
+        self._counting.at(start.ts)
         if start.has_windows:  # else once something is landed: a position in the registry says that something was
             self._register(start.ts)
         log.info("landing from commit_ts %d on", start.ts)

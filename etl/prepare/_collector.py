@@ -20,7 +20,7 @@ from etl.shapes.kept_rows import with_kept_rows
 from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import Circumstances, TableChanges
 from etl.steps import ChangeError, CommitDetail, Step
-from relay import PART_SCHEMA
+from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 
 
 class Collector:
@@ -46,6 +46,7 @@ class Collector:
         self._taken_back: list[pa.Table] = []
         self._left_out: list[int] = []
         self._warnings: list[str] = []
+        self._counts: dict[str, tuple[int, int, int]] = {}
 
     def add(self, changes: pa.Table) -> None:
         if changes.num_rows and len(self._ignored):
@@ -118,8 +119,8 @@ class Collector:
             for step in self._shape(segment, self._timings, self._workers):
                 rows += step.rows
                 yield step
-        detail = CommitDetail(schema_version, self._timings.to_ms(), tuple(self._warnings))
-        self._warnings = []
+        detail = CommitDetail(schema_version, self._timings.to_ms(), tuple(self._warnings), self._counts)
+        self._warnings, self._counts = [], {}
         yield Step(detail, commit_ts, rows=rows, changes=changes)
         self._timings.clear()
 
@@ -128,7 +129,7 @@ class Collector:
         table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
         self._pieces = []
         taken_back = self._by_table_taken_back()
-        commit_ts = table["commit_ts"].to_numpy()
+        commit_ts, kinds = table["commit_ts"].to_numpy(), table["kind"].to_numpy()
         tables = []
         loose, self._loose = self._loose, set()
         partial: set[int] = set()
@@ -143,11 +144,12 @@ class Collector:
             if ignored_kinds or gives_way or may_lack_rows or self._schemas.may_keep_rows(found[0].id):
                 partial.add(found[0].id)
             if ignored_kinds:
-                places = places[~np.isin(table["kind"].to_numpy()[places], list(ignored_kinds))]
+                places = places[~np.isin(kinds[places], list(ignored_kinds))]
             if found[1]:
                 sources[found[0].id] = found[1]
             if len(places) or found[0].id in taken_back:
                 tables.append((found[0], places))
+            self._count(self._schemas.name_upstream(table_id), kinds[places])
         known = {found.id for found, _ in tables}
         tables += [(self._schemas.find(i, through)[0], np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[index]
         left_out, self._left_out = tuple(self._left_out), []
@@ -165,6 +167,12 @@ class Collector:
             replayed=self._replayed,
             taken_back=taken_back,
         )
+
+    def _count(self, name: str, kinds: np.ndarray) -> None:
+        if len(kinds):
+            before = self._counts.get(name, (0, 0, 0))
+            inserts, updates, deletes = (int((kinds == kind).sum()) for kind in (INSERT, UPDATE, DELETE))
+            self._counts[name] = (before[0] + inserts, before[1] + updates, before[2] + deletes)
 
     def _by_table_taken_back(self) -> dict[int, pa.Table]:
         """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see

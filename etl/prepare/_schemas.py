@@ -137,6 +137,10 @@ class Schemas:
         self._routed[table_id] = routed, table.full_name if target.is_merged else ""
         return self._routed[table_id]
 
+    def name_upstream(self, table_id: int) -> str:
+        """The name that a table that `find` knows has upstream."""
+        return self._tables[table_id].full_name
+
     def ignored_kinds(self, table_id: int) -> frozenset[int]:
         """Kinds of a table's row changes that are left out."""
         table = self._tables[table_id]

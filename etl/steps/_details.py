@@ -171,10 +171,13 @@ class CommitDetail(Detail):
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     """What the stages of preparing took."""
     warnings: tuple[str, ...] = ()
+    counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """The row changes it completes by table, under its name upstream: (inserts, updates, deletes)."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**{**document, "warnings": tuple(document.get("warnings", ()))})
+        counts = {name: tuple(kinds) for name, kinds in document.get("counts", {}).items()}
+        return cls(**{**document, "warnings": tuple(document.get("warnings", ())), "counts": counts})
 
 
 @dataclass(frozen=True, slots=True)

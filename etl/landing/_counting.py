@@ -1,0 +1,39 @@
+"""What landing counts for the relay log's measures."""
+
+from __future__ import annotations
+
+from etl.landing._report import LandedWindow
+from relay import RelayLog
+from relay.measures import LAND, Measures, Recorder
+
+__all__ = ["Counting"]
+
+
+class Counting:
+    """Of one process that lands; see `relay.measures`."""
+
+    def __init__(self, relay: RelayLog) -> None:
+        self._recorder = Recorder(Measures(relay), LAND)
+
+    def at(self, landed_ts: int) -> None:
+        """Everything through here is landed."""
+        self._recorder.at(landed_ts)
+
+    def landed(self, window: LandedWindow) -> None:
+        """One more window."""
+        counts = {
+            "windows": 1, "transactions": window.transactions, "changes": window.changes, "ddls": window.ddls,
+            "bytes": window.bytes,
+        }  # fmt: skip
+        took_ms = sum(window.stages_ms.get(stage, 0.0) for stage in ("job", "resolve", "commit"))
+        self._recorder.count(counts, {"window": took_ms / 1000, "reach": max(0.0, window.lag_ms) / 1000})
+        self._recorder.lag(max(0.0, window.lag_ms))
+        self._recorder.at(window.hi)
+
+    def failed(self, error: Exception) -> None:
+        """Something was in the way, and is tried again or not."""
+        self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
+
+    def close(self) -> None:
+        """Write down the rest. Never raises."""
+        self._recorder.close()
