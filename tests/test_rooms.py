@@ -79,6 +79,7 @@ ETL = {
     "verify": {
         "asof", "backfill", "base", "formats", "prepare", "retain", "rules", "settings", "shapes", "steps",
     },
+    "tables": {"ddl", "downstream", "find", "ownership", "recorded_schema", "rules", "settings"},
     "drill": {"copy", "downstream", "ownership", "restore", "retain", "settings"},
     "task": {"settings", "waiting"},
     "__init__": {"apply", "landing", "settings"},

@@ -1,6 +1,6 @@
 """DDL jobs executed downstream."""
 
-from etl.ddl._generate import create_table
+from etl.ddl._generate import column_type, create_table
 from etl.ddl._ran import how_many_ran, not_replayable
 from etl.ddl._relax import relax
 from etl.ddl.executor import DdlExecutor
@@ -10,6 +10,7 @@ __all__ = [
     "THERE_ALREADY",
     "DdlError",
     "DdlExecutor",
+    "column_type",
     "create_table",
     "how_many_ran",
     "not_replayable",

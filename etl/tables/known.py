@@ -1,0 +1,146 @@
+"""All tables of a pipeline in one list, under their names upstream: what was counted, what was verified, and what the
+downstream has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from errors import SluiceError, ours
+from etl.ownership import downstream_name
+from etl.rules import RouteError
+from etl.settings import Downstream, Settings
+from etl.tables.replica import Replica, ReplicaTable
+from relay import RelayLog
+from relay.measures import Measures, TableCount
+from relay.verified import TableVerified, Verifications
+
+__all__ = ["SORTS", "KnownTable", "KnownTables", "Selection", "known_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """`target`: its name downstream. `replica` None: it isn't there, or nobody knows. `problem`: why it goes
+    nowhere.
+    """
+
+    name: str
+    target: str
+    count: TableCount = field(default_factory=TableCount)
+    verified: TableVerified | None = None
+    replica: ReplicaTable | None = None
+    problem: str = ""
+
+    @property
+    def changes(self) -> int:
+        """That were applied, of all kinds."""
+        return self.count.inserts + self.count.updates + self.count.deletes
+
+    @property
+    def differs(self) -> bool:
+        """Whether its last verification has found something."""
+        return self.verified is not None and not self.verified.equal
+
+
+SORTS: Mapping[str, Callable[[KnownTable], tuple[object, ...]]] = {
+    "name": lambda one: (one.name.lower(), one.name),
+    "rows": lambda one: (one.replica.rows or 0 if one.replica else -1,),
+    "bytes": lambda one: (one.replica.bytes or 0 if one.replica else -1,),
+    "changes": lambda one: (one.changes,),
+    "changed": lambda one: (one.count.last_commit_ts,),
+    "verified": lambda one: (one.verified.at_ms if one.verified else 0,),
+    "differences": lambda one: (one.verified.differences if one.verified else -1, one.differs),
+}
+"""By what a list can be sorted."""
+
+
+_KINDS: Mapping[str, Callable[[KnownTable], bool]] = {
+    "differs": lambda one: one.differs,
+    "unverified": lambda one: one.verified is None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Tables whose names hold every word of `words`, of `only` a kind: "" (all), differs, unverified. `sort`: of SORTS,
+    the largest first if `down`; `offset`, `limit`: the page.
+    """
+
+    words: str = ""
+    only: str = ""
+    sort: str = "name"
+    down: bool = False
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTables:
+    """`errors`: which source doesn't answer, and why."""
+
+    tables: tuple[KnownTable, ...]
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, name: str) -> KnownTable | None:
+        """The table of that full name."""
+        return next((table for table in self.tables if table.name == name), None)
+
+    def select(self, wanted: Selection) -> tuple[list[KnownTable], int]:
+        """A page of those that are selected, and how many are."""
+        words = wanted.words.lower().split()
+        found = [one for one in self.tables if all(word in one.name.lower() for word in words)]
+        if wanted.only:
+            found = [one for one in found if _KINDS[wanted.only](one)]
+        found.sort(key=SORTS["name"])
+        found.sort(key=SORTS[wanted.sort], reverse=wanted.down)
+        return found[wanted.offset : wanted.offset + wanted.limit], len(found)
+
+
+def known_tables(settings: Settings, replica: Replica) -> KnownTables:
+    """What is known now. Raises nothing that a source has to do with: see `KnownTables.errors`."""
+    errors = {"downstream": replica.problem} if replica.problem else {}
+    relay = RelayLog.open(settings.relay.url)
+    counts = _asked("measures", Measures(relay, downstream_name(settings.target)).tables, errors)
+    verified = _asked("verified", Verifications(relay).last, errors)
+    names = sorted({*counts, *verified})
+    found = [_known(settings, name, replica) for name in names if "." in name]
+    found = [replace(one, count=counts.get(one.name, one.count), verified=verified.get(one.name)) for one in found]
+    return KnownTables((*found, *_downstream_alone(settings, replica, found)), errors)
+
+
+T = TypeVar("T")
+
+
+def _asked(source: str, question: Callable[[], dict[str, T]], errors: dict[str, str]) -> dict[str, T]:
+    try:
+        return question()
+    except (SluiceError, OSError) as error:
+        errors[source] = str(ours(error))
+        return {}
+
+
+def _known(settings: Settings, name: str, replica: Replica) -> KnownTable:
+    schema, _, table = name.partition(".")
+    try:
+        goal = settings.routes.target(schema, table)
+    except RouteError as error:
+        return KnownTable(name, "", problem=str(error))
+    there = replica.tables.get((goal.schema.lower(), goal.table.lower()))
+    return KnownTable(name, f"{goal.schema}.{goal.table}", replica=there)
+
+
+def _downstream_alone(settings: Settings, replica: Replica, known: Iterable[KnownTable]) -> Iterable[KnownTable]:
+    """Tables of the downstream of which nothing was counted or verified yet, and that may be this pipeline's: they keep
+    their names, so what is there is what it is called upstream.
+    """
+    if not isinstance(settings.target, Downstream):
+        return
+    taken = {(one.replica.schema, one.replica.name) for one in known if one.replica is not None}
+    for table in replica.tables.values():
+        place = (table.schema, table.name)
+        if place in taken or not settings.filters.wants_table(*place):
+            continue
+        name = f"{table.schema}.{table.name}"
+        yield KnownTable(name, name, replica=table)

@@ -1,0 +1,115 @@
+"""The downstream's tables as its information_schema counts them: asked in the background, now and then, since a server
+with ten thousand tables takes its time, and one that is away mustn't keep anybody waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from errors import ours
+from etl.downstream import MySQLSession
+from etl.settings import Downstream
+
+__all__ = ["Replica", "ReplicaTable", "Replicas", "read_tables"]
+
+FRESH_S = 60.0
+_CONNECT_S = 3
+_READ_S = 60
+_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys", "metrics_schema", "inspection_schema")
+_TABLES = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0)"
+    f" FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN {_SYSTEM!r}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTable:
+    """`rows` and `bytes` (with indexes) are the server's estimates; None: it has none."""
+
+    schema: str
+    name: str
+    rows: int | None
+    bytes: int | None
+
+
+Tables = Mapping[tuple[str, str], ReplicaTable]
+"""By schema and name in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The tables as of `at_ms` (Unix ms), 0: never read. `problem`: why they can't be
+    read now, "" if they can. `reading`: they are being read.
+    """
+
+    tables: Tables = field(default_factory=dict)
+    at_ms: int = 0
+    problem: str = ""
+    reading: bool = False
+
+
+def read_tables(downstream: Downstream) -> Tables:
+    """What its information_schema says. Raises DownstreamError."""
+    session = MySQLSession(replace(downstream, connect_timeout_s=_CONNECT_S, read_timeout_s=_READ_S))
+    session.connect()
+    with closing(session):
+        found = [
+            ReplicaTable(_text(schema), _text(name), _number(rows), _number(size))
+            for schema, name, rows, size in session.query(_TABLES)
+        ]
+        own = downstream.checkpoint_schema.lower()
+        return {(t.schema.lower(), t.name.lower()): t for t in found if t.schema.lower() not in (own, "sluice_recycle")}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+class Replicas:
+    """The tables of downstreams, each read in a thread of its own where somebody asks, and kept. Safe for threads."""
+
+    def __init__(
+        self,
+        read: Callable[[Downstream], Mapping[tuple[str, str], ReplicaTable]] = read_tables,
+        fresh_s: float = FRESH_S,
+    ) -> None:
+        self._read = read
+        self._fresh_s = fresh_s
+        self._lock = threading.Lock()
+        self._kept: dict[Downstream, tuple[float, Replica]] = {}
+        self._at_work: dict[Downstream, threading.Event] = {}
+
+    def of(self, downstream: Downstream, wait_s: float = 0.0) -> Replica:
+        """What was read last. If that is old it is read again, for which one waits so long at most."""
+        with self._lock:
+            read_s, kept = self._kept.get(downstream, (float("-inf"), Replica()))
+            if time.monotonic() - read_s < self._fresh_s:
+                return kept
+            done = self._at_work.get(downstream)
+            if done is None:
+                done = self._at_work[downstream] = threading.Event()
+                threading.Thread(target=self._work, args=(downstream, done), name="replica-tables", daemon=True).start()
+        done.wait(wait_s)
+        with self._lock:
+            found = self._kept.get(downstream, (0.0, Replica()))[1]
+            return replace(found, reading=downstream in self._at_work)
+
+    def _work(self, downstream: Downstream, done: threading.Event) -> None:
+        with self._lock:
+            before = self._kept.get(downstream, (0.0, Replica()))[1]
+        try:
+            found = Replica(self._read(downstream), time.time_ns() // 1_000_000)
+        except Exception as error:
+            found = replace(before, problem=str(ours(error)))
+        with self._lock:
+            self._kept[downstream] = (time.monotonic(), found)
+            del self._at_work[downstream]
+        done.set()
