@@ -28,6 +28,7 @@ _PATIENCE_S = 0.7
 """So long one waits for a new answer where there is an old one."""
 _LAST_CHANCE_S = 300.0
 """Older ones are not given any more."""
+_EXACT = 2**53
 _MOST = 500
 """Answers kept."""
 
@@ -112,12 +113,23 @@ async def answer(request: Request, key: Hashable, work: Callable[[], Any], fresh
         document, age_s = await answers.get(key, work, fresh_s)
     except Exception as error:
         return told(error)
-    body = json.dumps(document, ensure_ascii=False, default=str).encode()
+    body = json.dumps(_for_browsers(document), ensure_ascii=False, default=str).encode()
     tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Age-Ms": str(round(age_s * 1000))}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)
+
+
+def _for_browsers(value: Any) -> Any:
+    """The same with whole numbers that a browser would round, such as a TSO, as texts."""
+    if isinstance(value, dict):
+        return {key: _for_browsers(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_browsers(each) for each in value]
+    if isinstance(value, int) and not -_EXACT < value < _EXACT:
+        return str(value)
+    return value
 
 
 def told(error: Exception) -> JSONResponse:

@@ -17,7 +17,7 @@ __all__ = ["KINDS", "router"]
 
 router = APIRouter()
 
-KINDS = ("replicate", "operate", "archive", "base", "backfill", "bootstrap", "restore", "restore_drill")
+KINDS = ("replicate", "operate", "archive", "base", "backfill", "bootstrap", "restore", "restore_drill", "verify")
 """The DAGs that pages lead to."""
 
 

@@ -1,7 +1,8 @@
 """One module a page: its JSON."""
 
 from plugins.pages.jobs import router as jobs
+from plugins.pages.overview import router as overview
 
-ROUTERS = (jobs,)
+ROUTERS = (overview, jobs)
 
 __all__ = ["ROUTERS"]

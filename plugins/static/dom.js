@@ -8,8 +8,7 @@ function fill(node, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (name.startsWith("on")) node[name] = value;
     else if (name === "href") setLink(node, value);
-    else if (name === "width%") node.style.width = `${value}%`;
-    else if (name === "left%") node.style.left = `${value}%`;
+    else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, String(value));
   }
@@ -32,13 +31,16 @@ function setLink(node, value) {
   if (url.protocol === "http:" || url.protocol === "https:") node.setAttribute("href", String(value));
 }
 
-/** An HTML element: h("p", {class: "quiet"}, "text", other). What is null, false or empty is left out. */
+/**
+ * An HTML element: h("p", {class: "quiet", style: {width: "3%"}, onclick}, "text", other). What is null, false or empty
+ * is left out. An `id` tells `become` which element it is from one drawing to the next.
+ */
 export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 
 /** The same of SVG. */
 export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
-const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onsubmit", "onpointermove", "onpointerleave", "ontoggle"];
+const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onsubmit", "onpointermove", "onpointerleave", "onpointerdown", "ontoggle"];
 const LIVE = new Set(["INPUT", "SELECT", "TEXTAREA"]);
 
 /** Make `there` what `wanted` is with as few changes as can be: what is focused, scrolled or open stays so. */
@@ -60,15 +62,13 @@ export function become(there, wanted) {
 function becomeAttributes(there, wanted) {
   for (const { name } of [...there.attributes]) {
     const keeps = name === "open" && there.nodeName === "DETAILS";
-    if (!wanted.hasAttribute(name) && !keeps) there.removeAttribute(name);
+    if (!wanted.hasAttribute(name) && !keeps && name !== "style") there.removeAttribute(name);
   }
   for (const { name, value } of wanted.attributes) {
     if (name === "style") continue;
     if (there.getAttribute(name) !== value) there.setAttribute(name, value);
   }
-  for (const name of ["width", "left"]) {
-    if (there.style && there.style[name] !== wanted.style[name]) there.style[name] = wanted.style[name];
-  }
+  if (there.style.cssText !== wanted.style.cssText) there.style.cssText = wanted.style.cssText;
 }
 
 function becomeChildren(there, wanted) {

@@ -1,5 +1,170 @@
+// The way of the data, from the pumps to the downstream, as it is now; what holds it back; how far behind it was.
+
+import { lineChart } from "./chart.js";
 import { h } from "./dom.js";
+import { ago, many, moment, rate, span, tsoMs } from "./format.js";
+import { button, card, figure, pill } from "./parts.js";
+import { picture } from "./picture.js";
 
-export const load = async () => ({});
+const HOUR = 3_600_000;
 
-export const draw = () => [h("h1", {}, "Overview")];
+export async function load(around) {
+  const [now, lag] = await Promise.all([around.ask("overview"), around.ask("lag")]);
+  return { now, points: lag.points };
+}
+
+export function draw({ now, points }, around) {
+  return [
+    h("div", { class: "head" }, h("h1", {}, "Overview"), actions(now, around)),
+    headline(now),
+    card({ id: "way", class: "way" }, picture(now, around.width())),
+    numbers(now),
+    lagCard(points, around),
+    now.decisions.length > 0 && decisions(now),
+    h("div", { class: "pair" }, pumps(now), next(around)),
+  ];
+}
+
+function headline({ held_back, errors, downstream }) {
+  const others = Object.entries(errors).filter(([who]) => !held_back.some((text) => text.includes(errors[who])));
+  const said = [...held_back, ...others.map(([who, why]) => `${who} doesn't answer: ${why}`)];
+  if (!said.length) {
+    const text = downstream.lag_ms === null ? "Nothing is applied yet, and nothing is in the way." : "Nothing holds it back.";
+    return h("section", { id: "held", class: "held good" }, h("p", {}, h("strong", {}, text)));
+  }
+  const kind = downstream.state === "works" ? "warn" : downstream.state === "paused" ? "warn" : "bad";
+  return h(
+    "section",
+    { id: "held", class: `held ${kind}` },
+    h("h2", {}, "What holds it back"),
+    h("ul", {}, said.map((text) => h("li", {}, text))),
+  );
+}
+
+function actions(now, around) {
+  const { operate, replicate } = around.dags;
+  const paused = now.downstream.state === "paused" || now.landing.state === "paused";
+  return h(
+    "div",
+    { class: "row" },
+    replicate?.there && replicate.paused && h("span", { class: "state warn" }, `the DAG ${replicate.id} is paused`),
+    around.dag("replicate", "Runs in Airflow", { kindOfLink: "button" }),
+    operate?.may &&
+      (paused
+        ? button("Resume", () => around.order("tasks/resume", { which: "both" }), { kind: "main" })
+        : button("Pause", () => around.order("tasks/pause", { which: "both" }), {
+            sure: "Landing and applying wait until somebody resumes them. The downstream falls behind meanwhile; nothing is lost.",
+          })),
+  );
+}
+
+function numbers({ downstream, landing, relay, archive, verified }) {
+  const differ = verified.differences > 0;
+  return h(
+    "dl",
+    { class: "facts", id: "facts" },
+    figure("Lag of the downstream", span(downstream.lag_ms), downstream.at_ts ? `complete through ${moment(tsoMs(downstream.at_ts))}` : "no checkpoint yet"),
+    figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s)} transactions`),
+    figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? "nothing landed yet" : `landing is ${span(landing.lag_ms)} behind`),
+    figure(
+      "Verified",
+      verified.at_ms ? ago(verified.at_ms) : "never",
+      verified.at_ms ? (differ ? `${many(verified.differences, "row")} of ${many(verified.differing.length, "table")} differ` : `${many(verified.tables, "table")}, all equal`) : "no table was compared yet",
+      differ ? "bad" : "",
+    ),
+    figure("Can be restored", archive.promised_ts !== 0 ? `since ${ago(tsoMs(archive.promised_ts)).replace(" ago", "")}` : "no moment yet", archive.bases ? many(archive.bases, "base") : "no base yet"),
+  );
+}
+
+function lagCard(points, around) {
+  const day = around.query.get("span") === "day";
+  const to = Date.now();
+  const from = to - (day ? 24 * HOUR : HOUR);
+  const seen = points.filter((point) => point.at_ms >= from && point.at_ms <= to + 15_000);
+  const choose = (name) => () => (around.setQuery("span", name), around.redraw());
+  const tab = (text, name, on) => h("button", { type: "button", class: "tab", "aria-pressed": on, onclick: choose(name) }, text);
+  const lines = [
+    { name: "Downstream", kind: "one", filled: true, values: seen.map((point) => [point.at_ms, point.lag_ms]) },
+    { name: "Relay log", kind: "two", values: seen.map((point) => [point.at_ms, point.land_lag_ms]) },
+  ];
+  return card(
+    { id: "lag" },
+    h(
+      "div",
+      { class: "head" },
+      h("h2", {}, "Lag"),
+      h("div", { class: "row" }, lines.map((line) => h("span", { class: `key ${line.kind}` }, line.name)), h("div", { class: "tabs" }, tab("Last hour", "", !day), tab("Last day", "day", day))),
+    ),
+    seen.length
+      ? lineChart({ id: "lag-chart", width: around.width() - 42, height: 200, from, to, lines, gapMs: day ? 900_000 : 45_000 })
+      : h("p", { class: "quiet waiting" }, "Nothing was measured in this time: no task ran."),
+  );
+}
+
+function decisions({ decisions: waiting }) {
+  return card(
+    { id: "decisions" },
+    h("h2", {}, "Decisions that wait to be met"),
+    h(
+      "ul",
+      { class: "lines" },
+      waiting.map((each) =>
+        h("li", { id: `decision-${each.commit_ts}` }, h("span", { class: "mono" }, each.commit_ts), ` ${each.what ?? each.action ?? "skip"}`, each.why && ` – ${each.why}`, each.by && h("span", { class: "quiet" }, ` by ${each.by}`)),
+      ),
+    ),
+  );
+}
+
+function pumps({ pumps: found, errors }) {
+  return card(
+    { id: "pumps" },
+    h("h2", {}, "Pumps"),
+    found.length
+      ? h(
+          "div",
+          { class: "scroll" },
+          h(
+            "table",
+            { class: "table tight" },
+            h("thead", {}, h("tr", {}, h("th", {}, "Pump"), h("th", {}, "State"), h("th", { class: "number" }, "Behind"))),
+            h(
+              "tbody",
+              {},
+              found.map((pump) =>
+                h(
+                  "tr",
+                  { id: `pump-${pump.node_id}` },
+                  h("td", {}, h("span", {}, pump.node_id), h("div", { class: "quiet mono" }, pump.host)),
+                  h("td", {}, pill(pump.state, pump.registry_state)),
+                  h("td", { class: "number" }, span(pump.lag_ms)),
+                ),
+              ),
+            ),
+          ),
+        )
+      : h("p", { class: "quiet" }, errors.upstream ? `The upstream doesn't answer: ${errors.upstream}` : "None is registered."),
+  );
+}
+
+const FORMS = [
+  ["operate", "Pause, skip, decide", "Land or apply no further, stop at a moment, skip or replace what was refused"],
+  ["verify", "Verify", "Compare both sides at the checkpoint, table by table"],
+  ["backfill", "Copy tables again", "Beside replication, without stopping it"],
+  ["base", "Take a base", "All tables as of one moment: a restore begins there"],
+  ["restore", "Restore", "Tables as they were at a moment, beside what is there now"],
+];
+
+function next(around) {
+  return card(
+    { id: "next" },
+    h("h2", {}, "Forms in Airflow"),
+    h(
+      "ul",
+      { class: "forms" },
+      FORMS.filter(([kind]) => around.dags[kind]?.there).map(([kind, text, more]) =>
+        h("li", {}, around.dag(kind, text), h("div", { class: "quiet" }, more, around.dags[kind].may ? "" : " (your role can't trigger it)")),
+      ),
+    ),
+  );
+}
+

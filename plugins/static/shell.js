@@ -25,6 +25,7 @@ const around = {
   lookAgain,
   dag,
   setQuery,
+  width: () => main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft),
 };
 
 class Refused extends Error {
@@ -223,6 +224,7 @@ async function start() {
     setTimeout(start, LATE_MS);
     return;
   }
+  addEventListener("resize", () => requestAnimationFrame(redraw));
   document.addEventListener("visibilitychange", () => document.hidden || lookAgain());
   page.begin?.(around);
   look();

@@ -1,0 +1,70 @@
+// Small parts that several pages have.
+
+import { h } from "./dom.js";
+
+const KINDS = {
+  works: "good",
+  done: "good",
+  running: "busy",
+  idle: "",
+  planned: "",
+  waits: "warn",
+  paused: "warn",
+  pausing: "warn",
+  interrupted: "warn",
+  cancelling: "warn",
+  cancelled: "",
+  stopped: "bad",
+  failed: "bad",
+  unknown: "bad",
+};
+const WORDS = { unknown: "doesn't answer" };
+
+/** How a state is coloured: good, busy, warn, bad, or "". */
+export const kindOf = (state) => KINDS[state] ?? "";
+
+/** A state as a pill. */
+export const pill = (state, text) => h("span", { class: `state ${kindOf(state)}` }, text ?? WORDS[state] ?? state);
+
+/** A figure with its name. */
+export const figure = (name, value, more, kind = "") =>
+  h("div", { class: `fact ${kind}` }, h("dt", {}, name), h("dd", {}, h("span", { class: "value" }, value), more && h("span", { class: "more" }, more)));
+
+export const card = (props, ...children) => h("section", { ...props, class: `card ${props.class ?? ""}` }, children);
+
+/** What to say where there is nothing yet. */
+export const empty = (title, ...more) => h("div", { class: "empty" }, h("p", {}, h("strong", {}, title)), more.map((each) => h("p", {}, each)));
+
+/** A button; `danger`, `main` are kinds. It asks again if `sure` is a question. */
+export const button = (text, onclick, { kind = "", sure = "", disabled = false, title = null } = {}) =>
+  h("button", { class: `button ${kind}`, type: "button", disabled, title, onclick: sure ? (event) => ask(event.currentTarget, sure, onclick) : onclick }, text);
+
+function ask(target, question, onclick) {
+  const dialog = h(
+    "dialog",
+    { class: "sure", "aria-label": question },
+    h("p", {}, question),
+    h(
+      "div",
+      { class: "row end" },
+      h("button", { class: "button", type: "button", onclick: () => dialog.close() }, "No"),
+      h("button", { class: "button main", type: "button", onclick: () => { dialog.close(); onclick(); } }, target.textContent),
+    ),
+  );
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+/** A text that can be copied with a click. */
+export const copyable = (text, around) =>
+  h("button", { class: "copy mono", type: "button", title: "Copy", onclick: () => copy(text, around) }, text);
+
+export async function copy(text, around) {
+  try {
+    await navigator.clipboard.writeText(text);
+    around.note("Copied.");
+  } catch {
+    around.note(`This browser doesn't let it be copied: ${text}`);
+  }
+}
