@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSe
 from etl.formats.key_ranges import KeyColumn, in_range
 from etl.settings import Downstream
 
-__all__ = ["DownstreamSnapshot", "TableChanged"]
+__all__ = ["Bounds", "DownstreamSnapshot", "TableChanged"]
 
 log = logging.getLogger("sluice.base")
 
@@ -34,6 +34,8 @@ _LOOK_S = 0.005
 _SAVEPOINT = "sluice_base"
 PAGE_BYTES = 64 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1_000, 500_000
+Bounds = tuple[Sequence[str] | None, Sequence[str] | None]
+"""Two keys as literals of their columns, or of the first of them; None: no limit."""
 _DEF_CHANGED = frozenset({
     server_errors.TABLE_DEF_CHANGED, server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_COLUMN,
     server_errors.UNKNOWN_DATABASE,
@@ -81,16 +83,13 @@ class DownstreamSnapshot:
     def sessions(self) -> int:
         return len(self._sessions)
 
-    def rows(
-        self, number: int, place: DownstreamTable, within: tuple[int | None, int | None] = (None, None)
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, number: int, place: DownstreamTable, within: Bounds = (None, None)) -> Iterator[pa.RecordBatch]:
         """The rows of a table, over session `number`: `table.writable_columns` in types and texts of
-        `upstream.rows.arrow_schema`. `within`: of a key that is one number only from the first (inside) to the second
-        (outside). Raises TableChanged, BaseError. Who doesn't read to the end loses the session.
+        `upstream.rows.arrow_schema`. `within`: of a table with a `page_key` only those from the first (inside) to the
+        second (outside). Raises TableChanged, BaseError. Who doesn't read to the end loses the session.
         """
         key = page_key(place.table)
-        low: list[str] | None = None if within[0] is None else [str(within[0])]
-        high: list[str] | None = None if within[1] is None else [str(within[1])]
+        low, high = within
         if not key:
             yield from self._page(number, place, "TRUE", [])
             return
@@ -116,24 +115,25 @@ class DownstreamSnapshot:
         session = self._sessions[number]
         names = [column.name for column in place.table.writable_columns]
         at = [names.index(column.name) for column in key]
-        try:
+        with _told(session, place):
             for batch, block in read_page(session, place, condition):
                 if last is not None:
                     last[:] = [block.column(n)[block.rows - 1].as_py() for n in at]
                 yield batch
             self._let_go(session)
-        except DownstreamError as error:
-            if error.code in _DEF_CHANGED:
-                raise TableChanged(
-                    f"{place.full_name} on {session.address} was changed by a DDL before it was read: {error.message}"
-                ) from error
-            raise
+
+    def asked(self, number: int, place: DownstreamTable, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a small result, of a statement that reads that table. Raises TableChanged."""
+        session = self._sessions[number]
+        with _told(session, place):
+            found = session.query(statement)
+            self._let_go(session)
+        return found
 
     def limits(self, number: int, place: DownstreamTable) -> tuple[int, int] | None:
         """The least and the greatest value of a key that is one number; None if there are no rows."""
         (key,) = (column.quoted for column in page_key(place.table))
-        ((low, high),) = self._sessions[number].query(f"SELECT MIN({key}), MAX({key}) FROM {place.quoted}")
-        self._let_go(self._sessions[number])
+        ((low, high),) = self.asked(number, place, f"SELECT MIN({key}), MAX({key}) FROM {place.quoted}")
         return None if low is None else (int(low), int(high))
 
     def close(self) -> None:
@@ -154,6 +154,18 @@ class DownstreamSnapshot:
         )
         length = int(found[0][0] or 0) if found else 0
         return max(_FEWEST_ROWS, min(_MOST_ROWS, PAGE_BYTES // max(length, 64)))
+
+
+@contextmanager
+def _told(session: MySQLSession, place: DownstreamTable) -> Iterator[None]:
+    try:
+        yield
+    except DownstreamError as error:
+        if error.code in _DEF_CHANGED:
+            raise TableChanged(
+                f"{place.full_name} on {session.address} was changed by a DDL before it was read: {error.message}"
+            ) from error
+        raise
 
 
 def _opened(

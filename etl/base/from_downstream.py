@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from etl.base.downstream_reader import DownstreamSnapshot
+from etl.base.downstream_reader import Bounds, DownstreamSnapshot
 from etl.base.downstream_rows import DownstreamTable, page_key
 from etl.copy.base_files import write_files
 from relay.archive import BaseFile
@@ -31,7 +31,7 @@ class Stripe:
 
     place: DownstreamTable
     bytes: int
-    within: tuple[int | None, int | None] = (None, None)
+    within: Bounds = (None, None)
 
 
 def stripes_of(snapshot: DownstreamSnapshot, places: Sequence[tuple[DownstreamTable, int]]) -> list[Stripe]:
@@ -47,13 +47,13 @@ def stripes_of(snapshot: DownstreamSnapshot, places: Sequence[tuple[DownstreamTa
     return sorted(found, key=lambda stripe: -stripe.bytes)
 
 
-def _edges(snapshot: DownstreamSnapshot, place: DownstreamTable, parts: int) -> list[int | None]:
+def _edges(snapshot: DownstreamSnapshot, place: DownstreamTable, parts: int) -> list[list[str] | None]:
     limits = snapshot.limits(0, place)
     if limits is None:
         return [None, None]
     low, high = limits
     inner = sorted({low + (high - low) * n // parts for n in range(1, parts)})
-    return [None, *inner, None]
+    return [None, *([str(key)] for key in inner), None]
 
 
 def read_stripes(

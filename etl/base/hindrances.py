@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from etl.base.downstream_rows import DownstreamTable
+from etl.base.held_tables import held_tables, unlike
 from etl.copy.definitions import Definitions
 from etl.downstream import MySQLSession
 from etl.rules import RouteError
@@ -14,26 +14,7 @@ from relay import Appointments, RelayLog
 from relay.jobs import Jobs
 from upstream.schema import Table
 
-__all__ = ["downstream_tables", "hindrances"]
-
-_TABLES = (
-    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.ENGINE, COALESCE(e.TRANSACTIONS, 'YES'), COALESCE(t.DATA_LENGTH, 0) FROM"
-    " information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA"
-    " IN ({names})"
-)
-_COLUMNS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names})"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A table that is there downstream; `bytes` as the server's statistics say."""
-
-    engine: str
-    has_transactions: bool
-    bytes: int
-    columns: frozenset[str]
+__all__ = ["downstream_tables", "hindrances", "left_out", "place_of", "some"]
 
 
 def downstream_tables(
@@ -46,13 +27,13 @@ def downstream_tables(
     places: list[DownstreamTable] = []
     for table in definitions.of_users().tables:
         if table.is_base_table:
-            place = _place(settings, table)
+            place = place_of(settings, table)
             problems.append(place) if isinstance(place, str) else places.append(place)
-    held = _held(session, {place.schema for place in places})
+    held = held_tables(session, {place.schema for place in places})
     found: list[tuple[DownstreamTable, int]] = []
     for place in places:
         there = held.get((place.schema.lower(), place.name.lower()))
-        problem = _unlike(place, there, session.address)
+        problem = unlike(place, there, session.address)
         if problem:
             problems.append(problem)
         elif there is not None:
@@ -62,10 +43,11 @@ def downstream_tables(
 
 def hindrances(settings: Settings, relay: RelayLog, definitions: Definitions) -> list[str]:
     """Why rows of the downstream may be others than the upstream's at the checkpoint."""
-    return [*_left_out(settings, relay, definitions.ts), *_mended(relay, definitions)]
+    return [*left_out(settings, relay, definitions.ts), *_mended(relay, definitions)]
 
 
-def _left_out(settings: Settings, relay: RelayLog, ts: int) -> Iterator[str]:
+def left_out(settings: Settings, relay: RelayLog, ts: int) -> Iterator[str]:
+    """What settings and operators have left out or replaced through `ts`, in words."""
     if settings.ignored_ts:
         some = ", ".join(map(str, sorted(settings.ignored_ts)[:5]))
         yield f"[filter] ignore-txn-commit-ts leaves transactions out: {some}"
@@ -81,7 +63,8 @@ def _mended(relay: RelayLog, definitions: Definitions) -> Iterator[str]:
             yield f"rows of {some} may be missing until the job {mending.job} has brought them: wait for it"
 
 
-def _place(settings: Settings, table: Table) -> DownstreamTable | str:
+def place_of(settings: Settings, table: Table) -> DownstreamTable | str:
+    """Where a table of the upstream is downstream; or in words why no table there has its rows and no others."""
     filters, schema, name = settings.filters, table.schema_name, table.name
     if not filters.wants_table(schema, name):
         return f"{table.full_name} isn't downstream: {filters.reason(schema, name)}"
@@ -94,36 +77,6 @@ def _place(settings: Settings, table: Table) -> DownstreamTable | str:
     if target.is_merged:
         return f"{table.full_name} is merged with other tables downstream: {target.sources}"
     return DownstreamTable(table, target.schema, target.table)
-
-
-def _unlike(place: DownstreamTable, there: _Held | None, address: str) -> str | None:
-    if there is None:
-        return f"{place.full_name} is not on {address}"
-    if not there.has_transactions:
-        return f"{place.full_name} on {address} is in the storage engine {there.engine}, which has no snapshots"
-    missing = [c.name for c in place.table.writable_columns if c.name.lower() not in there.columns]
-    if missing:
-        return f"{place.full_name} on {address} has no column {', '.join(missing)}"
-    return None
-
-
-def _held(session: MySQLSession, schemas: set[str]) -> Mapping[tuple[str, str], _Held]:
-    if not schemas:
-        return {}
-    names = ", ".join(["%s"] * len(schemas))
-    columns: dict[tuple[str, str], set[str]] = {}
-    for schema, name, column in session.query(_COLUMNS.format(names=names), sorted(schemas)):
-        columns.setdefault(_lower(schema, name), set()).add(str(column).lower())
-    return {
-        _lower(schema, name): _Held(
-            str(engine), str(transactions) == "YES", int(size), frozenset(columns.get(_lower(schema, name), ()))
-        )
-        for schema, name, engine, transactions, size in session.query(_TABLES.format(names=names), sorted(schemas))
-    }
-
-
-def _lower(schema: object, name: object) -> tuple[str, str]:
-    return str(schema).lower(), str(name).lower()
 
 
 def some(problems: Sequence[str]) -> str:

@@ -18,8 +18,8 @@ def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa
     `upstream.rows.arrow_schema`. Neither side holds more than a few megabytes of them. Raises CopyError.
     """
     columns = table.columns
-    # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all.
-    names = [f"{quote_name(c.name)}+0e0" if c.kind == "float" else quote_name(c.name) for c in columns]
+    # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its zero's sign among them.
+    names = [f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns]
     statement = f"SELECT {', '.join(names) or '1'} FROM {quote_table(table)} WHERE {condition}"
     for block in session.blocks(statement):
         try:

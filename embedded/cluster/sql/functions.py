@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+
+import numpy as np
 
 from embedded.cluster.sql.values import as_number, number_text
 from upstream.tso import physical_ms
@@ -16,6 +19,37 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if isinstance(value, str) else number_text(value)
+
+
+def _joined_text(value: Any) -> bytes:
+    """A value among texts that are put together: bytes as they are, a DOUBLE never with an exponent."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, float):
+        return str(np.format_float_positional(value, unique=True, trim="-")).encode()
+    return _text(value).encode("utf-8", "surrogateescape")
+
+
+def _concat_ws(separator: Any, *parts: Any) -> bytes | None:
+    """NULLs among the parts are left out."""
+    if separator is None:
+        return None
+    return _joined_text(separator).join(_joined_text(part) for part in parts if part is not None)
+
+
+def _left(value: Any, count: Any) -> str | bytes:
+    text = value if isinstance(value, bytes) else _text(value)
+    return text[: max(int(as_number(count)), 0)]
+
+
+def _conv(value: Any, base: Any, to_base: Any) -> str:
+    """From one base into another, as 64 bits without a sign."""
+    digits = np.base_repr(int(_text(value), int(base)) & (1 << 64) - 1, int(to_base))
+    return str(digits)
+
+
+def _sha2(value: Any, bits: Any) -> str:
+    return hashlib.new(f"sha{int(as_number(bits)) or 256}", _joined_text(value)).hexdigest()
 
 
 def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +69,11 @@ def _parse_tso(tso: Any) -> str:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "CONCAT": _strict(lambda *parts: "".join(map(_text, parts))),
+    "CONCAT_WS": _concat_ws,
+    "LEFT": _strict(_left),
+    "CONV": _strict(_conv),
+    "SHA2": _strict(_sha2),
+    "CONVERT_UTF8MB4": _strict(_text),
     "UPPER": _strict(lambda v: _text(v).upper()),
     "LOWER": _strict(lambda v: _text(v).lower()),
     "HEX": _strict(_hex),

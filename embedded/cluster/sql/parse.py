@@ -236,6 +236,12 @@ class Parser:
                 while not self.accept(")"):
                     self.take()
                 return ("call", f"CAST_{target}", [inner])
+            if upper == "CONVERT" and self.accept("("):
+                inner = self.expression()
+                self.expect("USING")
+                charset = self.name().upper()
+                self.expect(")")
+                return ("call", f"CONVERT_{charset}", [inner])
             if self.accept("("):
                 arguments = [] if self.is_word(")") else self.list()
                 self.expect(")")

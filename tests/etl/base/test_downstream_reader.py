@@ -98,7 +98,7 @@ def test_a_range_of_keys_and_its_neighbours_hold_every_row_once(mariadb: MariaDB
         assert snapshot.limits(0, place(ACCOUNT)) == (1, 1000)
         ids = [
             value
-            for within in ((None, 10), (10, 11), (11, 700), (700, None))
+            for within in ((None, ["10"]), (["10"], ["11"]), (["11"], ["700"]), (["700"], None))
             for batch in snapshot.rows(0, place(ACCOUNT), within)
             for value in batch.column("id").to_pylist()
         ]
