@@ -45,6 +45,9 @@ class DownstreamSide:
     def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
         return self._snapshot.rows(session, table.place, (within.low, within.high))
 
+    def close(self) -> None:
+        self._snapshot.close()
+
     def even_ranges(self, session: int, table: ComparedTable, parts: int) -> list[KeyRange]:
         """About so many ranges of a table whose key is one number, of even width."""
         limits = self._snapshot.limits(session, table.place)
