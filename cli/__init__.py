@@ -15,6 +15,7 @@ _COMMANDS = {
     "up": "Start the stack, or the parts of it that don't run.",
     "down": "Stop the stack.",
     "status": "What runs, where, and how far replication is.",
+    "metrics": "Serve what Prometheus asks, or push it.",
     "pause": "Have landing and applying wait.",
     "resume": "Have landing and applying go on.",
     "run-until": "Take the downstream to an exact point in time and wait there.",

@@ -16,6 +16,7 @@ from cli._stack import stack_of
 
 if TYPE_CHECKING:
     from etl.settings import Settings
+    from etl.settings.pipelines import Pipelines
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +46,21 @@ def settings_of(ctx: click.Context, config: str | None) -> Settings:
             " with `sluice up`"
         )
     return load_settings(path)
+
+
+def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
+    """The pipelines that a command which looks at all of them is about: that of --config alone; else those that the
+    environment names; else the one-machine stack's.
+    """
+    from etl.settings.pipelines import NamedPipeline, Pipelines, pipelines
+
+    if config is not None:
+        return Pipelines({"": NamedPipeline("", Path(config))})
+    typed = ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE
+    found = pipelines()
+    if not typed and any(each.path is not None for each in found.values()):
+        return found
+    return Pipelines({"": NamedPipeline("", stack_of(ctx).home / "sluice.toml")})
 
 
 def acting_on(ctx: click.Context, config: str | None) -> Settings:

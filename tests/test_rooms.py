@@ -64,6 +64,7 @@ ETL = {
         "apply", "backfill", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
         "server_errors", "settings", "shapes", "sinks", "steps",
     },
+    "metrics": {"overview", "ownership", "settings"},
     "overview": {"downstream", "operate", "ownership", "retain", "settings", "sinks"},
     "retain": {"settings"},
     "undo": {"downstream", "find", "formats", "recorded_schema", "rules", "settings", "shapes"},

@@ -17,6 +17,7 @@ from etl.overview.parts import (
     RelayPart,
     VerifiedPart,
 )
+from etl.overview.sizes import Sizes, newest_sizes
 
 __all__ = [
     "IDLE",
@@ -32,6 +33,8 @@ __all__ = [
     "Overview",
     "PumpPart",
     "RelayPart",
+    "Sizes",
     "VerifiedPart",
+    "newest_sizes",
     "overview",
 ]

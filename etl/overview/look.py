@@ -9,7 +9,6 @@ from typing import Any
 
 from etl import operate
 from etl.downstream import Checkpoint
-from etl.overview import sizes
 from etl.overview.asking import Answers, ask
 from etl.overview.held_back import held_back
 from etl.overview.parts import (
@@ -27,6 +26,7 @@ from etl.overview.parts import (
     RelayPart,
     VerifiedPart,
 )
+from etl.overview.sizes import Sizes, newest_sizes
 from etl.ownership import Pipeline
 from etl.settings import Downstream, Settings
 from etl.sinks import read_checkpoint
@@ -78,7 +78,7 @@ def _questions(settings: Settings, relay: RelayLog, downstream: str) -> dict[str
         "orders": lambda: operate.orders(settings),
         "measures": Measures(relay, downstream).totals,
         "verified": Verifications(relay).last,
-        "archive": lambda: sizes.of(settings),
+        "archive": lambda: newest_sizes(settings),
     }
 
 
@@ -105,7 +105,7 @@ class _Seen:
     orders: dict[str, Any]
     totals: Totals
     verified: dict[str, TableVerified]
-    sizes: sizes.Sizes | None
+    sizes: Sizes | None
 
     @classmethod
     def of(cls, answers: Answers) -> _Seen:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from etl.retain import archive_status
 from etl.settings import Settings
 
-__all__ = ["Sizes", "of"]
+__all__ = ["Sizes", "newest_sizes"]
 
 _FRESH_S = 60.0
 _FIRST_S = 2.0
@@ -34,6 +34,7 @@ class Sizes:
     faults: tuple[str, ...]
     free_bytes: int | None
     full_in_days: float | None
+    holes: int = 0
 
 
 class _Looked:
@@ -82,13 +83,14 @@ def _sizes(settings: Settings) -> Sizes:
         found.faults,
         disks[0].free_bytes if disks else None,
         min(full, default=None),
+        len(found.holes),
     )
 
 
 _looked: dict[tuple[str, str], _Looked] = {}
 
 
-def of(settings: Settings) -> Sizes | None:
+def newest_sizes(settings: Settings) -> Sizes | None:
     """What was seen last; None while the first look takes longer than a moment. Raises what looking raised: RelayError,
     OSError.
     """

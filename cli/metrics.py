@@ -1,0 +1,71 @@
+"""sluice metrics: what Prometheus asks, or a gateway is told."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import click
+
+from cli._settings import config_option, pipelines_of
+from cli._stack import stop_signals_raise
+
+_LISTEN = "127.0.0.1:8249"
+"""The port that a Drainer has."""
+
+
+@click.command("metrics")
+@click.option("--listen", default=_LISTEN, show_default=True, metavar="HOST:PORT", help="Where /metrics is served.")
+@click.option("--push", metavar="ADDRESS", help="Push to the Pushgateway there as well.")
+@click.option("--push-interval", type=click.IntRange(1), default=15, show_default=True, help="Seconds between pushes.")
+@click.option("--instance", default="", help="The label `instance` of what is pushed [host and port of --listen].")
+@click.option(
+    "--tables",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="So many tables of each pipeline, those with the most changes, have counters of their own.",
+)
+@click.option("--once", is_flag=True, help="Print the metrics once, and end.")
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    listen: str,
+    push: str | None,
+    push_interval: int,
+    instance: str,
+    tables: int,
+    once: bool,
+    config: str | None,
+) -> None:
+    """Serve the metrics of the pipelines until it is stopped, whatever tasks begin and end.
+
+    All pipelines: that of SLUICE_CONFIG, and those of the folder SLUICE_PIPELINES; with --config, or the one-machine
+    stack, that one alone. A service of its own beside Airflow: it needs the settings files and what they name.
+    """
+    from etl.metrics import Endpoint, Gatherer, Pusher
+
+    gatherer = Gatherer(pipelines_of(ctx, config), tables)
+    if once:
+        click.echo(gatherer.text().decode(), nl=False)
+        return
+    host, port = _address(listen)
+    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt), stop_signals_raise():
+        endpoint = Endpoint(gatherer, host, port)
+        stack.callback(endpoint.close)
+        host, port = endpoint.address
+        click.echo(f"serving http://{host}:{port}/metrics")
+        if push:
+            pusher = Pusher(gatherer, push, instance or f"{socket.gethostname()}:{port}", push_interval)
+            stack.callback(pusher.close)
+            click.echo(f"pushing to {push} every {push_interval} s")
+        endpoint.wait()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise click.BadParameter(f"{text!r}: host:port is expected, such as {_LISTEN}", param_hint="--listen")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,222 @@
+"""What Prometheus is told: the original's names and Sluice's own, from an endpoint that outlives the tasks."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from etl import operate
+from etl.metrics import Endpoint, Gatherer, Pusher
+from etl.ownership import downstream_name
+from etl.settings import Settings, load_settings
+from etl.settings.pipelines import NamedPipeline, Pipelines
+from relay import Failure, RelayLog
+from relay.jobs import Jobs, Touches
+from relay.measures import LAND, Measures, Recorder, source_of
+from relay.quality import FailedExpectation, QualityRun, QualityRuns
+from relay.verified import TableVerified, Verifications, VerifiedRun
+from tests.relay.relaykit import window
+from upstream import tso
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def ago(milliseconds: int) -> int:
+    return tso.compose(time.time_ns() // 1_000_000 - milliseconds)
+
+
+@pytest.fixture
+def config(tmp_path: Path, etcd_url: str) -> Path:
+    """Settings of a pipeline into a folder of files."""
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "{etcd_url}"\n[relay]\nurl = "file://{tmp_path}/relay"\n'
+        f'[downstream]\ntype = "file"\n[file]\ndir = "{tmp_path}/out"\n'
+    )
+    return path
+
+
+@pytest.fixture
+def settings(config: Path) -> Settings:
+    return load_settings(config)
+
+
+@pytest.fixture
+def relay(settings: Settings) -> RelayLog:
+    return RelayLog.open(settings.relay.url)
+
+
+def gatherer(config: Path, **more: int) -> Gatherer:
+    return Gatherer(Pipelines({"shop": NamedPipeline("shop", config)}), fresh_s=0.0, **more)
+
+
+def parsed(text: bytes) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def of_shop(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted({"pipeline": "shop", **labels}.items()))]
+
+
+def work(relay: RelayLog, settings: Settings, times: int = 1) -> None:
+    """A process that lands, and one that applies, each for so many windows."""
+    land = Recorder(Measures(relay), LAND, every_s=3600)
+    apply = Recorder(Measures(relay), source_of(downstream_name(settings.target)), every_s=3600)
+    for _ in range(times):
+        land.count({"windows": 1, "transactions": 4, "changes": 9, "bytes": 1000}, {"reach": 0.3, "window": 0.2})
+        apply.count(
+            {"commits": 1, "changes": 9, "inserts": 5, "updates": 3, "deletes": 1, "ddls": 1, "rows": 6},
+            {"execute": 0.02, "send": 0.01, "commit": 0.005, "ddl": 0.001, "delay": 1.5},
+        )
+        apply.changed({"shop.orders": (5, 3, 1), "shop.items": (1, 0, 0)}, 77)
+    apply.count({"retries": 1, "error.DownstreamError": 1})
+    land.close()
+    apply.close()
+
+
+def test_the_originals_metrics_have_its_names_labels_and_units(
+    config: Path, settings: Settings, relay: RelayLog
+) -> None:
+    relay.commit(window(ago(9_000), hi := ago(2_000)))
+    (Path(settings.file.dir) / "savepoint").write_text(f"commitTS = {hi}\n")
+    work(relay, settings, 2)
+    found = parsed(gatherer(config).text())
+    assert of_shop(found, "binlog_drainer_checkpoint_tso") == tso.physical_ms(hi)
+    events = {kind: of_shop(found, "binlog_drainer_event", type=kind) for kind in ("Insert", "Update", "Delete", "DDL")}
+    assert events == {"Insert": 10, "Update": 6, "Delete": 2, "DDL": 2}
+    assert of_shop(found, "binlog_drainer_event", type="savepoint") == 2
+    assert of_shop(found, "binlog_drainer_ddl_jobs_total") == 2
+    assert of_shop(found, "binlog_drainer_error_count", type="DownstreamError") == 1
+    assert of_shop(found, "binlog_drainer_execute_duration_time_count") == 2
+    assert of_shop(found, "binlog_drainer_execute_duration_time_bucket", le="0.032") == 2
+    assert of_shop(found, "binlog_drainer_execute_duration_time_bucket", le="0.016") == 0
+    assert of_shop(found, "binlog_drainer_query_duration_time_sum", type="exec") == pytest.approx(0.02)
+    assert of_shop(found, "binlog_drainer_binlog_reach_duration_time_count", nodeID="all") == 2
+    assert of_shop(found, "binlog_drainer_checkpoint_delay_seconds_sum") == pytest.approx(3.0)
+    assert of_shop(found, "binlog_drainer_read_binlog_size_sum", nodeID="all") == 2000
+
+
+def test_counters_go_on_over_task_changes_and_a_new_endpoint(config: Path, settings: Settings, relay: RelayLog) -> None:
+    seen = []
+    for _ in range(3):
+        work(relay, settings)
+        seen.append(of_shop(parsed(gatherer(config).text()), "sluice_changes_total", stage="applied"))
+    assert seen == [9, 18, 27]
+
+
+def test_what_waits_for_people_and_who_does_not_answer_are_metrics(
+    config: Path, settings: Settings, relay: RelayLog, etcd_url: str
+) -> None:
+    relay.commit(window(ago(9_000), hi := ago(2_000)))
+    operate.pause(settings, operate.LAND)
+    operate.skip_transaction(settings, hi + 1)
+    relay.failures.note(Failure("apply", "said", "way out", 1))
+    Jobs(relay.storage).create("restore", {}, Touches("db"), "ann")
+    config.write_text(config.read_text().replace(etcd_url, "http://127.0.0.1:1"))  # nobody answers there
+    found = parsed(gatherer(config).text())
+    assert of_shop(found, "sluice_part_state", part="landing", state="paused") == 1
+    assert of_shop(found, "sluice_part_state", part="landing", state="works") == 0
+    assert of_shop(found, "sluice_part_state", part="downstream", state="stopped") == 1
+    assert of_shop(found, "sluice_decisions_waiting") == 1
+    assert of_shop(found, "sluice_task_stopped", task="apply") == 1
+    assert of_shop(found, "sluice_jobs", kind="restore", state="planned") == 1
+    assert of_shop(found, "sluice_answers", party="upstream") == 0
+    assert of_shop(found, "sluice_answers", party="downstream") == 1
+
+
+def test_what_is_known_of_equality_and_quality_is_a_metric(config: Path, relay: RelayLog) -> None:
+    now = time.time_ns() // 1_000_000
+    tables = (
+        TableVerified("a.b", 1, now - 50_000, 10, 10, 3, "upstream", "verify-1"),
+        TableVerified("a.c", 1, now, 10, 10, 0, "upstream", "verify-1", "no key"),
+    )
+    Verifications(relay).note(VerifiedRun("verify-1", 1, now, 2.0, "upstream", tables))
+    failure = FailedExpectation("not null", "a", "warn", "3 rows")
+    run = QualityRun("r", now, "a.b", "downstream", "warned", 5, 1, "warn", 1.0, failures=(failure,))
+    QualityRuns(relay.storage).note(f"{now}-0123456789ab", [run], keep=5)
+    found = parsed(gatherer(config).text())
+    assert of_shop(found, "sluice_verification_differences") == 3
+    assert of_shop(found, "sluice_verification_problems") == 1
+    assert of_shop(found, "sluice_verified_tables") == 2
+    assert of_shop(found, "sluice_verification_age_seconds") >= 50
+    assert of_shop(found, "sluice_quality_failed", severity="warn") == 1
+    assert of_shop(found, "sluice_quality_failed", severity="pause") == 0
+    assert of_shop(found, "sluice_quality_age_seconds") >= 0
+
+
+def test_only_the_tables_with_the_most_changes_have_counters_of_their_own(
+    config: Path, settings: Settings, relay: RelayLog
+) -> None:
+    work(relay, settings)
+    found = parsed(gatherer(config, tables=1).text())
+    assert of_shop(found, "sluice_table_rows_total", table="shop.orders", kind="update") == 3
+    assert not any(("table", "shop.items") in labels for _, labels in found)
+    assert not any(name == "sluice_table_rows_total" for name, _ in parsed(gatherer(config).text()))
+
+
+def test_a_pipeline_whose_settings_are_broken_is_told_of_and_the_others_are_shown(
+    config: Path, settings: Settings, relay: RelayLog, tmp_path: Path
+) -> None:
+    (broken := tmp_path / "broken.toml").write_text("[relay\n")
+    both = Pipelines({"shop": NamedPipeline("shop", config), "broken": NamedPipeline("broken", broken)})
+    found = parsed(Gatherer(both).text())
+    assert of_shop(found, "sluice_pipeline_readable") == 1
+    assert found["sluice_pipeline_readable", (("pipeline", "broken"),)] == 0
+    assert of_shop(found, "sluice_refused") == 0
+
+
+@pytest.fixture
+def endpoint(config: Path) -> Iterator[Endpoint]:
+    served = Endpoint(gatherer(config), "127.0.0.1", 0)
+    yield served
+    served.close()
+
+
+def test_the_endpoint_serves_the_text_format_and_nothing_else(endpoint: Endpoint) -> None:
+    host, port = endpoint.address
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert of_shop(parsed(answer.read()), "sluice_pipeline_readable") == 1
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://{host}:{port}/../etc/passwd", timeout=60)
+
+
+def test_a_gateway_gets_them_under_the_originals_job_and_one_that_is_away_stops_nothing(config: Path) -> None:
+    came, got = Event(), []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(202)
+            self.end_headers()
+            came.set()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Gateway)
+    Thread(target=server.serve_forever, daemon=True).start()
+    away = Pusher(gatherer(config), "127.0.0.1:1", "me:1", every_s=0.01)
+    pusher = Pusher(gatherer(config), f"127.0.0.1:{server.server_address[1]}", "me:1", every_s=3600)
+    try:
+        assert came.wait(60)
+    finally:
+        pusher.close()
+        away.close()
+        server.shutdown()
+        server.server_close()
+    path, text = got[0]
+    assert path == "/metrics/job/binlog/instance/me:1" or path == "/metrics/job/binlog/instance/me%3A1"
+    assert b"binlog_drainer_event" in text
