@@ -2,7 +2,8 @@
 
 from plugins.pages.jobs import router as jobs
 from plugins.pages.overview import router as overview
+from plugins.pages.time import router as time
 
-ROUTERS = (overview, jobs)
+ROUTERS = (overview, jobs, time)
 
 __all__ = ["ROUTERS"]

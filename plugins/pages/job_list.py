@@ -11,7 +11,7 @@ from plugins.runs import run_of
 from relay import RelayLog
 from relay.jobs import FAILED, INTERRUPTED, OVER, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
 
-__all__ = ["DAGS", "job_document", "jobs_document"]
+__all__ = ["DAGS", "job_document", "jobs_document", "statuses"]
 
 SHOWN = 100
 _TABLES_SHOWN = 500
@@ -33,17 +33,18 @@ _readers = ThreadPoolExecutor(8, "sluice-jobs")
 
 def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
     """The newest jobs, newest first, those that aren't over before the others; `more`: how many aren't shown."""
+    found = sorted(statuses(pipeline), key=lambda one: one.state in OVER)
+    return {"jobs": [_told(pipeline, status) for status in found[:SHOWN]], "more": max(0, len(found) - SHOWN)}
+
+
+def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
+    """How every job stands, the newest first."""
     storage = RelayLog.open(pipeline.settings.relay.url).storage
     jobs = Jobs(storage)
     names = jobs.names()
     _forget(storage.url, set(names))
     found = [status for status in _readers.map(lambda name: _status(jobs, storage.url, name), names) if status]
-    found.sort(key=lambda one: (one.state in OVER, -one.spec.made_ms, one.spec.id))
-    return {
-        "jobs": [_told(pipeline, status) for status in found[:SHOWN]],
-        "more": max(0, len(found) - SHOWN),
-        "url": storage.url,
-    }
+    return sorted(found, key=lambda one: (-one.spec.made_ms, one.spec.id))
 
 
 def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def _told(pipeline: NamedPipeline, status: JobStatus) -> dict[str, Any]:
     run = run_of(status.spec.by)
     kind = DAGS.get(status.spec.kind)
     return document | {
-        "touches": str(status.spec.touches),
+        "touches": "" if status.spec.touches.tables == () else str(status.spec.touches),
         "progress": progress | {"tables": len(tables), "tables_done": _finished(tables)},
         "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run} if run is not None and kind else None,
         "orders": orders(status, by_dag=run is not None and kind is not None),

@@ -25,6 +25,7 @@ export function rate(perSecond, unit = "") {
 /** Milliseconds as a span: 340 ms, 2.4 s, 12 min, 3 h 20 min, 5 d. */
 export function span(ms) {
   if (ms === null || ms === undefined) return "–";
+  if (ms === 0) return "0";
   if (ms < 0) return `−${span(-ms)}`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;

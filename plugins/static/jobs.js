@@ -1,7 +1,218 @@
+// What takes long: how far it is, how long it still takes, what people can order of it, how it ended.
+
 import { h } from "./dom.js";
+import { ago, clock, count, many, moment, rate, size, span } from "./format.js";
+import { button, card, copyable, empty, pill } from "./parts.js";
 
-export const load = (around) => around.ask("jobs");
+const opened = new Map();
+const SURE = {
+  cancel: "It is given up: what it began and can be taken back safely is taken back; what stays is said here.",
+};
+const WORDS = { pause: "Pause", resume: "Resume", cancel: "Cancel" };
 
-export function draw({ jobs }) {
-  return [h("h1", {}, "Jobs"), jobs.map((job) => h("p", { id: job.id }, `${job.id}: ${job.state}`))];
+export async function load(around) {
+  const [found, ...details] = await Promise.all([around.ask("jobs"), ...[...opened.keys()].map((id) => detail(id, around))]);
+  return { ...found, details: new Map(details) };
+}
+
+async function detail(id, around) {
+  try {
+    return [id, await around.ask(`jobs/${encodeURIComponent(id)}`, { find: opened.get(id) })];
+  } catch (error) {
+    return [id, { error: error.message }];
+  }
+}
+
+export function draw({ jobs, more, deeds, details }, around) {
+  const open = jobs.filter((job) => !["done", "cancelled"].includes(job.state));
+  const over = jobs.filter((job) => ["done", "cancelled"].includes(job.state));
+  return [
+    h("div", { class: "head" }, h("h1", {}, "Jobs"), starts(around)),
+    !jobs.length &&
+      empty("There are no jobs yet.", "A job is what takes long and a person asks for: a bootstrap, a backfill, a base, a restore. It goes on where it was killed."),
+    open.map((job) => opencard(job, details.get(job.id), around)),
+    over.length > 0 && list(over, details, around),
+    more > 0 && h("p", { class: "quiet" }, `${count(more)} older ones aren't shown; \`sluice jobs\` lists all, \`sluice jobs forget --older-than 30d\` removes what is written down of them.`),
+    deeds.length > 0 && done(deeds),
+  ];
+}
+
+const FORMS = [
+  ["backfill", "Copy tables again"],
+  ["base", "Take a base"],
+  ["restore", "Restore"],
+  ["verify", "Verify"],
+];
+
+function starts(around) {
+  return h("div", { class: "row" }, FORMS.filter(([kind]) => around.dags[kind]?.there).map(([kind, text]) => around.dag(kind, text, { kindOfLink: "button" })));
+}
+
+function opencard(job, detail, around) {
+  return card(
+    { id: `job-${job.id}`, class: "job" },
+    h(
+      "div",
+      { class: "head" },
+      h("div", { class: "row" }, h("h2", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
+      h("div", { class: "row" }, orders(job, around)),
+    ),
+    bar(job),
+    numbers(job),
+    job.said && h("p", { class: "said bad" }, job.said),
+    job.way_out && h("p", {}, h("strong", {}, "Way out: "), job.way_out),
+    wayOut(job, around),
+    h("p", { class: "quiet small" }, asked(job, around)),
+    details(job, detail, around),
+  );
+}
+
+function orders(job, around) {
+  if (!around.dags.operate?.may) return [];
+  return job.orders.map((what) =>
+    button(WORDS[what], () => around.order(`jobs/${encodeURIComponent(job.id)}/${what}`, {}), { kind: what === "cancel" ? "danger" : what === "resume" ? "main" : "", sure: SURE[what] ?? "" }),
+  );
+}
+
+function bar({ progress, state }) {
+  const known = progress.bytes_in_all || progress.chunks_in_all;
+  const busy = state === "running";
+  return h(
+    "div",
+    { class: `bar ${busy ? "busy" : ""} ${known ? "" : "unknown"}`, role: "progressbar", "aria-valuenow": known ? progress.percent : null, "aria-valuemin": 0, "aria-valuemax": 100 },
+    h("div", { style: { width: `${known ? progress.percent : busy ? 100 : 0}%` } }),
+  );
+}
+
+function numbers({ progress, state }) {
+  const parts = [];
+  if (progress.bytes_in_all || progress.chunks_in_all) parts.push([`${progress.percent} %`, progress.bytes_in_all ? `${size(progress.bytes)} of ${size(progress.bytes_in_all)}` : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
+  parts.push([count(progress.rows), progress.rows_in_all ? `of ${count(progress.rows_in_all)} rows` : progress.rows === 1 ? "row" : "rows"]);
+  if (progress.tables) parts.push([`${count(progress.tables_done)} of ${count(progress.tables)}`, progress.tables === 1 ? "table" : "tables"]);
+  if (state === "running" && progress.rows_per_s) parts.push([rate(progress.rows_per_s), `rows, ${size(progress.bytes_per_s)}/s`]);
+  if (state === "running" && progress.left_s !== null) parts.push([span(progress.left_s * 1000), "left"]);
+  const doing = state === "running" && progress.doing.length > 0;
+  return h("div", { class: "measures" }, parts.map(([value, name]) => h("span", {}, h("b", {}, value), ` ${name}`)), doing && h("span", { class: "quiet" }, progress.doing.join(", ")));
+}
+
+// Of what nobody runs, and no DAG came with, the command line is the way on.
+function wayOut(job, around) {
+  if (!["paused", "failed", "interrupted"].includes(job.state) || job.run) return null;
+  return h("p", {}, "It goes on by ", copyable(`sluice jobs resume ${job.id}`, around), " where Sluice is installed.");
+}
+
+function asked(job, around) {
+  const run = job.run && around.dag(job.run.dag, "its run in Airflow", { path: `/runs/${encodeURIComponent(job.run.id)}` });
+  return [
+    `Asked for by ${job.by} ${ago(job.made_ms)}`,
+    `; ${job.state} since ${clock(job.since_ms)}`,
+    job.runner && `, by ${job.runner}`,
+    run && [" · ", run],
+  ];
+}
+
+function details(job, detail, around) {
+  return h(
+    "details",
+    { id: `more-${job.id}`, open: opened.has(job.id), ontoggle: (event) => toggle(job.id, event.currentTarget.open, around) },
+    h("summary", {}, job.progress.tables ? "Tables, and what was asked for" : "What was asked for"),
+    !detail && opened.has(job.id) && h("p", { class: "quiet" }, "Looking …"),
+    detail?.error && h("p", { class: "said bad" }, detail.error),
+    detail?.job && [values("Asked for", detail.asked), detail.result && values("Result", detail.result), tables(job, detail, around)],
+  );
+}
+
+function toggle(id, isOpen, around) {
+  if (isOpen === opened.has(id)) return;
+  if (isOpen) opened.set(id, "");
+  else opened.delete(id);
+  around.lookAgain();
+}
+
+function values(title, document) {
+  const shown = Object.entries(document).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
+  if (!shown.length) return null;
+  return [h("h3", {}, title), h("dl", { class: "values" }, shown.map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", { class: "mono" }, text(value))]))];
+}
+
+const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+function tables(job, detail, around) {
+  if (!job.progress.tables) return null;
+  return [
+    h(
+      "div",
+      { class: "head" },
+      h("h3", {}, "Tables"),
+      job.progress.tables > 20 &&
+        h("input", { id: `find-${job.id}`, type: "search", placeholder: "Name", "aria-label": "Tables whose names hold this", oninput: (event) => (opened.set(job.id, event.target.value), around.lookAgain()) }),
+    ),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "table tight" },
+        h("thead", {}, h("tr", {}, h("th", {}, "Table"), h("th", { class: "number" }, "Done"), h("th", { class: "number" }, "Rows"), h("th", { class: "number" }, "Read"))),
+        h(
+          "tbody",
+          {},
+          detail.tables.map((table) =>
+            h(
+              "tr",
+              { id: `${job.id}-${table.name}` },
+              h("td", {}, table.name),
+              h("td", { class: "number" }, `${table.percent} %`),
+              h("td", { class: "number" }, count(table.rows)),
+              h("td", { class: "number" }, table.bytes_in_all ? `${size(table.bytes)} of ${size(table.bytes_in_all)}` : size(table.bytes)),
+            ),
+          ),
+        ),
+      ),
+    ),
+    detail.more > 0 && h("p", { class: "quiet" }, `${count(detail.more)} more; type a part of a name.`),
+  ];
+}
+
+function list(jobs, found, around) {
+  return card(
+    { id: "over" },
+    h("h2", {}, "Over"),
+    jobs.map((job) =>
+      h(
+        "div",
+        { id: `over-${job.id}`, class: "past" },
+        h(
+          "div",
+          { class: "head" },
+          h("div", { class: "row" }, h("strong", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
+          h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
+        ),
+        job.said && h("p", { class: "quiet" }, job.said),
+        job.way_out && h("p", { class: "quiet" }, `Way out: ${job.way_out}`),
+        details(job, found.get(job.id), around),
+      ),
+    ),
+  );
+}
+
+function done(deeds) {
+  return card(
+    { id: "deeds" },
+    h("h2", {}, "Ordered on these pages"),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "table tight" },
+        h("thead", {}, h("tr", {}, h("th", {}, "When"), h("th", {}, "Who"), h("th", {}, "What"), h("th", {}, "What came of it"))),
+        h(
+          "tbody",
+          {},
+          deeds.map((deed) => h("tr", { id: `deed-${deed.token}` }, h("td", { class: "nowrap", title: moment(deed.at_ms) }, ago(deed.at_ms)), h("td", {}, deed.by), h("td", {}, `${deed.what} ${deed.about}`), h("td", {}, deed.said || "nobody knows"))),
+        ),
+      ),
+    ),
+  );
 }

@@ -2,7 +2,7 @@
 
 import { lineChart } from "./chart.js";
 import { h } from "./dom.js";
-import { ago, many, moment, rate, span, tsoMs } from "./format.js";
+import { ago, clock, many, rate, span, tsoMs } from "./format.js";
 import { button, card, figure, pill } from "./parts.js";
 import { picture } from "./picture.js";
 
@@ -63,7 +63,7 @@ function numbers({ downstream, landing, relay, archive, verified }) {
   return h(
     "dl",
     { class: "facts", id: "facts" },
-    figure("Lag of the downstream", span(downstream.lag_ms), downstream.at_ts ? `complete through ${moment(tsoMs(downstream.at_ts))}` : "no checkpoint yet"),
+    figure("Lag of the downstream", span(downstream.lag_ms), downstream.at_ts ? `complete through ${clock(tsoMs(downstream.at_ts))}` : "no checkpoint yet"),
     figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s)} transactions`),
     figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? "nothing landed yet" : `landing is ${span(landing.lag_ms)} behind`),
     figure(
@@ -82,7 +82,7 @@ function lagCard(points, around) {
   const from = to - (day ? 24 * HOUR : HOUR);
   const seen = points.filter((point) => point.at_ms >= from && point.at_ms <= to + 15_000);
   const choose = (name) => () => (around.setQuery("span", name), around.redraw());
-  const tab = (text, name, on) => h("button", { type: "button", class: "tab", "aria-pressed": on, onclick: choose(name) }, text);
+  const tab = (text, name, on) => h("button", { type: "button", class: "tab", "aria-pressed": String(on), onclick: choose(name) }, text);
   const lines = [
     { name: "Downstream", kind: "one", filled: true, values: seen.map((point) => [point.at_ms, point.lag_ms]) },
     { name: "Relay log", kind: "two", values: seen.map((point) => [point.at_ms, point.land_lag_ms]) },

@@ -43,7 +43,7 @@ function across(parts) {
   const x = (n) => 2 + n * (BOX.width + gap);
   const width = x(3) + BOX.width + 2;
   const middle = top + BOX.height / 2;
-  const below = top + BOX.height + 64;
+  const below = top + BOX.height + 46;
   const order = ["pumps", "landing", "relay", "downstream"];
   const flows = [parts.landed, parts.landed, parts.applied];
   return s(

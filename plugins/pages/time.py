@@ -1,0 +1,109 @@
+"""The page Time: from when to when one can restore, where that has holes, and a restore from a chosen moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response, status
+from starlette.concurrency import run_in_threadpool
+
+from etl.restore.form import request_of
+from etl.retain import ArchiveStatus, archive_status
+from plugins.access import Reader, name_of
+from plugins.answers import answer, answers
+from plugins.chosen import Chosen, ChosenPipeline
+from plugins.deeds import Wish, done
+from plugins.orders import Order
+from plugins.pages.job_list import statuses
+from plugins.runs import trigger
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_FRESH_S = 15.0
+_TABLES_SHOWN = 200
+_DRILLS_SHOWN = 50
+_HOLES_SHOWN = 500
+
+
+@router.get("/time")
+async def time(
+    request: Request,
+    pipeline: ChosenPipeline,
+    settings: Chosen,
+    find: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """What can be restored; the tables whose names hold `find`."""
+
+    def look() -> tuple[ArchiveStatus, list[dict[str, Any]]]:
+        return archive_status(settings), _drills(statuses(pipeline))
+
+    (found, drills), _ = await answers.get(("archive", pipeline), look, _FRESH_S)
+    return await answer(request, ("time", pipeline, find), lambda: _document(found, find) | {"drills": drills})
+
+
+def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
+    wanted = [table for table in found.tables if find.lower() in table.name.lower()]
+    tables = {name: getattr(found, name) for name in ("unknown", "holes", "faults", "bases")}
+    return {
+        "url": found.url, "lo": found.lo, "hi": found.hi, "landed_ts": found.landed_ts, "keep": found.keep,
+        "promised_ts": found.promised_ts, "whole_from_ts": found.whole_from_ts, "held_by": found.held_by,
+        "spaces": {name: asdict(space) for name, space in found.spaces.items()},
+        "disks": [asdict(disk) for disk in found.disks],
+        "tables": [asdict(table) for table in wanted[:_TABLES_SHOWN]],
+        "tables_in_all": len(found.tables), "tables_found": len(wanted),
+        **{name: [_plain(each) for each in some[:_HOLES_SHOWN]] for name, some in tables.items()},
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | Mapping) else asdict(value)
+
+
+def _drills(found: list[Any]) -> list[dict[str, Any]]:
+    drills = [status for status in found if status.spec.kind == "drill"][:_DRILLS_SHOWN]
+    return [
+        {
+            "id": drill.spec.id,
+            "state": drill.state,
+            "at_ms": drill.entry.made_ms,
+            "said": drill.entry.said,
+            **{name: (drill.entry.result or {}).get(name) for name in ("ts", "tables", "rows", "seconds")},
+        }
+        for drill in drills
+    ]
+
+
+@router.post("/time/restore")
+async def restore(pipeline: ChosenPipeline, user: Reader, order: Order) -> Response:
+    """Trigger the DAG `restore` as of a moment; only planned unless `plan_only` is false."""
+    conf = {
+        "until": _text(order, "until"),
+        "tables": [_line(name) for name in order.get("tables") or []] or None,
+        "plan_only": order.get("plan_only") is not False,
+    }
+    dag_id = pipeline.dag_id("restore")
+
+    def work() -> str:
+        request_of(conf)  # what can't be is said here, not by a run that fails
+        what = "planned" if conf["plan_only"] else "restored"
+        return f"It is {what} in the run {trigger(dag_id, conf, name_of(user))} of the DAG {dag_id}"
+
+    about = f"{conf['until']}{' (plan only)' if conf['plan_only'] else ''}"
+    return await run_in_threadpool(done, Wish(user, pipeline, "restore", "restore", about), work)
+
+
+def _text(order: Mapping[str, Any], name: str) -> str:
+    value = order.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= 100:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, f"{name}: a text is needed")
+    return value
+
+
+def _line(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 300:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "tables: names such as shop.orders")
+    return value
