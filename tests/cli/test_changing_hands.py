@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def apply(story: Story, config: Path, until: int = 0) -> None:
     settings = load_settings(config)
-    run_apply(settings, until_ts=until or story._ts, run_seconds=20, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=until or story._ts, run_seconds=240, prepare=local_preparer(settings))
 
 
 def drainer(state: str) -> NodeStatus:
@@ -137,7 +138,7 @@ def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config
 
     def run() -> None:
         try:
-            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+            run_apply(settings, run_seconds=240, prepare=local_preparer(settings))
         except Exception as error:
             ended.append(error)
 
@@ -176,24 +177,16 @@ def test_a_checkpoint_that_still_moves_is_not_taken_over(
     story: Story, config: Path, sluice: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(story, config)
-    over = threading.Event()
+    moments = itertools.count(story._ts)
 
-    def drain() -> None:
+    def somebody_writes(seconds: float) -> None:
         with story.server.connect() as connection:
-            for ts in itertools.count(story._ts):
-                leave_checkpoint(connection, ts, cluster_id=story.cluster_id)
-                if over.wait(0.02):
-                    return
+            leave_checkpoint(connection, next(moments), cluster_id=story.cluster_id)
 
-    task = threading.Thread(target=drain)
-    task.start()
-    time.sleep(0.2)
-    monkeypatch.setattr("etl.operate.handover._WATCH_S", 1.0)
-    try:
+    somebody_writes(0)
+    with monkeypatch.context() as patch:
+        patch.setattr("etl.operate.handover.time", SimpleNamespace(sleep=somebody_writes))
         assert "somebody writes there" in sluice("takeover", code=1).stderr
-    finally:
-        over.set()
-        task.join()
     assert (
         f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now"
         in sluice("takeover").stdout

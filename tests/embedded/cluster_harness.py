@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grpc
 
+from tests.upstream.etcd_fixture import without_fsync
 from upstream import EtcdClient, NodeStatus, Registry, pb, pb_grpc
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +64,7 @@ def etcd(tmp_path):
                 f"--listen-peer-urls={peer_url}",
                 f"--initial-advertise-peer-urls={peer_url}",
                 f"--initial-cluster=default={peer_url}",
+                *without_fsync(),
             ],
             stdout=log,
             stderr=log,

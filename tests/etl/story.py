@@ -223,7 +223,7 @@ class Story:
     def apply(self) -> ApplySummary:
         """Bring the downstream up to date."""
         settings = Settings(Upstream("unused"), Relay(self._url), self.server.downstream)
-        return run_apply(settings, until_ts=self._ts, run_seconds=30, prepare=local_preparer(settings))
+        return run_apply(settings, until_ts=self._ts, run_seconds=240, prepare=local_preparer(settings))
 
     def rows(self, name: str, select: str = "*") -> list[tuple[Any, ...]]:
         """Rows of a downstream table in schema d, sorted."""

@@ -20,7 +20,7 @@ import grpc
 import httpx
 
 from pump_service.cluster import Clock, Origins, TimeLimit
-from tests.upstream.etcd_fixture import remove_all
+from tests.upstream.etcd_fixture import remove_all, without_fsync
 from upstream import pb
 from upstream.etcd import EtcdClient, EtcdError, NodeStatus, Registry
 
@@ -70,6 +70,7 @@ class Etcd:
                     peer,
                     "--initial-cluster",
                     f"one={peer}",
+                    *without_fsync(),
                 ],
                 stdout=log,
                 stderr=log,
@@ -132,7 +133,7 @@ class PD:
         handlers |= self.more
         forwarded = {
             name: grpc.unary_unary_rpc_method_handler(
-                lambda request, _, call=self._etcd.unary_unary(f"/etcdserverpb.KV/{name}"): call(request, timeout=2)
+                lambda request, _, call=self._etcd.unary_unary(f"/etcdserverpb.KV/{name}"): call(request, timeout=30)
             )
             for name in ("Range", "Put", "DeleteRange", "Txn")
         }

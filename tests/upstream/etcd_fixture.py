@@ -1,5 +1,6 @@
 """A real etcd on free ports."""
 
+import functools
 import pathlib
 import shutil
 import socket
@@ -24,6 +25,14 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
+@functools.cache
+def without_fsync() -> tuple[str, ...]:
+    """The flag by which etcd doesn't wait for the disk, if this one has it."""
+    flag = "--unsafe-no-fsync"
+    told = subprocess.run(["etcd", flag, "--version"], capture_output=True)
+    return () if told.returncode else (flag,)  # some have it though --help doesn't say so
+
+
 class EtcdProcess:
     """An etcd child process that can be killed and started again on the same address, with its data or without."""
 
@@ -38,9 +47,7 @@ class EtcdProcess:
         arguments = ["etcd", "--name", "one", "--data-dir", str(self._folder / "data"), "--log-level", "error"]
         arguments += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         arguments += ["--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer]
-        arguments += ["--initial-cluster", f"one={self._peer}", "--unsafe-no-fsync"]
-        if "unsafe-no-fsync" not in subprocess.run(["etcd", "--help"], capture_output=True, text=True).stdout:
-            arguments.remove("--unsafe-no-fsync")
+        arguments += ["--initial-cluster", f"one={self._peer}", *without_fsync()]
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(arguments, stdout=log, stderr=log)
         until = time.monotonic() + 60

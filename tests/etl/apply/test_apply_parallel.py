@@ -40,7 +40,7 @@ def test_recordings_arrive_through_several_sessions(
     last = land(RECORDINGS / name, url, transactions, through=snapshots[label]).last()
     assert last is not None
     settings = settings_for(mariadb, url)
-    run_apply(settings, until_ts=last.hi, run_seconds=60, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     assert differences(RECORDINGS / name, label, mariadb) == []
 
 
@@ -82,7 +82,7 @@ def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
     assert left.flight is not None
     assert (left.commit_ts, left.consistent, left.flight.until) == (relay.first().lo, False, relay.first().hi)
     settings = settings_for(mariadb, url, then, 2)
-    run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings))
     with mariadb.connect() as connection:
         for name in TABLES:
             assert rows_of(connection, name) == history.expected(name), name

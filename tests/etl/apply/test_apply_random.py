@@ -77,7 +77,7 @@ def test_any_history_in_any_windows_ends_like_the_model(
             mock.patch("etl.shapes.raw_changes.PORTION_ROWS", portion),
             mock.patch("etl.shapes.table_changes.PORTION_ROWS", portion),
         ):
-            run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+            run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         for name in TABLES:
             assert rows_of(connection, name) == history.expected(name), name
 
@@ -89,7 +89,7 @@ from tests.etl.preparing import local_preparer
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 url, port, until, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(mode, 3, 60))
-run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config))
+run_apply(config, until_ts=until, run_seconds=240, prepare=local_preparer(config))
 """
 
 
@@ -160,7 +160,7 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer,
             mariadb.kill()
             threading.Timer(0.3, mariadb.start).start()
 
-    summary = run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config), on_batch=on_batch)
+    summary = run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config), on_batch=on_batch)
     assert summary.retries >= 2
     assert summary.checkpoint == last.hi
     connection = mariadb.connect()
@@ -192,7 +192,7 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
     middle = relay.last()
     assert middle is not None
     config = settings_for(mariadb, url, 10_000, mode)
-    run_apply(config, until_ts=middle.hi, run_seconds=30, prepare=local_preparer(config))
+    run_apply(config, until_ts=middle.hi, run_seconds=240, prepare=local_preparer(config))
     connection.cursor().execute(tamper)
     kept = rows_of(connection, table)
     # Every row is changed or removed next, so whatever was tampered with is met.
@@ -214,12 +214,12 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
     keyed_parallel = mode == "parallel" and table != "heap"
     for _ in range(2):
         with pytest.raises(ApplyError, match=text) as caught:
-            run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
+            run_apply(config, until_ts=final.hi, run_seconds=240, prepare=local_preparer(config))
         assert "missing: " in str(caught.value)
         assert "commit_ts" in str(caught.value)
     if keyed_parallel:  # others of the flight are committed; an operator lets it be written all the same
         accept(config, re.search(r"sluice accept (\w+)", str(caught.value))[1])
-        run_apply(config, until_ts=final.hi, run_seconds=30, prepare=local_preparer(config))
+        run_apply(config, until_ts=final.hi, run_seconds=240, prepare=local_preparer(config))
         assert rows_of(connection, table) == []
         return
     assert rows_of(connection, table) == kept, "nothing of the batch was committed"

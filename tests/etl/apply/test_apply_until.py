@@ -33,7 +33,7 @@ def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(
     for snapshot in snapshots:
         relay.change_control(lambda _: Control(apply_until_ts=snapshot["ts"]))
         summary = run_apply(
-            settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=60, prepare=local_preparer(settings)
+            settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=240, prepare=local_preparer(settings)
         )
         assert summary.checkpoint == min(snapshot["ts"], relay.last().hi)
         assert differences(RECORDINGS / name, snapshot["label"], mariadb) == []
@@ -49,7 +49,7 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
     result = []
     thread = threading.Thread(
         target=lambda: result.append(
-            run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+            run_apply(settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings))
         )
     )
     thread.start()
@@ -73,7 +73,7 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     relay = land(RECORDINGS / "shop", url, 5_000)
     began = relay.first().lo
     settings = Settings(Upstream("unused"), Relay(url, "1m"), mariadb.downstream, apply=Apply(max_rows=2_000))
-    summary = run_apply(settings, until_ts=relay.last().hi, run_seconds=60, prepare=local_preparer(settings))
+    summary = run_apply(settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings))
     assert summary.checkpoint == relay.last().hi
     ((name, noted),) = Consumers(relay).positions().items()
     assert began < noted <= summary.checkpoint

@@ -67,7 +67,7 @@ class Scene:
         shutil.copytree(self.folder / "relay", run / "relay")
         config = settings_for(self.server, f"file://{run}/relay", 6, mode)
         with contextlib.closing(fresh(self.server)) as connection:
-            run_apply(config, until_ts=self.began, run_seconds=60, prepare=local_preparer(config))
+            run_apply(config, until_ts=self.began, run_seconds=240, prepare=local_preparer(config))
             for piece in _PIECES:
                 damage(connection, piece.table, random.Random(piece.table))
         return run

@@ -38,7 +38,7 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
         relay = told.history.land(f"file://{folder}", sizes)
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
-        run_apply(config, until_ts=began, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=began, run_seconds=240, prepare=local_preparer(config))
         names = rng.sample(list(TABLES), rng.randint(1, 3))
         for name in names:
             damage(connection, name, rng)
@@ -60,7 +60,7 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
             done.append(appointment.at_ts)
 
         with mock.patch.object(AppointmentKeeper, "keep", keep):
-            run_apply(config, until_ts=last, run_seconds=60, prepare=local_preparer(config))
+            run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))
         assert done == moments
         whole = set(TABLES) - {piece.table for piece in pieces[len(moments) :]}
         for name in whole:

@@ -64,7 +64,7 @@ def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -
 
 def go_on(story: Story, mode: str) -> None:
     chosen = settings_of(story, mode)
-    run_apply(chosen, until_ts=story._ts, run_seconds=30, prepare=local_preparer(chosen))
+    run_apply(chosen, until_ts=story._ts, run_seconds=240, prepare=local_preparer(chosen))
 
 
 def checkpoint_of(story: Story) -> Checkpoint:
@@ -163,7 +163,7 @@ def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is
     for path in hidden.values():
         path.with_name("." + path.name).rename(path)
     story.insert(ITEM, item(70))
-    summary = run_apply(chosen, until_ts=story._ts, run_seconds=30, prepare=prepare)
+    summary = run_apply(chosen, until_ts=story._ts, run_seconds=240, prepare=prepare)
     assert summary.retries == 0
     assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), *range(60, 64), 70]], key=repr)
     assert checkpoint_of(story).consistent
@@ -208,7 +208,7 @@ def test_a_flight_is_not_finished_under_other_rules_than_it_was_begun_under(stor
     break_off(story, after)
     other = replace(settings_of(story, "atomic"), filters=Filter(ignored_schemas=("d",)))
     with pytest.raises(ApplyError, match=r"\[filter\].*former rules"):
-        run_apply(other, until_ts=story._ts, run_seconds=30, prepare=local_preparer(other))
+        run_apply(other, until_ts=story._ts, run_seconds=240, prepare=local_preparer(other))
     go_on(story, "atomic")
     assert (5, "n5", 1) in story.rows("item")
 
@@ -252,7 +252,7 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     broken.close()
     for ts in later:
         relay.decisions.add(Decision(ts, SKIP))
-    run_apply(chosen, until_ts=relay.last().hi, run_seconds=30, prepare=local_preparer(chosen))
+    run_apply(chosen, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(chosen))
     with mariadb.connect() as connection:
         for name in TABLES:
             assert rows_of(connection, name) == expected[name], name

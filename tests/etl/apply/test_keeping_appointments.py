@@ -150,7 +150,7 @@ def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
     scene.wait(LONG)
     appoint(scene.relay, PLAIN, scene.middle)
     scene.relay.appointments.settle(scene.middle, Void("given up", "job"))
-    scene.apply(run_seconds=30)
+    scene.apply(run_seconds=240)
     assert scene.checkpoint() == scene.last
 
 
@@ -342,6 +342,6 @@ def test_a_chunk_goes_where_routes_take_its_table(scene: Scene) -> None:
 def test_a_folder_takes_no_rows_and_says_so(scene: Scene, tmp_path: Path) -> None:
     appoint(scene.relay, PLAIN, scene.middle)
     settings = replace(scene.settings, downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "out")))
-    run_apply(settings, until_ts=scene.last, run_seconds=60, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=scene.last, run_seconds=240, prepare=local_preparer(settings))
     outcome = scene.relay.appointments.outcome(scene.middle)
     assert isinstance(outcome, Void) and "no database" in outcome.why

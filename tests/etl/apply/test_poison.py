@@ -197,7 +197,7 @@ def test_a_row_that_a_spark_worker_could_not_decode_is_named_too(story: Story) -
             raise WorkerError(str(error)) from None
 
     with pytest.raises(ApplyError, match=f"table d.item.*at commit_ts {at} .*`sluice txn skip {at}`"):
-        run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=there)
+        run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=there)
 
 
 def test_changes_that_contradict_each_other_are_named(story: Story) -> None:
@@ -252,6 +252,6 @@ def test_a_run_stops_exactly_at_the_timestamp_it_was_given(story: Story) -> None
         for row in story._relay.read(story._relay.windows(0)).to_pylist()
         if row["row"] == encode_insert(ITEM, item(110))
     }
-    summary = run_apply(settings, until_ts=at, run_seconds=30, prepare=local_preparer(settings))
+    summary = run_apply(settings, until_ts=at, run_seconds=240, prepare=local_preparer(settings))
     assert summary.checkpoint == at
     assert ids(story) == set(range(10)) | set(range(100, 111))

@@ -29,7 +29,7 @@ def settings_of(story: Story, mode: str) -> Settings:
 
 def go_on(story: Story, mode: str) -> None:
     chosen = settings_of(story, mode)
-    run_apply(chosen, until_ts=story._ts, run_seconds=30, prepare=local_preparer(chosen))
+    run_apply(chosen, until_ts=story._ts, run_seconds=240, prepare=local_preparer(chosen))
 
 
 def row(i: int, name: str) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_a_torn_downstream_ends_like_the_model(
         config = Settings(
             Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows, mode=mode)
         )
-        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         for name in KEYED:
             assert rows_of(connection, name) == torn.history.expected(name), name
         if last.hi > torn.checkpoint:
@@ -140,7 +140,7 @@ def test_without_safe_mode_a_torn_downstream_is_an_error(mariadb: MariaDBServer,
     leave_checkpoint(connection, torn.checkpoint, consistent=True)
     config = Settings(Upstream("unused"), Relay(f"file://{tmp_path}"), mariadb.downstream)
     with pytest.raises(ApplyError):
-        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
 
 
 def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
@@ -176,9 +176,9 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
         on_the_way.append(read_checkpoint(connection))
 
     run_apply(
-        config, until_ts=torn.checkpoint + 1, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway
+        config, until_ts=torn.checkpoint + 1, run_seconds=240, prepare=local_preparer(config), on_batch=stop_halfway
     )
-    run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config), on_batch=stop_halfway)
+    run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config), on_batch=stop_halfway)
     assert asked == [etcd_url]
     for found in on_the_way:
         if found["commitTS"] <= torn.ahead:
@@ -207,14 +207,14 @@ def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_an
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER TABLE rnd.heap PARTITION BY KEY ({TABLES['heap'].columns[0].name}) PARTITIONS 2")
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
-    run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+    run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap") != []
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
     forget(url)
     with pytest.raises(
         ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*pause-drainer"
     ):
-        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap")
 
 
@@ -267,7 +267,7 @@ def test_every_kind_of_ddl_done_twice_with_the_changes_before_it(mariadb: MariaD
 
     def apply(ts: int) -> None:
         relay.change_control(lambda _: Control(apply_until_ts=ts))
-        run_apply(config, until_ts=ts, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=ts, run_seconds=240, prepare=local_preparer(config))
 
     def rewind(ts: int, **more) -> None:
         with mariadb.connect() as connection:

@@ -79,13 +79,13 @@ def test_it_goes_on_from_wherever_the_drainer_broke_off(mariadb: MariaDBServer, 
         mariadb.empty()
         forget(story._url)
         story._relay.change_control(lambda _: Control())
-        run_apply(settings, until_ts=marks[reached], run_seconds=30, prepare=local_preparer(settings))
+        run_apply(settings, until_ts=marks[reached], run_seconds=240, prepare=local_preparer(settings))
         with mariadb.connect() as connection:
             connection.cursor().execute("DROP DATABASE IF EXISTS sluice_recycle")
             leave_checkpoint(connection, marks[checkpoint], sluice={"safe-until": marks[reached]})
         forget(story._url)
         try:
-            run_apply(settings, until_ts=marks[-1], run_seconds=30, prepare=local_preparer(settings))
+            run_apply(settings, until_ts=marks[-1], run_seconds=240, prepare=local_preparer(settings))
             found = story.rows("item"), story.rows("other"), story.rows("log")
             if found != ([(i,) for i in (2, 3, 4, 5, 6)], [(2, 2)], [(1, 1)]):
                 bad.append(f"{checkpoint} to {reached}: {found}")
@@ -103,7 +103,7 @@ def test_it_goes_on_from_wherever_the_drainer_broke_off(mariadb: MariaDBServer, 
 def broke_off(story: Story, at: int, reached: int) -> None:
     """The Drainer has applied everything through `reached`, and its checkpoint is at `at`."""
     settings = Settings(Upstream("unused"), Relay(story._url), story.server.downstream)
-    run_apply(settings, until_ts=reached, run_seconds=30, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=reached, run_seconds=240, prepare=local_preparer(settings))
     with story.server.connect() as connection:
         connection.cursor().execute("DROP DATABASE IF EXISTS sluice_recycle")  # it keeps nothing
         leave_checkpoint(connection, at, sluice={"safe-until": reached})

@@ -27,7 +27,7 @@ def with_index(of: Table) -> Table:
 def left_by_a_drainer(story: Story, at: int, *statements: str) -> Settings:
     """The downstream as of `at`, and what else was done there; nothing tells how far the Drainer came."""
     settings = Settings(Upstream("unused"), Relay(story._url), story.server.downstream)
-    run_apply(settings, until_ts=at, run_seconds=30, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=at, run_seconds=240, prepare=local_preparer(settings))
     with story.server.connect() as connection:
         for statement in statements:
             connection.cursor().execute(statement)
@@ -37,7 +37,7 @@ def left_by_a_drainer(story: Story, at: int, *statements: str) -> Settings:
 
 
 def finish(story: Story, settings: Settings) -> None:
-    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=local_preparer(settings))
 
 
 @pytest.mark.parametrize("name", ["item", "Item"])

@@ -32,7 +32,7 @@ FORKS.set_forkserver_preload(
 
 
 def apply(settings: Settings, until_ts: int) -> None:
-    run_apply(settings, until_ts=until_ts, run_seconds=60, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=until_ts, run_seconds=240, prepare=local_preparer(settings))
 
 
 def told(story: Story) -> dict[str, list[tuple[object, ...]]]:

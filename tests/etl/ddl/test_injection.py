@@ -197,6 +197,6 @@ def test_the_checkpoint_may_lie_in_a_nasty_table_and_replaced_ddl_is_the_operato
         cursor.execute("DROP DATABASE d")  # a new copy, with a checkpoint of its own
         cursor.execute(f"DROP DATABASE {q(NASTY)}")
     Path(story._url.removeprefix("file://"), "downstream.json").unlink()  # which says where the relay log went so far
-    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=local_preparer(settings))
     assert read(story, NASTY, made.name) == [("%s", "{}", 1)]
     assert len(read(story, "c" + NASTY, "t" + NASTY)) == 1

@@ -163,7 +163,7 @@ def test_a_table_without_transactions_is_not_written_to(mariadb: MariaDBServer, 
     story.insert(made, {"id": 1})
     config = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2))
     with pytest.raises(DownstreamError, match=r"table d\.t .* MyISAM.* ENGINE = InnoDB"):
-        run_apply(config, until_ts=story._ts, run_seconds=30, prepare=local_preparer(config))
+        run_apply(config, until_ts=story._ts, run_seconds=240, prepare=local_preparer(config))
     assert story.rows("t") == []
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("ALTER TABLE d.t ENGINE = InnoDB")

@@ -193,7 +193,7 @@ def test_a_paused_log_gets_no_windows_until_it_is_resumed(settings):
     relay.change_control(lambda _: Control(land_paused=True))
     assert run_land(settings, start_ts=0, run_seconds=1).windows == 0
     relay.change_control(lambda _: Control(land_paused=False))
-    assert run_land(settings, start_ts=0, run_seconds=60, stop=lambda: relay.last() is not None).windows == 1
+    assert run_land(settings, start_ts=0, run_seconds=240, stop=lambda: relay.last() is not None).windows == 1
 
 
 def test_the_newest_lander_takes_over_and_the_older_one_ends(settings, expected):
@@ -214,7 +214,7 @@ def test_starting_now_is_made_durable_at_once(settings):
     with PDClient(settings.upstream.pd_urls, timeout_s=60) as pd:
         before = pd.tso()
         summary = run_land(
-            now, start_ts=pd.tso(), run_seconds=60, stop=lambda: RelayLog.open(settings.relay.url).last() is not None
+            now, start_ts=pd.tso(), run_seconds=240, stop=lambda: RelayLog.open(settings.relay.url).last() is not None
         )
     window = RelayLog.open(settings.relay.url).last()
     assert summary.windows == 1 and window.lo > before and window.transactions == 0
@@ -234,16 +234,15 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_without_waiting_for_
 
 def test_without_a_relay_log_an_unreachable_downstream_is_waited_for(settings, caplog):
     caplog.set_level(logging.WARNING, "sluice.land")
-    assert (
-        run_land(settings, run_seconds=1.5).windows == 0
-    )  # the checkpoint may be there: beginning elsewhere could skip commits
+    # The checkpoint may be there: beginning elsewhere could skip commits.
+    assert run_land(settings, run_seconds=240, stop=lambda: "127.0.0.1:1" in caplog.text).windows == 0
     assert "127.0.0.1:1" in caplog.text
 
 
 def test_a_relay_log_of_another_cluster_is_refused(settings):
     RelayLog.open(settings.relay.url).commit(Window(0, 5, 4711, "t", 0, 0, 0, 0))
     with pytest.raises(WrongClusterError, match="is of cluster 4711"):
-        run_land(settings, run_seconds=30)
+        run_land(settings, run_seconds=240)
 
 
 def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
@@ -293,13 +292,13 @@ def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows
                     r" commit_ts 77.*initial-commit-ts = 77"
                 ),
             ):
-                run_land(settings, run_seconds=60)
+                run_land(settings, run_seconds=240)
             assert RelayLog.open(settings.relay.url).last() is None
             elsewhere = dataclasses.replace(
                 settings,
                 upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["gone:8249", *others(etcd)]),
             )
-            assert run_land(elsewhere, until_ts=1, run_seconds=60).hi > 1
+            assert run_land(elsewhere, until_ts=1, run_seconds=240).hi > 1
         finally:
             etcd.delete("/tidb-binlog/v1/drainers/gone:8249")
 
@@ -349,10 +348,10 @@ def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
     with pytest.raises(
         UnknownTableError, match=f"commit_ts {commit_ts} on are of table id 987654.*`sluice txn skip {commit_ts}`"
     ):
-        run_land(settings, start_ts=lo, run_seconds=60)
+        run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
     relay.decisions.add(Decision(commit_ts, SKIP))
-    run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
+    run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
     windows = list(relay.windows(lo))
     assert set(relay.read(windows)["commit_ts"].to_pylist()) == {
         commit_ts
@@ -375,11 +374,11 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
             rf" {commit_ts}`"
         ),
     ):
-        run_land(settings, start_ts=lo, run_seconds=60)
+        run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
     assert relay.last() is None or relay.last().hi < commit_ts
     relay.decisions.add(Decision(commit_ts, SKIP))
-    run_land(settings, start_ts=lo, run_seconds=60, until_ts=commit_ts)
+    run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
     assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [
         (commit_ts, start_ts)
     ]

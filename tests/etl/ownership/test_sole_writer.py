@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from etl.apply.run import NotSoleWriterError
 from etl.downstream import CheckpointMovedError
 from etl.ownership import Pipeline, SoleWriter, downstream_name
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from etl.waiting import Waiting
 from relay import RelayLog
 from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -54,7 +56,7 @@ def drainer(state: str, name: str = "drainer-1:8249", **more) -> NodeStatus:
 
 
 def apply(story: Story, settings: Settings) -> None:
-    run_apply(settings, until_ts=story._ts, run_seconds=30, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=local_preparer(settings))
 
 
 def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_is_not(
@@ -86,7 +88,7 @@ def test_a_drainer_that_comes_online_stops_the_pipeline_and_it_stays_stopped_whe
 
     def run() -> None:
         try:
-            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+            run_apply(settings, run_seconds=240, prepare=local_preparer(settings))
         except BaseException as error:
             failures.append(error)
 
@@ -186,11 +188,21 @@ def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Setting
         apply(story, settings)
 
 
-def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(story: Story, settings: Settings) -> None:
+def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(
+    story: Story, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, failures, after = threading.Event(), itertools.count(1), Waiting.after
+
+    def counted(*arguments: Any) -> float:
+        if next(failures) == 2:
+            stop.set()
+        return after(*arguments)
+
+    monkeypatch.setattr(Waiting, "after", counted)
     with story.server.connect() as connection:
         leave_checkpoint(connection, story._ts - 20)
         alone = dataclasses.replace(settings, upstream=Upstream("http://127.0.0.1:1"))
-        summary = run_apply(alone, run_seconds=3, prepare=local_preparer(alone))
+        summary = run_apply(alone, run_seconds=240, stop=stop, prepare=local_preparer(alone))
         assert summary.retries and not summary.batches
         assert "sluice" not in read_checkpoint(connection)
 
@@ -219,7 +231,7 @@ def test_a_drainer_that_writes_the_checkpoint_beside_a_running_pipeline_stops_it
 
     def run() -> None:
         try:
-            run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+            run_apply(settings, run_seconds=240, prepare=local_preparer(settings))
         except BaseException as error:
             failures.append(error)
         ended.set()

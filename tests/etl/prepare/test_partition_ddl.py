@@ -58,7 +58,7 @@ def test_sessions_behind_and_ahead_of_partition_ddl_end_like_the_partitions_upst
         config = Settings(
             Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(mode, 3, max_rows)
         )
-        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         for name, expected in history.final.items():
             cursor.execute(f"SELECT p, v FROM d.{name}")
             assert sorted(cursor.fetchall(), key=repr) == expected, name
@@ -93,8 +93,8 @@ def test_a_crash_between_the_statement_and_the_rows_that_stay_loses_none(
             cursor.execute(statement)
         config = Settings(Upstream("unused"), Relay(url), mariadb.downstream)
         with pytest.raises(SystemExit):
-            run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
-        run_apply(config, until_ts=last.hi, run_seconds=60, prepare=local_preparer(config))
+            run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
+        run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         assert crashes
         cursor.execute("SELECT p, v FROM d.t")
         assert sorted(cursor.fetchall(), key=repr) == history.final["t"]

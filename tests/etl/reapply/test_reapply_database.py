@@ -60,7 +60,7 @@ class Past:
     def restored(self, settings: Settings) -> None:
         """The database of `settings` as a copy of a replica of `since`, checkpoint and all."""
         own = replace(settings, relay=Relay(f"file://{self.folder}/copy"))
-        run_apply(own, until_ts=self.since, run_seconds=60, prepare=local_preparer(own))
+        run_apply(own, until_ts=self.since, run_seconds=240, prepare=local_preparer(own))
 
 
 @pytest.fixture(params=[11, 12])
@@ -88,7 +88,7 @@ def test_beside_the_pipeline_on_its_own_server_under_other_names(mariadb: MariaD
     create(mariadb, "again")
     again = replace(mariadb.downstream, checkpoint_table="again")
     past.restored(replace(pipeline, downstream=again, routes=Routes((Route("rnd", "", "again", "", "a rule"),))))
-    run_apply(pipeline, until_ts=past.since, run_seconds=60, prepare=local_preparer(pipeline))
+    run_apply(pipeline, until_ts=past.since, run_seconds=240, prepare=local_preparer(pipeline))
     before = read_checkpoint(pipeline.target, CLUSTER)
     rows = {name: rows_of(mariadb, "rnd", name) for name in TABLES}
     target = {**small_batches(database(mariadb, **{"checkpoint-table": "again"}), 60), **AGAIN}
@@ -97,7 +97,7 @@ def test_beside_the_pipeline_on_its_own_server_under_other_names(mariadb: MariaD
     assert {name: rows_of(mariadb, "rnd", name) for name in TABLES} == rows
     found = read_checkpoint(pipeline.target, CLUSTER)
     assert (found, found and found.process) == (before, before and before.process)
-    run_apply(pipeline, until_ts=past.until, run_seconds=60, prepare=local_preparer(pipeline))
+    run_apply(pipeline, until_ts=past.until, run_seconds=240, prepare=local_preparer(pipeline))
     assert {name: rows_of(mariadb, "rnd", name) for name in TABLES} == past.rows
 
 

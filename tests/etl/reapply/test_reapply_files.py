@@ -96,7 +96,7 @@ def test_the_running_pipeline_is_not_touched(shop: RelayLog, pipeline: Settings,
     last = shop.last()
     assert last is not None
     middle = (shop.first() or last).hi
-    run_apply(pipeline, until_ts=middle, run_seconds=60, prepare=local_preparer(pipeline))
+    run_apply(pipeline, until_ts=middle, run_seconds=240, prepare=local_preparer(pipeline))
     before, files = documents(shop), records(tmp_path / "running")
     shop.change_control(lambda control: type(control)(apply_paused=True))
     try:
@@ -287,7 +287,7 @@ def test_windows_that_go_under_a_job_stop_it_and_what_it_wrote_stays_whole(
 def test_a_folder_of_somebody_else_is_refused(shop: RelayLog, pipeline: Settings, tmp_path: Path) -> None:
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
-    run_apply(pipeline, until_ts=first.hi, run_seconds=60, prepare=local_preparer(pipeline))
+    run_apply(pipeline, until_ts=first.hi, run_seconds=240, prepare=local_preparer(pipeline))
     (tmp_path / "link").symlink_to(tmp_path / "running")
     with pytest.raises(ReapplyError, match="the pipeline writes its files to"):
         reapply(pipeline, Request(first.hi, last.hi, files_in(tmp_path / "link")))

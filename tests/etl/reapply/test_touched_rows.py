@@ -75,7 +75,7 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: Mar
         since = max(since, first.lo)
         until = max(until, since)
         config = settings_for(mariadb, f"file://{folder}", 5)
-        run_apply(config, until_ts=until, run_seconds=60, prepare=local_preparer(config))
+        run_apply(config, until_ts=until, run_seconds=240, prepare=local_preparer(config))
         names = rng.sample(KEYED, 2)
         for name in names:
             damage(connection, name, rng)
@@ -108,7 +108,7 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: Mar
                 assert here.get(key) == upstream.get(key), (name, key, appointment)
 
         with mock.patch.object(AppointmentKeeper, "keep", keep):
-            run_apply(config, until_ts=last, run_seconds=60, prepare=local_preparer(config))
+            run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))
         assert done == list(asked)
 
 

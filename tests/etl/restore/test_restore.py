@@ -101,7 +101,7 @@ def test_beside_the_running_pipeline_its_tables_and_its_checkpoint_are_left_alon
     mariadb: MariaDBServer, shop: str
 ) -> None:
     settings = settings_of(mariadb, shop)
-    run_apply(settings, until_ts=MID, run_seconds=60, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=MID, run_seconds=240, prepare=local_preparer(settings))
     before = read_checkpoint(settings.target, CLUSTER)
     others = databases(mariadb)
     ends = RelayLog.open(shop).last()

@@ -36,7 +36,7 @@ def apply(server: MariaDBServer, url: str, rules: Mapping[str, Any], until: int 
     last = RelayLog.open(url).last()
     assert last is not None
     settings = settings_for(server, url, rules)
-    summary = run_apply(settings, until_ts=until or last.hi, run_seconds=90, prepare=local_preparer(settings))
+    summary = run_apply(settings, until_ts=until or last.hi, run_seconds=240, prepare=local_preparer(settings))
     assert summary.checkpoint == (until or last.hi)
     return summary
 

@@ -120,7 +120,7 @@ def test_a_transaction_that_is_skipped_while_it_is_written_is_left_out_and_one_t
         calls.append(len(batches))
         yield from batches
 
-    run_apply(settings, until_ts=told._ts, run_seconds=30, prepare=meanwhile)
+    run_apply(settings, until_ts=told._ts, run_seconds=240, prepare=meanwhile)
     assert len(calls) == 2
     assert len(written(folder)) == 4  # two DDL statements, two transactions
     assert skipped in told._relay.decisions.used_ms()

@@ -233,7 +233,7 @@ _WRITER = textwrap.dedent("""
     options = File(dir=folder, max_file_bytes=400_000, compression="gzip")
     settings = Settings(Upstream("unused"), Relay(url), Downstream(type="file"), apply=Apply(max_rows=2000), file=options)
     prepare = local_preparer(settings)
-    run_apply(settings, until_ts=hi, run_seconds=60, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
+    run_apply(settings, until_ts=hi, run_seconds=240, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
     print("done", flush=True)
 """)  # noqa: E501
 

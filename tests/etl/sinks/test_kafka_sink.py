@@ -131,7 +131,7 @@ def test_every_transaction_is_one_message_in_commit_order(shop: RelayLog, option
     settings = configured(shop, options)
     last = shop.last()
     assert last is not None
-    summary = run_apply(settings, until_ts=last.hi, run_seconds=60, prepare=local_preparer(settings))
+    summary = run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     assert summary.batches > 1
     found = messages(options)
     assert found == expected(shop)
@@ -151,7 +151,7 @@ _SENDER = textwrap.dedent("""
     options = Kafka(brokers=brokers, topic=topic, savepoint=savepoint)
     settings = Settings(Upstream("unused"), Relay(url), Downstream(type="kafka"), apply=Apply(max_rows=150), kafka=options)
     prepare = local_preparer(settings)
-    run_apply(settings, until_ts=int(hi), run_seconds=60, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
+    run_apply(settings, until_ts=int(hi), run_seconds=240, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
     print("done", flush=True)
 """)  # noqa: E501
 

@@ -39,8 +39,8 @@ def states_at(server: MariaDBServer, settings: Settings, relay: RelayLog, window
     last = relay.last()
     assert last is not None
     for window in windows:
-        run_apply(settings, until_ts=window.lo, run_seconds=60, prepare=local_preparer(settings))
+        run_apply(settings, until_ts=window.lo, run_seconds=240, prepare=local_preparer(settings))
         tables |= {quote_table(table.named) for table in read(settings, window.hi)[1]}
         found[window.hi] = state(server, sorted(tables))
-    run_apply(settings, until_ts=last.hi, run_seconds=60, prepare=local_preparer(settings))
+    run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     return found

@@ -62,7 +62,7 @@ def test_the_first_bytes_of_a_server_that_speaks_at_once_arrive(eager):
         transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
         splices.join(transport, f.PREFACE, 0, our_ack_pending=False)
         reader, writer = await asyncio.open_connection(sock=theirs)
-        got = await asyncio.wait_for(reader.readexactly(len(b"hello") + len(f.PREFACE)), 5)
+        got = await asyncio.wait_for(reader.readexactly(len(b"hello") + len(f.PREFACE)), 60)
         writer.close()
         return got
 

@@ -17,7 +17,7 @@ def _compact(url: str, revision: int) -> None:
             "/etcdserverpb.KV/Compact",
             request_serializer=pb.etcd.CompactionRequest.SerializeToString,
             response_deserializer=pb.etcd.CompactionResponse.FromString,
-        )(pb.etcd.CompactionRequest(revision=revision, physical=True), timeout=5)
+        )(pb.etcd.CompactionRequest(revision=revision, physical=True), timeout=60)
 
 
 def _changes(batch: WatchBatch) -> list[tuple[str, bytes | None]]:
