@@ -36,6 +36,11 @@ _TELL_AFTER_S = 3.0
 _COUNTED = ("rows", "same", "inserted", "replaced", "deleted")
 
 
+def _chunks(rows: int) -> int:
+    """How many chunks that many rows are, if none has to be made smaller."""
+    return -(-rows // CHUNK_ROWS)
+
+
 class OrderedError(Signal):
     """Somebody wants the job to pause or to be cancelled."""
 
@@ -89,8 +94,8 @@ class Repair:
     def _progress(self, table: Table) -> TableProgress:
         rows = self._touched.rows(table.id)
         done = self._done.of(table, rows)
-        chunks = -(-rows.num_rows // CHUNK_ROWS)
-        return TableProgress(Done(done, 0, -(-done // CHUNK_ROWS)), 0, chunks, rows.num_rows)
+        chunks = _chunks(rows.num_rows)
+        return TableProgress(Done(done, 0, _chunks(done)), 0, chunks, rows.num_rows)
 
     def _bring_table(self, table: Table) -> None:
         rows = self._touched.rows(table.id)
@@ -179,7 +184,7 @@ class Repair:
         self._done.keep(table, rows, through)
         counts = self.counts.setdefault(table.full_name, Counter(dict.fromkeys(_COUNTED, 0)))
         counts.update({name: getattr(found, name) for name in _COUNTED})
-        self._run.did(table.full_name, Done(count, 0, 1))
+        self._run.did(table.full_name, Done(count, 0, _chunks(through) - _chunks(through - count)))
         self._rows += count
         if self._request.rows_per_second:
             ahead_s = self._rows / self._request.rows_per_second - (time.monotonic() - self._began)

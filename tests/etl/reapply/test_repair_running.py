@@ -97,7 +97,12 @@ def test_a_repair_that_was_paused_goes_on_without_doing_a_chunk_again(
     sixty = running.control.numbered_commits()[59][0]
     request = replace(since_the_beginning(running, TXN), until=sixty)
     job = ask_for(running.settings, request, "test")
-    note, noted = Repair._note, []
+    note, noted, bring, tries = Repair._note, [], Repair._bring, []
+
+    def first_missed(self: Repair, *of: object) -> object:
+        """The first chunk comes to nothing, as when applying didn't wait for it, and is made smaller."""
+        tries.append(of)
+        return bring(self, *of) if len(tries) > 1 else None  # type: ignore[arg-type]
 
     def then_pause(self: Repair, *of: object) -> None:
         note(self, *of)  # type: ignore[arg-type]
@@ -106,6 +111,7 @@ def test_a_repair_that_was_paused_goes_on_without_doing_a_chunk_again(
             job.order(PAUSE, "test")
 
     monkeypatch.setattr(Repair, "_note", then_pause)
+    monkeypatch.setattr(Repair, "_bring", first_missed)
     assert not repair(running, request).is_done
     assert job.entry().state == PAUSED and len(noted) == 1
     assert repair(running, request).is_done
