@@ -30,6 +30,7 @@ _COMMANDS = {
     "restore": "Tables as they were at a moment, from the archive.",
     "base": "All tables as of one moment: where a restore begins.",
     "drill": "Try whether restoring works, and how long it takes.",
+    "quality": "Is the data what it should be? Expectations, and reports of them.",
     "jobs": "What takes long: how far it is, pause it, go on, give it up.",
     "handover": "Leave the downstream to a Drainer.",
     "relay": "Look into the relay log.",

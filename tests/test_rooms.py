@@ -76,7 +76,7 @@ ETL = {
         "apply", "archive", "asof", "base", "copy", "ddl", "downstream", "formats", "ownership", "prepare",
         "recorded_schema", "rules", "settings", "sinks",
     },
-    "asof": {"archive", "copy", "formats", "prepare", "recorded_schema", "settings", "shapes", "spark"},
+    "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "verify": {
         "asof", "backfill", "base", "copy", "downstream", "formats", "prepare", "retain", "rules", "settings",
         "shapes", "steps",

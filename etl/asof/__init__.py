@@ -15,6 +15,7 @@ from etl.first_use import on_first_use
 if TYPE_CHECKING:
     from etl.asof.by_spark import BySpark, here
     from etl.asof.computing import AsOfTable
+    from etl.asof.frames import Frames, as_frames
     from etl.asof.front import Past, Run, differences_between, tables_as_of
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "AsOfTable",
     "BySpark",
     "Fingerprint",
+    "Frames",
     "Past",
     "Run",
+    "as_frames",
     "compared_columns",
     "differences_between",
     "fingerprint",
@@ -36,8 +39,10 @@ __getattr__ = on_first_use(
     {
         "AsOfTable": "etl.asof.computing",
         "BySpark": "etl.asof.by_spark",
+        "Frames": "etl.asof.frames",
         "Past": "etl.asof.front",
         "Run": "etl.asof.front",
+        "as_frames": "etl.asof.frames",
         "differences_between": "etl.asof.front",
         "here": "etl.asof.by_spark",
         "tables_as_of": "etl.asof.front",

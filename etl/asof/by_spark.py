@@ -8,6 +8,7 @@ import contextlib
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,15 +38,11 @@ class BySpark:
 
     def __call__(self, plan: Plan, finish: Finish) -> Iterator[Result]:
         """Results as they come. Raises AsOfError, SparkError."""
-        with _unmarked(), Judge().telling():
+        with unmarked(), Judge().telling():
             spark = spark_session.attach(*self._place)
             try:
-                tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
-                dealt = TaskFrame(spark, Deal(plan), TASKS, PIECES).of(tasks)
-                in_order = dealt.repartition(plan.buckets, "bucket").sortWithinPartitions(*_ORDER)
-                for batch in stream(
-                    spark, in_order.mapInArrow(Compute(replace(plan, tasks=()), finish), _RESULT_TYPES), _TIMEOUT_S
-                ):
+                computed = in_order(spark, plan).mapInArrow(Compute(replace(plan, tasks=()), finish), RESULT_TYPES)
+                for batch in stream(spark, computed, _TIMEOUT_S):
                     for row in batch.to_pylist():
                         yield Result(**row)
             finally:
@@ -54,8 +51,16 @@ class BySpark:
                 spark_session.close(spark)
 
 
+def in_order(spark: Any, plan: Plan) -> Any:
+    """The frame of a plan's pieces, each bucket's together and in order."""
+    tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
+    dealt = TaskFrame(spark, Deal(plan), TASKS, PIECES).of(tasks)
+    return dealt.repartition(plan.buckets, "bucket").sortWithinPartitions(*_ORDER)
+
+
 @contextlib.contextmanager
-def _unmarked() -> Iterator[None]:
+def unmarked() -> Iterator[None]:
+    """An AsOfError that left a worker is one again."""
     try:
         yield
     except WorkerError as error:
@@ -64,7 +69,7 @@ def _unmarked() -> Iterator[None]:
         raise AsOfError(str(error).removeprefix(MARK), way_out=error.way_out) from error
 
 
-_RESULT_TYPES = "moment long, name string, payload binary"
+RESULT_TYPES = "moment long, name string, payload binary"
 
 
 def here(plan: Plan, finish: Finish) -> Iterator[Result]:
@@ -75,8 +80,8 @@ def here(plan: Plan, finish: Finish) -> Iterator[Result]:
             for piece in rows_of(batch):
                 found.setdefault(piece.bucket, []).append(piece)
     for bucket, own in sorted(found.items()):
-        yield from finished(plan, bucket, iter(sorted(own, key=_in_order)), finish)
+        yield from finished(plan, bucket, iter(sorted(own, key=_rank)), finish)
 
 
-def _in_order(piece: Piece) -> tuple[int, ...]:
+def _rank(piece: Piece) -> tuple[int, ...]:
     return piece.step, piece.table_id, piece.task, piece.number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -105,13 +106,19 @@ class Past:
         return {name: schema(version.columns) for name, version in self.asked.versions[self.moments[-1]].items()}
 
     def _results(self, finish: Finish) -> Generator[Result, None, None]:
+        with self.held():
+            for plan in self.asked.plans:
+                yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What is read stays in the archive meanwhile."""
         archive = Archive.open(self.archive_url)
         last, holds = archive.last(), Holds(archive.storage)
         what = f"`sluice as-of` {tso.text(self.moments[-1])}"
         hold = Hold(what, self.asked.start_ts, self.bases, archive_ts=last.hi if last is not None else 0)
         with holds.held(f"as-of-{secrets.token_hex(6)}", hold):
-            for plan in self.asked.plans:
-                yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])
+            yield
 
 
 def tables_as_of(

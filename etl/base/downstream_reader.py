@@ -83,6 +83,10 @@ class DownstreamSnapshot:
     def sessions(self) -> int:
         return len(self._sessions)
 
+    def session(self, number: int) -> MySQLSession:
+        """One of the sessions, for SELECTs; `let_go` after each."""
+        return self._sessions[number]
+
     def rows(self, number: int, place: DownstreamTable, within: Bounds = (None, None)) -> Iterator[pa.RecordBatch]:
         """The rows of a table, over session `number`: `table.writable_columns` in types and texts of
         `upstream.rows.arrow_schema`. `within`: of a table with a `page_key` only those from the first (inside) to the
@@ -120,14 +124,14 @@ class DownstreamSnapshot:
                 if last is not None:
                     last[:] = [block.column(n)[block.rows - 1].as_py() for n in at]
                 yield batch
-            self._let_go(session)
+            self.let_go(session)
 
     def asked(self, number: int, place: DownstreamTable, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a small result, of a statement that reads that table. Raises TableChanged."""
         session = self._sessions[number]
         with _told(session, place):
             found = session.query(statement)
-            self._let_go(session)
+            self.let_go(session)
         return found
 
     def limits(self, number: int, place: DownstreamTable) -> tuple[int, int] | None:
@@ -141,8 +145,8 @@ class DownstreamSnapshot:
         for session in self._sessions:
             session.close()
 
-    def _let_go(self, session: MySQLSession) -> None:
-        """Hold no table's metadata lock any longer."""
+    def let_go(self, session: MySQLSession) -> None:
+        """Hold no table's metadata lock any longer: a DDL need not wait for the end of the snapshot."""
         if not session.dialect.is_tidb:
             session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
 

@@ -158,6 +158,13 @@ class MySQLSession:
         return self._dialect
 
     @property
+    def connection(self) -> pymysql.connections.Connection:
+        """For libraries that speak DB-API, to read only; what they raise is PyMySQL's. Raises DownstreamError if the
+        session isn't connected.
+        """
+        return self._open()
+
+    @property
     def is_connected(self) -> bool:
         """Whether a session was started and not closed; the server may have ended it meanwhile."""
         return self._connection is not None

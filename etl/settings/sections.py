@@ -176,8 +176,10 @@ class Archive:
 class Quality:
     """What is expected of the data, and how often it is looked at."""
 
-    suites: str = "quality"
-    """The folder with the expectations, one file a table; from the settings file's folder on."""
+    suites: str = ""
+    """The folder with the expectations, one file a table; from the settings file's folder on. By default ``quality``,
+    of a settings file with another name than ``sluice.toml`` ``quality-<name>``.
+    """
     docs: str = ""
     """The folder for the Data Docs; by default ``quality/docs`` in the relay log's, if that is a folder."""
     keep: int = 50

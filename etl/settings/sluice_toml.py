@@ -67,9 +67,11 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
 
 def _from_here(name: str, quality: Quality) -> Quality:
     """Its folders, from the settings file's on."""
-    here = Path(name).resolve().parent
+    path = Path(name).resolve()
+    here = path.parent
+    own = "quality" if path.name == "sluice.toml" else f"quality-{path.stem}"
     docs = str(here / quality.docs) if quality.docs else ""
-    return dataclasses.replace(quality, suites=str(here / quality.suites), docs=docs)
+    return dataclasses.replace(quality, suites=str(here / (quality.suites or own)), docs=docs)
 
 
 def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:

@@ -1,0 +1,123 @@
+"""sluice quality: is the data what it should be?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import acting_on, config_option, settings_of
+
+if TYPE_CHECKING:
+    from expectations.results import QualityRun
+    from expectations.suite import Suite
+    from expectations.suite_files import Written
+
+_STATES = {"passed": "green", "warned": "yellow"}
+
+
+@click.group("quality")
+def command() -> None:
+    """Is the data what it should be? Expectations of tables, kept as files, looked at by Great Expectations.
+
+    `init` proposes them, `run` looks whether they are met, `docs` says where the reports are.
+    """
+
+
+@command.command("init")
+@click.argument("tables", nargs=-1)
+@click.option("--force", is_flag=True, help="Also over files that somebody has edited.")
+@config_option
+@click.pass_context
+def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: str | None) -> None:
+    """Propose expectations of TABLES (schema.table downstream, also with * and ?) [all, and of the replication itself].
+
+    They come from the schema and a profile of the rows that the server computes at the checkpoint, and go into the
+    folder [quality] suites, a file a table: edit them, and keep them in git. A file that was edited is left alone.
+    """
+    from expectations.proposing import propose_suites
+    from expectations.suite_files import Written
+
+    settings = acting_on(ctx, config)
+    edited = 0
+
+    def say(suite: Suite, path: Path, written: Written) -> None:
+        nonlocal edited
+        edited += written is Written.EDITED
+        click.echo(f"{suite.name}: {len(suite.expectations)} expectations, {path}: {written.value}")
+
+    propose_suites(settings, tables, say, over_edited=force)
+    if edited:
+        click.echo(f"{edited} files were edited and stay as they are; --force puts the proposal in their place")
+
+
+@command.command("run")
+@click.argument("suites", nargs=-1)
+@click.option(
+    "--on", type=click.Choice(("downstream", "lake", "copy")), default="downstream", show_default=True,
+    help="What to look at: the downstream at its checkpoint, the lake, or a copy that a restore has made.",
+)  # fmt: skip
+@click.option("--as-of", metavar="TSO|TIME", help="With --on lake: as of this moment [where the archive ends].")
+@click.option(
+    "--copy", "copy_file", type=click.Path(exists=True, dir_okay=False),
+    help="With --on copy: a settings file whose [downstream] says where it is.",
+)  # fmt: skip
+@config_option
+@click.pass_context
+def run(
+    ctx: click.Context, /, suites: tuple[str, ...], on: str, as_of: str | None, copy_file: str | None,
+    config: str | None,
+) -> int:  # fmt: skip
+    """Look whether the expectations of SUITES (schema.table or replication, also with * and ?) [all] are met.
+
+    The exit code is 1 if one isn't that fails the run, 4 if applying was paused because of one; warnings leave it 0.
+    """
+    from etl.settings import read_target
+    from expectations.run import QualityWish, run_quality
+    from upstream import tso
+
+    if (on == "copy") != bool(copy_file):
+        raise click.UsageError("--on copy and --copy FILE go together", ctx)
+    if as_of and on != "lake":
+        raise click.UsageError("--as-of goes with --on lake", ctx)
+    settings = acting_on(ctx, config)
+    ts = tso.parse_moment(as_of) if as_of else 0
+    wish = QualityWish(on, suites, ts, read_target(copy_file) if copy_file else {})
+    done = run_quality(settings, wish, _say)
+    if done.index is not None:
+        click.echo(f"report   {done.index}")
+    if done.paused:
+        click.echo("applying is paused; `sluice resume` lets it go on")
+        return 4
+    return 0 if all(suite.state in _STATES for suite in done.suites) else 1
+
+
+@command.command("docs")
+@config_option
+@click.pass_context
+def docs(ctx: click.Context, *, config: str | None) -> None:
+    """Say what the last run found, and where its report is."""
+    from expectations.results import QualityResults
+
+    results = QualityResults(settings_of(ctx, config))
+    for suite in results.last():
+        _say(suite)
+    folder = results.docs_folder()
+    if folder is None:
+        click.echo("no report is written: the relay log is in an object store, and [quality] docs names no folder")
+    elif not (folder / "index.html").exists():
+        click.echo("there was no run yet: `sluice quality run`")
+    else:
+        click.echo(f"report   {folder / 'index.html'}")
+
+
+def _say(suite: QualityRun) -> None:
+    state = click.style(f"{suite.state:8}", fg=_STATES.get(suite.state, "red"))
+    met = suite.expectations - suite.failed
+    click.echo(f"{state} {suite.suite}: {met} of {suite.expectations} met, {suite.seconds:.1f} s")
+    if suite.said:
+        click.echo(f"         {suite.said}")
+    for failure in suite.failures:
+        about = f" {failure.about}" if failure.about else ""
+        click.echo(f"         {failure.severity:5} {failure.expectation}{about}: {failure.observed}")

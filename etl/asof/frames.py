@@ -1,0 +1,81 @@
+"""Tables of the past as Spark frames, for queries that Spark itself answers: the rows stay in Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from etl.asof.by_spark import RESULT_TYPES, in_order, unmarked
+from etl.asof.finishing import Rows
+from etl.asof.front import Past
+from etl.asof.typed import Typed, typed_columns
+from etl.asof.worker import Compute
+from etl.spark import session as spark_session
+from etl.spark.judge import Judge
+
+__all__ = ["Frames", "as_frames"]
+
+_TYPES = {
+    pa.int64(): "bigint", pa.int32(): "int", pa.float32(): "float", pa.float64(): "double", pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", "UTC"): "timestamp", pa.binary(): "binary",
+    pa.string(): "string",
+}  # fmt: skip
+
+
+class Frames:
+    """`spark`: their session. `tables`: by name (``schema.table`` upstream), each computed once, when it is needed
+    first.
+    """
+
+    def __init__(self, spark: Any, tables: Mapping[str, Any]) -> None:
+        self.spark = spark
+        self.tables = tables
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """The few rows of a query. Raises AsOfError, SparkError."""
+        with unmarked(), Judge().telling():
+            return [tuple(row) for row in self.spark.sql(statement).collect()]
+
+
+@contextlib.contextmanager
+def as_frames(past: Past, remote: str, session_name: str) -> Iterator[Frames]:
+    """The tables of `past` as frames with the lake's types, in a session on the server at `remote`; no more than one
+    process at a time has a session of that name. Raises AsOfError, SparkError.
+    """
+    with past.held(), unmarked(), Judge().telling():
+        spark = spark_session.attach(remote, session_name)
+        kept = []
+        try:
+            frames: dict[str, Any] = {}
+            for plan in past.asked.plans:
+                compute = Compute(replace(plan, tasks=()), Rows())
+                payloads = in_order(spark, plan).mapInArrow(compute, RESULT_TYPES).persist()
+                kept.append(payloads)
+                own = {name for buckets in plan.families for name in buckets.family.results[past.moments[-1]]}
+                for name in sorted(own & past.tables.keys()):
+                    of_table = payloads.where((payloads["name"] == name) & (payloads["moment"] == past.moments[-1]))
+                    found = past.tables[name]
+                    frames[name] = of_table.mapInArrow(Typed(found.table, found.left_out), _ddl(past, name))
+            yield Frames(spark, frames)
+        finally:
+            with contextlib.suppress(Exception):  # the session's end takes them as well
+                for payloads in kept:
+                    payloads.unpersist()
+                spark.interruptAll()
+            spark_session.close(spark)
+
+
+def _ddl(past: Past, name: str) -> str:
+    found = past.tables[name]
+    return ", ".join(
+        f"`{column.source.replace('`', '``')}` {_type(column.type)}"
+        for column in typed_columns(found.table, found.left_out)
+    )
+
+
+def _type(kind: pa.DataType) -> str:
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _TYPES[kind]

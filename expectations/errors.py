@@ -1,0 +1,23 @@
+"""What can be wrong with what is asked for."""
+
+from __future__ import annotations
+
+from errors import RequestError, SluiceError
+
+__all__ = ["QualityError", "QualityFailedError", "SuiteError"]
+
+
+class SuiteError(RequestError):
+    """A file with expectations says what nobody understands; names the file and the place in it."""
+
+    way_out = "correct the file"
+
+
+class QualityError(RequestError):
+    """It can't be looked at what was asked for."""
+
+
+class QualityFailedError(SluiceError):
+    """Expectations aren't met that fail the run."""
+
+    way_out = "look at the rows in the Data Docs: correct the data, or the expectation if it is what was wrong"

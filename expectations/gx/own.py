@@ -1,0 +1,171 @@
+"""The project's own expectations: what they ask, they ask of `expectations.place.current()` in SQL that servers and
+Spark both understand, and the server computes it. None of them reads more than a few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, ClassVar
+
+from great_expectations.expectations.expectation import BatchExpectation
+
+from expectations.gx.examples import EXAMPLES, as_text, example_rows
+from expectations.place import Place, Reference, current, quoted
+from expectations.profile import without_parent
+
+__all__ = ["FOUND", "OWN", "Found", "OwnExpectation"]
+
+_MS_PER_H = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an expectation found: whether it is met, in words what was there, and rows that show why not."""
+
+    met: bool
+    observed: str
+    rows: Sequence[dict[str, str]] = ()
+
+    @classmethod
+    def as_expected(cls, observed: str) -> Found:
+        """It is met."""
+        return cls(met=True, observed=observed)
+
+    @classmethod
+    def otherwise(cls, observed: str, rows: Sequence[dict[str, str]] = ()) -> Found:
+        """It isn't."""
+        return cls(met=False, observed=observed, rows=rows)
+
+
+FOUND: ContextVar[dict[int, Found]] = ContextVar("found")
+"""What was found, by the number that an expectation has in its suite."""
+
+
+class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they are imported
+    """`table` is filled in from the suite."""
+
+    table: str = ""
+    metric_dependencies: ClassVar[tuple[str, ...]] = ()
+    domain_keys: ClassVar[tuple[str, ...]] = ("batch_id",)
+
+    def says(self) -> str:
+        """What is expected, as a sentence."""
+        raise NotImplementedError
+
+    def look(self, place: Place) -> Found:
+        """Raises SluiceError."""
+        raise NotImplementedError
+
+    def _validate(
+        self, metrics: Any, runtime_configuration: Any = None, execution_engine: Any = None
+    ) -> dict[str, Any]:
+        found = self.look(current())
+        FOUND.get()[(self.meta or {})["number"]] = found  # what is returned beside a yes or no would be left out
+        return {"success": found.met}
+
+
+class ExpectKeyToBeUnique(OwnExpectation):
+    """No two rows have the same values in these columns; rows with a NULL among them don't count."""
+
+    columns: list[str]
+
+    def says(self) -> str:
+        return f"No two rows have the same {', '.join(self.columns)}."
+
+    def look(self, place: Place) -> Found:
+        names = ", ".join(map(quoted, self.columns))
+        given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in self.columns)
+        groups = (
+            f"SELECT {names}, COUNT(*) AS `n` FROM {place.table(self.table)} WHERE {given}"
+            f" GROUP BY {names} HAVING COUNT(*) > 1"
+        )
+        ((keys, rows),) = place.ask(f"SELECT COUNT(*), SUM(`n`) FROM ({groups}) AS `twice`")
+        if not keys:
+            return Found.as_expected("all different")
+        examples = place.ask(f"{groups} LIMIT {EXAMPLES}")
+        return Found.otherwise(
+            f"{keys:,} keys in {int(rows):,} rows", example_rows([*self.columns, "rows"], examples)
+        )  # fmt: skip
+
+
+class ExpectReferencesToHaveParents(OwnExpectation):
+    """Every row's reference names a row of the parent; a reference with a NULL in it names none, and is right."""
+
+    columns: list[str]
+    parent: str
+    parent_columns: list[str]
+
+    def says(self) -> str:
+        return f"{', '.join(self.columns)} names a row of {self.parent} ({', '.join(self.parent_columns)})."
+
+    def look(self, place: Place) -> Found:
+        reference = Reference(tuple(self.columns), self.parent, tuple(self.parent_columns))
+        orphans = without_parent(place, self.table, reference)
+        ((count,),) = place.ask(f"SELECT COUNT(*) FROM {orphans}")
+        if not count:
+            return Found.as_expected("every row has its parent")
+        names = list(dict.fromkeys([*place.shape(self.table).primary_key, *self.columns]))
+        select = ", ".join(f"c.{quoted(name)}" for name in names)
+        return Found.otherwise(
+            f"{count:,} rows without parent",
+            example_rows(names, place.ask(f"SELECT {select} FROM {orphans} LIMIT {EXAMPLES}")),
+        )  # fmt: skip
+
+
+class ExpectColumnsAndTypes(OwnExpectation):
+    """The table has these columns, of these types, and no others. `columns`: types by name."""
+
+    columns: dict[str, str]
+
+    def says(self) -> str:
+        return f"The table has these {len(self.columns)} columns, of these types, and no others."
+
+    def look(self, place: Place) -> Found:
+        there = {column.name: column.type for column in place.shape(self.table).columns}
+        differing = [
+            {"column": name, "expected": self.columns.get(name, "none"), "there": there.get(name, "none")}
+            for name in dict.fromkeys([*self.columns, *there])
+            if not _alike(self.columns.get(name), there.get(name))
+        ]
+        return Found(not differing, f"{len(differing)} differ" if differing else "as expected", differing[:EXAMPLES])
+
+
+def _alike(one: str | None, other: str | None) -> bool:
+    """MariaDB's JSON is a LONGTEXT."""
+    return one == other or {one, other} == {"json", "longtext"}
+
+
+class ExpectNewestToBeRecent(OwnExpectation):
+    """The newest value of a column of times (UTC) is at most so many hours before the moment that is looked at."""
+
+    column: str
+    hours: float
+
+    def says(self) -> str:
+        return f"The newest {self.column} is at most {self.hours:g} hours old."
+
+    def look(self, place: Place) -> Found:
+        ((newest,),) = place.ask(f"SELECT MAX({quoted(self.column)}) FROM {place.table(self.table)}")
+        if newest is None:
+            return Found.otherwise("there is no value")
+        age_h = (place.at_ms - _unix_ms(newest)) / _MS_PER_H
+        return Found(age_h <= self.hours, f"{as_text(newest)}, {age_h:.1f} hours old")
+
+
+def _unix_ms(value: object) -> float:
+    if not isinstance(value, date | datetime):
+        value = datetime.fromisoformat(str(value))
+    moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+OWN: dict[str, type[OwnExpectation]] = {
+    "expect_key_to_be_unique": ExpectKeyToBeUnique,
+    "expect_references_to_have_parents": ExpectReferencesToHaveParents,
+    "expect_columns_and_types": ExpectColumnsAndTypes,
+    "expect_newest_to_be_recent": ExpectNewestToBeRecent,
+}
+"""By the name that suites have for them."""

@@ -1,0 +1,37 @@
+"""What Great Expectations found, as lines of a page, and as the JSON that it has for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from great_expectations.core import ExpectationValidationResult
+
+from expectations.docs_pages import Line
+from expectations.gx.looking import Looked, observed
+from expectations.gx.sentences import sentence
+
+__all__ = ["json_of", "lines_of"]
+
+
+def lines_of(looked: Looked) -> list[Line]:
+    """One an expectation, in the suite's order."""
+    return [
+        Line(bool(result.success), sentence(result), one.severity, one.why, observed(result), _examples(result))
+        for one, result in zip(looked.suite.expectations, looked.result.results, strict=True)
+    ]
+
+
+def json_of(looked: Looked) -> str:
+    """The validation result, as Great Expectations writes it."""
+    return json.dumps(looked.result.to_json_dict(), ensure_ascii=False, indent=1) + "\n"
+
+
+def _examples(result: ExpectationValidationResult) -> Sequence[Mapping[str, Any]]:
+    found: Any = result.result
+    rows = found.get("examples") or found.get("partial_unexpected_index_list")
+    if rows:
+        return [{name: "NULL" if value is None else value for name, value in row.items()} for row in rows]
+    values = dict.fromkeys(map(str, found.get("partial_unexpected_list") or []))
+    return [] if result.success else [{"value": value} for value in values]

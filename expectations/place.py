@@ -1,0 +1,98 @@
+"""Where tables are looked at: something that answers SELECTs, all of them as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from errors import DefectError
+
+__all__ = ["ColumnShape", "Place", "Reference", "TableShape", "at", "current", "quoted"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnShape:
+    """A column as its server describes it."""
+
+    name: str
+    type: str
+    """In small letters, without what doesn't count (display widths): ``bigint unsigned``, ``decimal(12,2)``."""
+    nullable: bool = True
+    default: str = ""
+    extra: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key: these columns, and the table (``schema.table``) and columns that they name a row of."""
+
+    columns: tuple[str, ...]
+    parent: str
+    parent_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A table. `keys`: the primary key first, then unique ones."""
+
+    name: str
+    columns: tuple[ColumnShape, ...]
+    keys: tuple[tuple[str, ...], ...] = ()
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Its columns, or those of a unique key in its place; none if there is no key."""
+        return self.keys[0] if self.keys else ()
+
+
+class Place(Protocol):
+    """Tables as of one moment."""
+
+    on: str
+    """One of `expectations.suite.PLACES`."""
+    ts: int
+    """TSO; 0 if it isn't known, as of a copy."""
+    at_ms: int
+    """The same as Unix ms: what is fresh is measured by it."""
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT; its tables as `table` names them, names in backquotes. Raises SluiceError."""
+
+    def table(self, name: str) -> str:
+        """A table (``schema.table``), for a statement. Raises QualityError if it isn't there."""
+
+    def shape(self, name: str) -> TableShape:
+        """What a table is. Raises QualityError if it isn't there."""
+
+    def tables(self) -> Sequence[str]:
+        """What there is."""
+
+
+_CURRENT: ContextVar[Place] = ContextVar("place")
+
+
+@contextmanager
+def at(place: Place) -> Iterator[None]:
+    """Expectations that are looked at meanwhile ask there."""
+    token = _CURRENT.set(place)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current() -> Place:
+    """Where the expectation is being looked at. Raises DefectError outside of `at`."""
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise DefectError("an expectation is looked at nowhere") from None
+
+
+def quoted(name: str) -> str:
+    """A column's name in a statement."""
+    return "`" + name.replace("`", "``") + "`"

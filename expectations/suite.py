@@ -1,0 +1,103 @@
+"""What is expected of one table, or of the replication: the content of one file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from expectations.errors import SuiteError
+from relay.quality import SEVERITIES
+
+__all__ = ["PLACES", "REPLICATION", "Expectation", "Suite"]
+
+REPLICATION = "replication"
+"""The suite about the replication itself."""
+PLACES = ("downstream", "lake", "copy")
+"""What tables can be looked at on."""
+_KINDS = re.compile(r"(expect_[a-z0-9_]+|unexpected_rows_expectation)\Z")
+_OWN = ("expectation", "severity", "why", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation: the name that Great Expectations, or `expectations.gx.own`, has for it, and its arguments."""
+
+    expectation: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    severity: str = "fail"
+    """One of SEVERITIES."""
+    why: str = ""
+    """Where it comes from, for people."""
+    on: tuple[str, ...] = ()
+    """Only there; empty: wherever its suite is looked at."""
+
+    @property
+    def about(self) -> str:
+        """The column, or columns; empty for the whole table."""
+        found = [self.arguments.get(key) for key in ("column", "column_A", "column_B", "column_list", "columns")]
+        names = [", ".join(map(str, one)) if isinstance(one, list | dict) else str(one) for one in found if one]
+        return ", ".join(names)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Expectation:
+        """From its table of a file. Raises SuiteError that says what is wrong."""
+        kind, severity = document.get("expectation"), document.get("severity", "fail")
+        if not isinstance(kind, str) or not _KINDS.match(kind):
+            raise SuiteError(
+                f"expectation = {kind!r}: its name is expected, such as expect_column_values_to_be_between"
+            )
+        if severity not in SEVERITIES:
+            raise SuiteError(f"severity = {severity!r}: {', '.join(SEVERITIES)} are possible")
+        where, why = document.get("on", []), document.get("why", "")
+        if not isinstance(where, list) or not set(where) <= set(PLACES):
+            raise SuiteError(f"on = {where!r}: a list of {', '.join(PLACES)} is expected")
+        if not isinstance(why, str):
+            raise SuiteError(f"why = {why!r}: a text is expected")
+        arguments = {key: value for key, value in document.items() if key not in _OWN}
+        return cls(kind, arguments, severity, why, tuple(where))
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Expectations of a table (``schema.table`` downstream), or of the replication."""
+
+    name: str
+    expectations: tuple[Expectation, ...]
+
+    @classmethod
+    def parse(cls, text: str, path: str) -> Suite:
+        """The content of a file; `path` is for errors. Raises SuiteError."""
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SuiteError(f"{path}: {error}") from None
+        name, found = document.get("table"), document.get("expect", [])
+        if unknown := document.keys() - {"table", "expect"}:
+            raise SuiteError(f"{path}: unknown {', '.join(sorted(unknown))}; there are table and [[expect]]")
+        if not isinstance(name, str) or (name != REPLICATION and not _is_table(name)):
+            raise SuiteError(f'{path}: table = {name!r}: "schema.table" is expected, or "{REPLICATION}"')
+        if not isinstance(found, list):
+            raise SuiteError(f"{path}: write [[expect]], with two brackets, above each expectation")
+        return cls(name, tuple(_each(found, path)))
+
+    def for_place(self, on: str) -> Suite:
+        """What counts there."""
+        return Suite(self.name, tuple(e for e in self.expectations if not e.on or on in e.on))
+
+
+def _is_table(name: str) -> bool:
+    schema, dot, table = name.partition(".")
+    return bool(schema and dot and table)
+
+
+def _each(found: list[Any], path: str) -> list[Expectation]:
+    expectations = []
+    for number, one in enumerate(found, 1):
+        try:
+            expectations.append(Expectation.from_document(one))
+        except SuiteError as error:
+            raise SuiteError(f"{path}: expectation {number}: {error}") from None
+    return expectations

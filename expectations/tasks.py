@@ -1,0 +1,64 @@
+"""The run as a task of Airflow's."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from etl.settings import Settings, read_target
+from expectations.results import QualityResults, QualityRun
+from expectations.run import QualityWish, run_quality
+from upstream import tso
+
+__all__ = ["is_due", "look"]
+
+log = logging.getLogger("sluice.quality")
+
+_BY_THE_CLOCK = "scheduled__"
+"""So Airflow names runs of a schedule."""
+
+
+def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Look at what the form says (`on`, `suites`, `as_of`, `copy`); in a run that Airflow's clock began only if it is
+    due. What was found, None if nothing was looked at. Raises QualityFailedError, and as `run_quality`.
+    """
+    if run_id.startswith(_BY_THE_CLOCK):
+        if not is_due(settings):
+            log.info("not due: [quality] every is %r, hours %r", settings.quality.every, settings.quality.hours)
+            return None
+        asked = {"on": settings.quality.on}
+    done = run_quality(settings, _wish(asked), _say)
+    if done.index is not None:
+        log.info("Data Docs: %s", done.index)
+    done.check()
+    return {"run": done.run, "suites": {suite.suite: suite.state for suite in done.suites}}
+
+
+def is_due(settings: Settings, now_ms: int | None = None) -> bool:
+    """Whether `[quality] every` has passed since the last run, at an hour of `hours`."""
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if not settings.quality.every_ms:
+        return False
+    if datetime.fromtimestamp(now / 1000, UTC).hour not in settings.quality.hours_utc:
+        return False
+    # An hourly schedule comes a little earlier or later each time.
+    return now - QualityResults(settings).newest_ms() >= settings.quality.every_ms - 1_800_000
+
+
+def _wish(asked: Mapping[str, Any]) -> QualityWish:
+    return QualityWish(
+        str(asked.get("on") or "downstream"),
+        tuple(asked.get("suites") or ()),
+        tso.parse_moment(asked["as_of"]) if asked.get("as_of") else 0,
+        read_target(asked["copy"]) if asked.get("copy") else {},
+    )
+
+
+def _say(suite: QualityRun) -> None:
+    level = {"passed": logging.INFO, "warned": logging.WARNING}.get(suite.state, logging.ERROR)
+    log.log(level, "%s: %s, %d of %d not met", suite.suite, suite.state, suite.failed, suite.expectations)
+    for failure in suite.failures:
+        log.log(level, "  %s %s: %s", failure.expectation, failure.about, failure.observed)

@@ -1,0 +1,319 @@
+"""Expectations on a real server: each kind fails when its fault is put in, and what is found reaches people unharmed.
+
+All that needs Great Expectations and a server is here, as importing it takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from etl.settings import Settings, load_settings, read_target
+from expectations.errors import QualityError, SuiteError
+from expectations.proposing import propose_suites
+from expectations.results import QualityResults, QualityRun
+from expectations.run import QualitySummary, QualityWish, run_quality
+from expectations.suite import Expectation, Suite
+from expectations.suite_files import SuiteFolder, Written
+from relay import RelayLog
+from relay.quality import PASSED
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.relay.relaykit import land
+from upstream import tso
+
+CLUSTER = 1
+ROWS = 400
+SECRET = "hush-hush-4711"
+TABLE = "shop.orders"
+
+
+@pytest.fixture(scope="module")
+def shop(
+    mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Settings, MySQLSession]]:
+    """A replica at a checkpoint, whose orders have customers, and whose user has a password."""
+    mariadb_server.empty()
+    folder = tmp_path_factory.mktemp("quality")
+    (folder / "password").write_text(SECRET + "\n")
+    root = mariadb_server.connect()
+    with root.cursor() as cursor:
+        cursor.execute(f"CREATE OR REPLACE USER watcher@'127.0.0.1' IDENTIFIED BY '{SECRET}'")
+        cursor.execute("GRANT ALL ON *.* TO watcher@'127.0.0.1'")
+    url = (folder / "relay").as_uri()
+    (folder / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "pd:2379"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "127.0.0.1"\n'
+        f'port = {mariadb_server.port}\nuser = "watcher"\npassword-file = "{folder}/password"\n[quality]\nkeep = 3\n'
+    )
+    settings = load_settings(folder / "sluice.toml")
+    ts = tso.wall_clock()
+    land(RelayLog.open(url), ts - 1000, ts, ts - 500)
+    session = MySQLSession(settings.downstream)
+    session.connect()
+    checkpoints = CheckpointTable.of(session, settings.downstream, CLUSTER)
+    checkpoints.create()
+    checkpoints.save(Checkpoint(ts, 3), first=True)
+    session.execute("CREATE DATABASE shop")
+    session.execute("CREATE TABLE shop.customers (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL)")
+    session.execute(
+        "CREATE TABLE shop.orders (id BIGINT, customer_id BIGINT, state VARCHAR(16) NOT NULL, amount DECIMAL(12,2),"
+        " `odd name%s` INT, created_at DATETIME(6), PRIMARY KEY (id), CONSTRAINT of_customer FOREIGN KEY"
+        " (customer_id) REFERENCES customers (id))"
+    )
+    fill(session)
+    yield settings, session
+    session.close()
+    with root.cursor() as cursor:
+        cursor.execute("DROP USER watcher@'127.0.0.1'")
+    root.close()
+
+
+def fill(session: MySQLSession) -> None:
+    session.execute("DELETE FROM shop.orders")
+    session.execute("DELETE FROM shop.customers")
+    session.execute("INSERT INTO shop.customers SELECT seq, CONCAT('c', seq) FROM mysql.seq_1_to_20")
+    session.execute(
+        "INSERT INTO shop.orders SELECT seq, 1 + seq % 20, ELT(1 + seq % 3, 'new', 'paid', 'sent'), seq + 0.25, seq,"
+        f" UTC_TIMESTAMP(6) - INTERVAL seq SECOND FROM mysql.seq_1_to_{ROWS}"
+    )
+    session.commit()
+
+
+@pytest.fixture
+def folder(shop: tuple[Settings, MySQLSession]) -> Iterator[SuiteFolder]:
+    """The suites' folder, empty."""
+    found = SuiteFolder(Path(shop[0].quality.suites))
+    found.folder.mkdir(exist_ok=True)
+    yield found
+    for path in found.folder.iterdir():
+        path.unlink()
+
+
+def look(settings: Settings, folder: SuiteFolder, *expectations: Expectation, on: str = "downstream") -> QualityRun:
+    folder.write(Suite(TABLE, expectations), over_edited=True)
+    (found,) = run_quality(settings, QualityWish(on, (TABLE,))).suites
+    return found
+
+
+def proposed(settings: Settings, *names: str) -> dict[str, Written]:
+    found = {}
+    propose_suites(settings, names, lambda suite, _, written: found.update({suite.name: written}))
+    return found
+
+
+def page(settings: Settings, run: QualityRun) -> str:
+    docs = QualityResults(settings).docs_folder()
+    assert docs is not None
+    return (docs / run.page).read_text()
+
+
+def test_what_is_proposed_is_met_and_nothing_secret_is_in_the_report(shop, folder):
+    settings, _ = shop
+    assert proposed(settings) == dict.fromkeys(["shop.customers", TABLE, "replication"], Written.NEW)
+    done = run_quality(settings, QualityWish(suites=("shop.*",)))
+    assert {suite.suite: (suite.state, suite.failures) for suite in done.suites} == {
+        "shop.customers": (PASSED, ()), TABLE: (PASSED, ()),
+    }  # fmt: skip
+    (orders,) = (suite for suite in done.suites if suite.suite == TABLE)
+    assert orders.ts == RelayLog.open(settings.relay.url).last().hi
+    kinds = {e.expectation for suite in folder.suites() for e in suite.expectations}
+    assert kinds >= {
+        "expect_columns_and_types", "expect_key_to_be_unique", "expect_column_values_to_not_be_null",
+        "expect_column_values_to_be_in_set", "expect_column_values_to_be_between", "expect_newest_to_be_recent",
+        "expect_references_to_have_parents", "expect_table_row_count_to_be_between",
+    }  # fmt: skip
+    assert done.index is not None
+    files = [path for path in done.index.parent.rglob("*") if path.is_file()]
+    assert {"index.html", "style.css"} <= {path.name for path in files}
+    written = "".join(path.read_text() for path in files)
+    assert TABLE in written and "name a row of" not in written
+    for secret in (SECRET, "watcher", "pymysql://w", str(settings.downstream.port)):
+        assert secret not in written, secret
+
+
+NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "customer_id"})
+STATES = Expectation("expect_column_values_to_be_in_set", {"column": "state", "value_set": ["new", "paid", "sent"]})
+AMOUNTS = Expectation(
+    "expect_column_values_to_be_between", {"column": "amount", "min_value": 0, "max_value": 1000}, "warn"
+)
+PARENTS = Expectation(
+    "expect_references_to_have_parents",
+    {"columns": ["customer_id"], "parent": "shop.customers", "parent_columns": ["id"]},
+)
+UNIQUE = Expectation("expect_key_to_be_unique", {"columns": ["state", "amount"]})
+FRESH = Expectation("expect_newest_to_be_recent", {"column": "created_at", "hours": 24})
+MANY = Expectation("expect_table_row_count_to_be_between", {"min_value": ROWS // 2})
+TYPES = Expectation(
+    "expect_columns_and_types",
+    {
+        "columns": {
+            "id": "bigint", "customer_id": "bigint", "state": "varchar(16)", "amount": "decimal(12,2)",
+            "odd name%s": "int", "created_at": "datetime(6)",
+        }
+    },
+)  # fmt: skip
+ODD = Expectation("expect_column_values_to_be_between", {"column": "odd name%s", "min_value": 0, "max_value": ROWS})
+OWN_SQL = Expectation(
+    "unexpected_rows_expectation", {"unexpected_rows_query": "SELECT id FROM {batch} WHERE amount < 0"}
+)
+FAULTS = [
+    (NOT_NULL, "UPDATE shop.orders SET customer_id = NULL WHERE id = 7", "1 of 400 rows"),
+    (STATES, "UPDATE shop.orders SET state = 'lost' WHERE id IN (7, 8)", "2 of 400 rows: lost"),
+    (AMOUNTS, "UPDATE shop.orders SET amount = -3.5 WHERE id = 7", "1 of 400 rows: -3.50"),
+    (PARENTS, "DELETE FROM shop.customers WHERE id = 8", "20 rows without parent"),
+    (UNIQUE, "UPDATE shop.orders SET state = 'new', amount = 5 WHERE id IN (7, 8, 9)", "1 keys in 3 rows"),
+    (FRESH, "UPDATE shop.orders SET created_at = created_at - INTERVAL 3 DAY", "72.0 hours old"),
+    (MANY, f"DELETE FROM shop.orders WHERE id > {ROWS // 4}", "100"),
+    (TYPES, "ALTER TABLE shop.orders ADD extra INT, MODIFY amount DECIMAL(14,2)", "2 differ"),
+    (ODD, "UPDATE shop.orders SET `odd name%s` = -1 WHERE id = 7", "1 of 400 rows: -1"),
+    (OWN_SQL, "UPDATE shop.orders SET amount = -1 WHERE id = 7", "1"),
+]
+
+
+@pytest.mark.parametrize(("expectation", "fault", "says"), FAULTS, ids=[f[0].expectation + f[0].about for f in FAULTS])
+def test_each_kind_of_expectation_is_met_and_fails_when_its_fault_is_put_in(shop, folder, expectation, fault, says):
+    settings, session = shop
+    assert look(settings, folder, expectation).state == PASSED
+    try:
+        session.execute(fault)
+        session.commit()
+        found = look(settings, folder, expectation)
+    finally:
+        if fault.startswith("ALTER"):
+            session.execute("ALTER TABLE shop.orders DROP COLUMN extra, MODIFY amount DECIMAL(12,2)")
+        fill(session)
+    assert found.state == {"warn": "warned", "fail": "failed"}[expectation.severity]
+    ((failed),) = found.failures
+    assert says in failed.observed
+    assert failed.expectation == expectation.expectation and failed.about == expectation.about
+
+
+def test_the_report_shows_examples_with_their_keys_and_escapes_what_is_in_the_rows(shop, folder):
+    settings, session = shop
+    evil = "<script>x()"
+    try:
+        session.execute(f"UPDATE shop.orders SET state = '{evil}' WHERE id IN (7, 133)")
+        session.execute("UPDATE shop.customers SET name = '\"><img src=x onerror=y()>' WHERE id = 3")
+        session.commit()
+        why = "because </style><script>of this"
+        found = look(settings, folder, Expectation(STATES.expectation, STATES.arguments, "fail", why))
+        names = Expectation("expect_column_values_to_match_like_pattern", {"column": "name", "like_pattern": "c%"})
+        folder.write(Suite("shop.customers", (names,)), over_edited=True)
+        (customers,) = run_quality(settings, QualityWish(suites=("shop.customers",))).suites
+    finally:
+        fill(session)
+    html = page(settings, found) + page(settings, customers)
+    assert "&lt;script&gt;x()" in html and "<td>133</td>" in html
+    assert "&quot;&gt;&lt;img src=x onerror=y()&gt;" in html
+    docs = QualityResults(settings).docs_folder()
+    for text in (html, (docs / "index.html").read_text()):
+        assert not re.search(r"<(script|img)|<[^>]*\son\w+=", text, re.IGNORECASE), "nothing runs in a report"
+        assert "//" not in re.sub(r"<p class=dim>.*?</p>", "", text), "nothing comes from elsewhere"
+    result = json.loads((docs / found.page).with_suffix(".json").read_text())
+    assert result["results"][0]["result"]["unexpected_count"] == 2
+
+
+def test_one_that_is_not_met_decides_by_its_severity_whether_the_pipeline_pauses(shop, folder):
+    settings, session = shop
+    relay = RelayLog.open(settings.relay.url)
+    session.execute("UPDATE shop.orders SET state = 'lost' WHERE id = 7")
+    session.commit()
+    try:
+        for severity, state, paused in (
+            ("warn", "warned", False),
+            ("fail", "failed", False),
+            ("pause", "paused", True),
+        ):
+            found = look(settings, folder, Expectation(STATES.expectation, STATES.arguments, severity))
+            assert (found.state, found.severity) == (state, severity)
+            assert relay.control().apply_paused is paused and not relay.control().land_paused
+    finally:
+        relay.change_control(lambda control: type(control)())
+        fill(session)
+
+
+def test_all_statements_of_a_run_see_one_moment_though_rows_change_meanwhile(shop, folder, monkeypatch):
+    settings, session = shop
+    from expectations.server_place import ServerPlace
+
+    asked: list[str] = []
+    ask: Callable[..., object] = ServerPlace.ask
+
+    def changed(place: ServerPlace, statement: str) -> object:
+        asked.append(statement)
+        session.execute("UPDATE shop.orders SET state = CONCAT('x', id) ORDER BY id DESC LIMIT 1")
+        session.execute("DELETE FROM shop.orders ORDER BY id LIMIT 5")
+        session.commit()
+        return ask(place, statement)
+
+    whole = Expectation("expect_table_row_count_to_equal", {"value": ROWS})
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ServerPlace, "ask", changed)
+            found = look(settings, folder, PARENTS, UNIQUE, STATES, whole, FRESH)
+        assert len(asked) > 5 and found.failures == ()
+        assert look(settings, folder, whole).state == "failed"  # without the snapshot
+    finally:
+        fill(session)
+
+
+def test_a_copy_is_looked_at_like_the_downstream_and_pauses_nothing(shop, folder, tmp_path):
+    settings, _ = shop
+    folder.write(Suite(TABLE, (Expectation(MANY.expectation, {"min_value": ROWS + 1}, "pause"), STATES)))
+    text = Path(settings.quality.suites).with_name("sluice.toml").read_text()
+    (tmp_path / "copy.toml").write_text(text)
+    done: QualitySummary = run_quality(settings, QualityWish("copy", target=read_target(tmp_path / "copy.toml")))
+    ((found),) = done.suites
+    assert (found.on, found.state, found.ts, done.paused) == ("copy", "paused", 0, False)
+    assert not RelayLog.open(settings.relay.url).control().apply_paused
+
+
+def test_an_edited_file_counts_and_is_left_alone(shop, folder):
+    settings, _ = shop
+    proposed(settings)
+    path = folder.path(TABLE)
+    path.write_text(path.read_text().replace('"new", ', ""))
+    assert proposed(settings)[TABLE] is Written.EDITED
+    (found,) = run_quality(settings, QualityWish(suites=(TABLE,))).suites
+    assert found.state == "warned" and [failed.about for failed in found.failures] == ["state"]
+    propose_suites(settings, [TABLE], lambda *_: None, over_edited=True)
+    assert '"new", ' in path.read_text()
+
+
+def test_no_more_runs_are_kept_than_the_settings_say(shop, folder):
+    settings, _ = shop
+    runs = [look(settings, folder, STATES).run for _ in range(5)]
+    docs = QualityResults(settings).docs_folder()
+    assert [run.run for run in QualityResults(settings).runs()] == runs[:1:-1]
+    assert sorted(path.name for path in (docs / "runs").iterdir()) == runs[2:]
+    index = (docs / "index.html").read_text()
+    assert all((run in index) is (run in runs[2:]) for run in runs)
+    assert all((docs / link).exists() for link in re.findall(r"href='([^']+)'", index))
+
+
+def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_being_looked_at(shop, folder):
+    settings, _ = shop
+    folder.write(Suite("shop.gone", (MANY,)))
+    folder.write(Suite("shop.customers", (Expectation("expect_the_moon", {}),)))
+    folder.write(Suite(TABLE, (Expectation(STATES.expectation, {**STATES.arguments, "column": "no such"}), MANY)))
+    found = {suite.suite: suite for suite in run_quality(settings, QualityWish()).suites}
+    assert found["shop.gone"].state == "error" and "there is no table shop.gone" in found["shop.gone"].said
+    assert found["shop.customers"].state == "error" and "expect_the_moon" in found["shop.customers"].said
+    assert found[TABLE].state == "failed" and "no such" in found[TABLE].failures[0].observed
+    assert "there is no table shop.gone" in page(settings, found["shop.gone"])
+
+
+def test_without_suites_or_with_a_broken_file_it_says_so(shop, folder):
+    settings, _ = shop
+    with pytest.raises(QualityError, match="sluice quality init"):
+        run_quality(settings, QualityWish())
+    folder.write(Suite(TABLE, (MANY,)))
+    with pytest.raises(QualityError, match=r"no suite .* shop\.x"):
+        run_quality(settings, QualityWish(suites=("shop.x",)))
+    folder.path(TABLE).write_text('table = "shop.orders"\n[[expect]]\nexpectation = "expect_x"\nseverity = "loud"\n')
+    with pytest.raises(SuiteError, match=r"orders\.toml: expectation 1: severity = 'loud'"):
+        run_quality(settings, QualityWish())
