@@ -26,6 +26,7 @@ _COMMANDS = {
     "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
     "bootstrap": "Make an empty database a replica, from a dump.",
     "backfill": "Copy tables again beside replication, or compare them.",
+    "verify": "Compare both sides at a live checkpoint: are they equal?",
     "reapply": "Past windows once more, to another downstream or damaged rows.",
     "restore": "Tables as they were at a moment, from the archive.",
     "base": "All tables as of one moment: where a restore begins.",

@@ -115,6 +115,18 @@ def _cancel_drill(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
+def _resume_verify(settings: Settings, job: Job) -> int:
+    from cli._verify_job import run_here
+
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_verify(settings: Settings, job: Job) -> int:
+    from cli._verify_job import cancel_here
+
+    return cancel_here(settings, job)
+
+
 RESUME: dict[str, Act] = {
     "backfill": _resume_backfill,
     "base": _resume_base,
@@ -122,6 +134,7 @@ RESUME: dict[str, Act] = {
     "drill": _resume_drill,
     "reapply": _resume_reapply,
     "restore": _resume_restore,
+    "verify": _resume_verify,
 }
 """Goes on with a job of each kind in this process; the exit code."""
 CANCEL: dict[str, Act] = {
@@ -131,5 +144,6 @@ CANCEL: dict[str, Act] = {
     "drill": _cancel_drill,
     "reapply": _cancel_reapply,
     "restore": _cancel_restore,
+    "verify": _cancel_verify,
 }
 """Gives up a job of each kind that no process runs, as was ordered already; the exit code."""

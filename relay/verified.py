@@ -19,8 +19,10 @@ from relay.numbered import Form, Numbered
 
 __all__ = ["ARCHIVE", "CONTINUOUS", "UPSTREAM", "How", "TableVerified", "Verifications", "VerifiedRun"]
 
-UPSTREAM, ARCHIVE, CONTINUOUS = "upstream", "archive", "continuous"
 How = Literal["upstream", "archive", "continuous"]
+UPSTREAM: How = "upstream"
+ARCHIVE: How = "archive"
+CONTINUOUS: How = "continuous"
 """With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by and by."""
 
 _LAST, _RUNS = "verified/last", "verified/runs"

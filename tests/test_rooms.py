@@ -78,8 +78,8 @@ ETL = {
     },
     "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "verify": {
-        "asof", "backfill", "base", "copy", "downstream", "formats", "prepare", "retain", "rules", "settings",
-        "shapes", "steps",
+        "asof", "backfill", "base", "copy", "downstream", "find", "first_use", "formats",
+        "ownership", "prepare", "retain", "rules", "settings", "shapes", "steps",
     },
     "tables": {"ddl", "downstream", "find", "ownership", "recorded_schema", "rules", "settings"},
     "drill": {"copy", "downstream", "ownership", "restore", "retain", "settings"},

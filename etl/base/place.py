@@ -159,6 +159,17 @@ class BasePlace:
         """Ids of the tables that DDL committed in (from_ts, to_ts] touched; None if not all of it is landed."""
         return ddl_tables(landed_windows(self.archive, self.relay, from_ts, to_ts), from_ts, to_ts)
 
+    def ddl_since(self, ts: int) -> tuple[int, set[int] | None]:
+        """Through where (TSO) DDL may have been executed downstream since `ts`, and `changed_by_ddl` until then."""
+        session = MySQLSession(self.settings.downstream)
+        session.connect()
+        try:
+            now = CheckpointTable.of(session, self.settings.downstream, self.cluster.pd.cluster_id).load(wait=True)
+        finally:
+            session.close()
+        reached = max(now.commit_ts, now.pending.commit_ts if now.pending else 0) if now is not None else ts
+        return reached, self.changed_by_ddl(ts, reached)
+
     def _source(self, wish: BaseWish) -> Source:
         if wish.source == TIDB:
             address = TidbAddress.of(self.settings.upstream)

@@ -23,7 +23,7 @@ from etl.base.request import ARCHIVE, DOWNSTREAM, BaseWish
 from etl.base.rolled import ROLLED_BYTES, past_of, rolling
 from etl.base.unchanged import ids_of
 from etl.copy.gc_hold import GcHold
-from etl.downstream import CheckpointTable, MySQLSession
+from etl.downstream import MySQLSession
 from etl.ownership import Pipeline
 from etl.settings import Settings
 from etl.spark.calls import SparkCalls
@@ -286,15 +286,7 @@ class _Making:
         """Raises TableChanged if a DDL may have given a table's name to other rows before these were read: not every
         such change is seen by the server. What was changed by rows alone was read as it had been.
         """
-        downstream = self._place.settings.downstream
-        session = MySQLSession(downstream)
-        session.connect()
-        try:
-            now = CheckpointTable.of(session, downstream, self._place.cluster.pd.cluster_id).load(wait=True)
-        finally:
-            session.close()
-        reached = max(now.commit_ts, now.pending.commit_ts if now.pending else 0) if now is not None else ts
-        touched = self._place.changed_by_ddl(ts, reached)
+        reached, touched = self._place.ddl_since(ts)
         if touched is None or touched & read:
             raise TableChanged(f"a DDL committed between {ts} and {reached} changed tables that were being read")
 

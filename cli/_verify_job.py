@@ -1,0 +1,111 @@
+"""Jobs of `sluice verify` in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._copy_progress import job_shown
+from cli._sizes import size
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
+    from etl.verify import Difference, TableResult, VerifySummary
+    from relay.jobs import Job
+
+_SHOWN = 5
+_LENGTH = 100
+
+
+def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
+    """Compare both sides, or go on with it, and say what was found; the exit code: 0 if all is equal."""
+    from cli._this_process import pausing, this_process
+    from etl.verify import run_verify
+
+    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json):
+        summary = run_verify(settings, job.id, this_process(command))
+    click.echo(json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary)))
+    return 0 if summary.state == "done" and summary.equal else 1
+
+
+def cancel_here(settings: Settings, job: Job) -> int:
+    """Give it up; the exit code."""
+    from cli._this_process import this_process
+    from etl.verify import cancel_verify
+
+    cancel_verify(settings, job.id, this_process("sluice jobs cancel"))
+    click.echo("cancelled")
+    return 0
+
+
+def lines(summary: VerifySummary) -> Iterator[str]:
+    """What was found, for people."""
+    if summary.state != "done":
+        yield (
+            f"{summary.state}: `sluice jobs resume {summary.job}` goes on" if summary.state == "paused" else "cancelled"
+        )
+        return
+    for table in summary.unequal:
+        yield from _table_lines(table)
+    for table in summary.tables:
+        yield from (f"note     {table.name}: {note}" for note in table.notes)
+    yield from (f"left out {one.name}: {one.why}" for one in summary.left_out)
+    yield from (f"note     {note}" for note in summary.notes)
+    yield _total(summary)
+
+
+def _table_lines(table: TableResult) -> Iterator[str]:
+    if table.problem:
+        yield f"{table.name}: can't be compared: {table.problem}"
+        return
+    more = f", and more in {table.more} parts that weren't looked at" if table.more else ""
+    yield f"{table.name}: {_rows(table.differences)} of {table.rows:,} differ{more}"
+    for one in table.examples[:_SHOWN]:
+        yield from _difference_lines(one)
+    if len(table.examples) > _SHOWN:
+        yield f"    … `sluice verify --json` and the job's result have {len(table.examples)} of them"
+
+
+def _difference_lines(one: Difference) -> Iterator[str]:
+    what = {"missing": "is missing downstream", "extra": "is downstream only", "changed": "is another downstream"}
+    times = f", {one.times} times" if one.times > 1 else ""
+    yield f"    {_values(one.key)} {what[one.kind]}{times}"
+    for name in one.columns:
+        assert one.upstream is not None and one.downstream is not None
+        yield f"        {name}: upstream {_text(one.upstream[name])}, downstream {_text(one.downstream[name])}"
+    row = one.upstream if one.kind == "missing" else one.downstream if one.kind == "extra" else None
+    if row is not None and row != one.key:
+        yield f"        {_values(row)}"
+    if one.binlog:
+        yield f"        {one.binlog}{f', commit ts {one.commit_ts}' if one.commit_ts else ''}" + (
+            f", in the window {one.window}" if one.window else ""
+        )
+
+
+def _total(summary: VerifySummary) -> str:
+    rate = summary.rows / max(summary.seconds, 1e-3)
+    compared = sum(1 for table in summary.tables if not table.problem)
+    found = "equal" if summary.equal else f"{_rows(summary.differences)} differ, in {len(summary.unequal)} tables"
+    whose = "TiDB" if summary.how == "upstream" else "base and archive"
+    return (
+        f"{found}: {compared} tables, {summary.rows:,} rows, {size(summary.bytes)} compared with {whose} at the"
+        f" checkpoint {summary.ts} in {summary.seconds:,.1f} s ({rate:,.0f} rows/s)"
+    )
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _values(row: object) -> str:
+    assert isinstance(row, dict)
+    text = ", ".join(f"{name}={_text(value)}" for name, value in row.items())
+    return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}…"
+
+
+def _text(value: object) -> str:
+    text = "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else ascii(value)
+    return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}…"

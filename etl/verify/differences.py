@@ -1,0 +1,119 @@
+"""Rows that differ, one by one: with their key, what either side has, and what the binlog says of them last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from errors import SluiceError
+from etl.find import FoundTransaction, Past, Patience, Query, newest
+from etl.settings import Settings
+from etl.verify.rows_apart import Apart, key_of, keys_bytes
+from etl.verify.side import CHANGED, EXTRA, MISSING, Difference
+from relay import RelayLog, Window
+from upstream import tso
+
+__all__ = ["differences_of", "said_last"]
+
+_LOOK_S = 3.0
+"""So long the log is read backwards for a row."""
+_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+
+
+def differences_of(found: Apart, most: int) -> list[Difference]:
+    """The first `most` rows that differ, ordered by key as far as it is bytes."""
+    names = [column.name for column in key_of(found.table)]
+    return _keyed(found, names, most) if names else _counted(found, most)
+
+
+def _keyed(found: Apart, names: Sequence[str], most: int) -> list[Difference]:
+    ours, theirs = (
+        dict(zip(keys_bytes(found.table, side), range(side.num_rows), strict=True)) for side in (found.come, found.gone)
+    )
+    differences = []
+    for key in sorted(ours.keys() | theirs.keys())[:most]:
+        up = _row(found.come, ours[key]) if key in ours else None
+        down = _row(found.gone, theirs[key]) if key in theirs else None
+        kind = CHANGED if up is not None and down is not None else MISSING if up is not None else EXTRA
+        row = up if up is not None else down
+        assert row is not None
+        differences.append(Difference(found.table.full_name, kind, {name: row[name] for name in names}, up, down))
+    return differences
+
+
+def _counted(found: Apart, most: int) -> list[Difference]:
+    """Of a table without a key: equal rows are one difference, as often as they are there too often."""
+    differences = []
+    for kind, side in ((MISSING, found.come), (EXTRA, found.gone)):
+        rows = Counter(tuple(row.items()) for row in _rows(side, most))
+        for items, times in rows.items():
+            row = dict(items)
+            up, down = (row, None) if kind == MISSING else (None, row)
+            differences.append(Difference(found.table.full_name, kind, row, up, down, times))
+    return differences[:most]
+
+
+def _rows(side: pa.Table, most: int) -> Iterator[dict[str, Any]]:
+    return (_row(side, number) for number in range(min(side.num_rows, most)))
+
+
+def _row(side: pa.Table, number: int) -> dict[str, Any]:
+    return {name: _value(side[name], number) for name in side.column_names}
+
+
+def _value(column: pa.ChunkedArray, number: int) -> Any:
+    if column.type != pa.large_string():
+        return column[number].as_py()
+    raw = column.slice(number, 1).cast(pa.large_binary())[0].as_py()
+    try:
+        return None if raw is None else raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def said_last(settings: Settings, difference: Difference, until: int) -> Difference:
+    """With what the binlog says of the row last through `until` (TSO), as far back as is found in a few seconds. What
+    can't be had is no error.
+    """
+    if difference.key == (difference.upstream or difference.downstream):
+        return difference  # no key tells it from others
+    try:
+        past = Past.of(settings)
+        name = difference.table.translate(_SPECIAL)
+        query = Query(
+            past.first, until, (name,), ("insert", "update", "delete"), key=_key_text(difference.key), limit=1
+        )
+        look = newest(past, query, Patience(_LOOK_S))
+        last = next((one for one in look.found if isinstance(one, FoundTransaction)), None)
+        if last is None:
+            reached = f"since {tso.text(look.through)}" if look.through > past.first else "in what is kept of it"
+            return replace(difference, binlog=f"nothing of this row {reached}")
+        window = RelayLog.open(settings.relay.url).find(last.commit_ts - 1)
+        return difference.said_last(_what(last), last.commit_ts, _window(window))
+    except (SluiceError, OSError) as error:
+        return replace(difference, binlog=f"not known: {error}")
+
+
+def _key_text(key: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"0x{value.hex()}" if isinstance(value, bytes) else "'" + str(value).replace("'", "''") + "'"
+        for value in key.values()
+    )
+
+
+def _what(last: FoundTransaction) -> str:
+    kinds = [
+        word
+        for word in ("inserts", "updates", "deletes")
+        if any(getattr(table, word) for table in last.tables)
+    ]  # fmt: skip
+    done = " and ".join({"inserts": "inserted", "updates": "updated", "deletes": "deleted"}[word] for word in kinds)
+    return f"{done or 'changed'} by the transaction that was committed at {tso.text(last.commit_ts)}"
+
+
+def _window(window: Window | None) -> str:
+    return f"({window.lo}, {window.hi}]" if window is not None else ""

@@ -1,0 +1,45 @@
+"""What is asked for: which tables are to be compared, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from etl.rules import Filter, only_tables
+from etl.verify.errors import VerifyError
+
+__all__ = ["AUTO", "WAYS", "VerifyRequest"]
+
+AUTO = "auto"
+WAYS = ("auto", "upstream", "archive")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """`tables`: globs of `schema.table` upstream, none: all. `how`: with TiDB ("upstream"), with base and archive
+    ("archive"), or AUTO: with TiDB if the settings say where it serves SQL and it still knows that moment.
+    """
+
+    tables: tuple[str, ...] = ()
+    how: str = AUTO
+
+    def check(self) -> None:
+        """Raises VerifyError for what isn't possible."""
+        if self.how not in WAYS:
+            raise VerifyError(f"{self.how!r} is no way to verify", way_out=f"one of {', '.join(WAYS)}")
+        if wrong := [glob for glob in self.tables if "." not in glob]:
+            raise VerifyError(f"{wrong[0]!r} names no table", way_out="write schema.table; * and ? stand for others")
+
+    def wants(self, schema: str, name: str) -> bool:
+        """Whether a table is to be compared."""
+        return not self.tables or only_tables(Filter(), self.tables).wants_table(schema, name)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {"tables": list(self.tables), "how": self.how}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(tuple(document["tables"]), document["how"])

@@ -1,0 +1,107 @@
+"""Verification beside a pipeline that runs, under live traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
+from etl.verify import run as verifying
+from relay import RelayLog
+from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner
+from relay.verified import Verifications
+from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
+from tests.etl.mariadb_fixture import MariaDBServer
+from upstream import tso
+
+
+@pytest.fixture(scope="module")
+def running(
+    mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pipeline]:
+    with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("verify")) as found:
+        found.control.workload({"rate": "max", "transactions": 40, "rows": 50})
+        found.wait(lambda: len(found.control.numbered_commits()) == 40, "the tables are filled")
+        found.control.stop()
+        found.caught_up()
+        yield found
+        found.control.stop()
+
+
+def verified(running: Pipeline, *tables: str) -> VerifySummary:
+    job = create_verify(running.settings, VerifyRequest(tables), "test")
+    return run_verify(running.settings, job.id, Runner("test"))
+
+
+def table_of(running: Pipeline) -> str:
+    ((name, *_), *_) = running.upstream(f"SHOW TABLES FROM {DATABASE}")
+    return f"{DATABASE}.{name}"
+
+
+def test_both_sides_are_equal_at_a_checkpoint_while_they_change(running: Pipeline) -> None:
+    running.traffic(updates=0.5)
+    summary = verified(running)
+    running.control.stop()
+    assert (summary.state, summary.equal, summary.unequal) == (DONE, True, ())
+    assert summary.rows >= 2000 and summary.how == "upstream"
+    last = Verifications(RelayLog.open(running.settings.relay.url)).last()
+    assert {name: table.equal for name, table in last.items()} == {table.name: True for table in summary.tables}
+    assert all(table.ts == summary.ts and table.job == summary.job for table in last.values())
+
+
+def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_it(running: Pipeline) -> None:
+    running.caught_up()
+    name = table_of(running)
+    ((key,),) = running.upstream(f"SELECT id FROM {name} ORDER BY id LIMIT 1")
+    ((before,),) = running.downstream(f"SELECT k FROM {name} WHERE id = {key}")
+    running.downstream(f"UPDATE {name} SET k = k + 1 WHERE id = {key}")
+    try:
+        summary = verified(running, name)
+    finally:
+        running.downstream(f"UPDATE {name} SET k = k - 1 WHERE id = {key}")
+    (table,) = summary.unequal
+    (one,) = table.examples
+    assert (table.differences, one.kind, one.key, one.columns) == (1, "changed", {"id": key}, ("k",))
+    assert one.upstream is not None and one.downstream is not None
+    assert (one.upstream["k"], one.downstream["k"]) == (before, before + 1)
+    lo, hi = map(int, one.window.strip("(]").split(", "))
+    assert lo < one.commit_ts <= hi and tso.text(one.commit_ts) in one.binlog
+    last = Verifications(RelayLog.open(running.settings.relay.url)).last()[name]
+    assert (last.differences, last.equal) == (1, False)
+
+
+def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
+    running: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.caught_up()
+    job = create_verify(running.settings, VerifyRequest(), "test")
+    take = verifying._Verifying._take
+
+    def paused_then(self: Any, result: TableResult) -> None:
+        take(self, result)
+        job.order(PAUSE, "test")
+        self._run.look()
+
+    monkeypatch.setattr(verifying._Verifying, "_take", paused_then)
+    paused = run_verify(running.settings, job.id, Runner("test"))
+    assert (paused.state, len(paused.tables)) == (PAUSED, 1)
+    monkeypatch.setattr(verifying._Verifying, "_take", take)
+    summary = run_verify(running.settings, job.id, Runner("test"))
+    assert (summary.state, summary.equal, len(summary.tables)) == (DONE, True, len(running.tables()))
+    assert paused.tables[0] in summary.tables, "it was not compared again"
+    given_up = create_verify(running.settings, VerifyRequest(), "test")
+    given_up.order(CANCEL, "test")
+    assert run_verify(running.settings, given_up.id, Runner("test")).state == CANCELLED
+
+
+def test_what_can_not_be_verified_is_said_before_a_job_begins(running: Pipeline) -> None:
+    with pytest.raises(VerifyError, match="no table nothing"):
+        verified(running, "nothing.like_this")
+    with pytest.raises(VerifyError, match=r"schema\.table"):
+        verified(running, "orders")
+    without = replace(running.settings, upstream=replace(running.settings.upstream, sql_host=""))
+    with pytest.raises(VerifyError, match="sql-host"):
+        create_verify(without, VerifyRequest(how="upstream"), "test")
