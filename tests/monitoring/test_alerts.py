@@ -1,0 +1,153 @@
+"""Each alert fires when what it is about happens, and stops when that is over."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "monitoring" / "rules.yml"
+RUNBOOK = ROOT / "docs" / "monitoring.md"
+MINUTES = 80
+"""Of each of three phases: all is well, it isn't, and it is again."""
+SHOP = 'pipeline="shop"'
+WRITES = 'binlog_pump_rpc_duration_seconds_bucket{instance="p1", method="WriteBinlog"'
+
+
+class Case(NamedTuple):
+    """A series whose value is `well`, then `ill`, then `well` again; None: the series isn't there. `grows`: what is
+    given is how much a counter grows in a minute.
+    """
+
+    series: str
+    well: float | None
+    ill: float | None
+    grows: bool = False
+
+
+CASES: dict[str, list[Case]] = {
+    "SluiceLag": [Case(f"sluice_lag_seconds{{{SHOP}}}", 3, 400)],
+    "SluiceTaskStopped": [Case(f'sluice_task_stopped{{{SHOP}, task="apply"}}', None, 1)],
+    "SluiceRefused": [Case(f"sluice_refused{{{SHOP}}}", 0, 1)],
+    "SluiceNoTask": [Case(f'sluice_silent_seconds{{{SHOP}, task="land"}}', 9, 900)],
+    "SluiceNoAnswer": [Case(f'sluice_answers{{{SHOP}, party="downstream"}}', 1, 0)],
+    "SluiceUnreadable": [Case(f"sluice_pipeline_readable{{{SHOP}}}", 1, 0)],
+    "SluicePausedLong": [Case(f'sluice_part_state{{{SHOP}, part="landing", state="paused"}}', 0, 1)],
+    "SluiceRetries": [Case(f'sluice_retries_total{{{SHOP}, stage="applied"}}', 0, 6, grows=True)],
+    "SluiceDecisionWaits": [Case(f"sluice_decisions_waiting{{{SHOP}}}", 0, 1)],
+    "SluiceDifferences": [Case(f"sluice_verification_differences{{{SHOP}}}", 0, 2)],
+    "SluiceNotVerified": [Case(f"sluice_verification_age_seconds{{{SHOP}}}", 86_400, 800_000)],
+    "SluiceQualityFailed": [
+        Case(f'sluice_quality_failed{{{SHOP}, severity="fail"}}', 0, 1),
+        Case(f'sluice_quality_failed{{{SHOP}, severity="warn"}}', 5, 5),
+    ],
+    "SluiceArchiveLate": [Case(f"sluice_archive_lag_seconds{{{SHOP}}}", 90, 5000)],
+    "SluiceArchiveDamaged": [Case(f"sluice_archive_faults{{{SHOP}}}", 0, 1)],
+    "SluiceDiskFull": [Case(f"sluice_disk_full_days{{{SHOP}}}", 90, 2)],
+    "SluiceJobStopped": [Case(f'sluice_jobs{{{SHOP}, kind="restore", state="failed"}}', None, 1)],
+    "SluicePumpLate": [Case(f'sluice_pump_state{{{SHOP}, nodeID="p1", state="waits"}}', 0, 1)],
+    "PumpDown": [Case('up{job="pump", instance="p1"}', 1, 0)],
+    "PumpFailed": [Case('binlog_pump_storage_failed{instance="p1"}', 0, 1)],
+    "PumpNotWritable": [Case('binlog_pump_storage_writable{instance="p1"}', 1, 0)],
+    "PumpDiskLow": [Case('binlog_pump_storage_storage_size_bytes{instance="p1", type="available"}', 9e11, 1e9)],
+    "PumpErrors": [Case('binlog_pump_storage_error_count{instance="p1", type="read_value"}', 0, 1, grows=True)],
+    "PumpWriteSlow": [
+        Case(f'{WRITES}, le="1"}}', 60, 0, grows=True),
+        Case(f'{WRITES}, le="2"}}', 60, 60, grows=True),
+        Case(f'{WRITES}, le="+Inf"}}', 60, 60, grows=True),
+    ],
+    "PumpVerdictMissing": [Case('binlog_pump_storage_oldest_pending_ts{instance="p1"}', 0, 1)],
+    "PumpReaderBehind": [
+        Case('binlog_pump_detected_drainer_binlog_purge_count{instance="p1", id="drainer-1"}', 0, 1, grows=True)
+    ],
+}  # fmt: skip
+APART = {
+    "SluiceLagLong": [Case(f"sluice_lag_seconds{{{SHOP}}}", 3, 4000)],
+    "SluiceMetricsGone": [Case('sluice_pipeline_readable{pipeline="a"}', 1, None)],
+}
+"""These are about series that others are about, too. Together they are tried a second time."""
+THEN_TOO = "SluiceLag"
+"""Fires with those."""
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def values(case: Case) -> str:
+    """As promtool writes series: a number a minute."""
+    found: list[float | None] = []
+    level = 0.0
+    for phase in (case.well, case.ill, case.well):
+        for _ in range(MINUTES):
+            level += phase or 0.0 if case.grows else 0.0
+            found.append(level if case.grows else phase)
+    return " ".join("_" if value is None else f"{value:g}" if value < 1e6 else f"{value:.0f}" for value in found)
+
+
+def promtool_test(cases: dict[str, list[Case]], *more: str) -> dict[str, Any]:
+    """Nothing at the end of the first phase, all alerts at the end of the second, nothing at the end of the third."""
+    series = [{"series": each.series, "values": values(each)} for every in cases.values() for each in every]
+    firing = "count by (alertname) (ALERTS{alertstate='firing'})"
+    expected = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted({*cases, *more})]
+    return {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [
+            {"expr": firing, "eval_time": f"{MINUTES - 1}m", "exp_samples": []},
+            {"expr": firing, "eval_time": f"{2 * MINUTES - 1}m", "exp_samples": expected},
+            {"expr": firing, "eval_time": f"{3 * MINUTES - 1}m", "exp_samples": []},
+        ],
+    }
+
+
+def promtool(*arguments: str) -> str:
+    program = shutil.which("promtool")
+    assert program, "promtool is missing: bin/setup installs it with Debian's package prometheus"
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_alert_is_tried() -> None:
+    assert {rule["alert"] for rule in rules()} == CASES.keys() | APART.keys()
+
+
+def test_each_alert_fires_when_what_it_is_about_happens_and_stops_when_it_is_over(tmp_path: Path) -> None:
+    tests = [promtool_test(CASES), promtool_test(APART, THEN_TOO)]
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    assert "SUCCESS" in promtool("test", "rules", str(file))
+
+
+def test_rules_and_the_example_configuration_are_what_prometheus_takes() -> None:
+    promtool("check", "config", str(ROOT / "monitoring" / "prometheus.yml"))
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_each_alert_says_how_grave_it_is_and_has_an_entry_in_the_runbook_that_says_what_to_type(
+    rule: dict[str, Any],
+) -> None:
+    alert = rule["alert"]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"]["runbook"] == f"monitoring.md#{alert.lower()}"
+    entry = re.search(rf"^#### {alert}\n(.*?)(?=^#|\Z)", RUNBOOK.read_text(), re.DOTALL | re.MULTILINE)
+    assert entry, f"docs/monitoring.md has no entry {alert}"
+    assert "`" in entry[1], "it says nothing to type"
+
+
+def test_what_silences_other_alerts_names_alerts_that_there_are() -> None:
+    document = yaml.safe_load((ROOT / "monitoring" / "alertmanager.yml").read_text())
+    receivers = {receiver["name"] for receiver in document["receivers"]}
+    assert {document["route"]["receiver"], *(route["receiver"] for route in document["route"]["routes"])} <= receivers
+    known = {rule["alert"] for rule in rules()}
+    for rule in document["inhibit_rules"]:
+        for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
+            assert set(re.findall(r"[A-Z]\w+", matcher)) <= known
