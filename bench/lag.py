@@ -27,7 +27,6 @@ from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from etl.backfill import cancel_backfill
 from etl.settings import Settings, load_settings
-from relay import RelayLog
 from relay.jobs import OVER, Jobs, Runner
 
 _WARM_LAG_MS = 2_000
@@ -167,7 +166,7 @@ class _Backfills:
 
     def _note(self, settings: Settings, name: str, seconds: float) -> None:
         """What a job did until it was over, or the turn was."""
-        job = Jobs(RelayLog.open(settings.relay.url).storage).get(name)
+        job = Jobs.of(settings.open_relay()).get(name)
         status = job.status()
         done = status.progress.in_all.done
         self._result.rows += done.rows

@@ -31,7 +31,6 @@ from etl.copy.base_files import rows_schema, write_files
 from etl.landing import run_land
 from etl.restore import Request, ask_for, plan_restore, run_restore
 from etl.settings import Settings
-from relay import RelayLog
 from relay.archive import Archive, Base, BaseTable, Making, base_id
 from relay.jobs import Runner
 from upstream.schema import Schema, Table
@@ -71,7 +70,7 @@ def measure(
         stack.up(("mariadb",), report=report)
         # The stand-in TiDB knows nothing of what was written into the pumps.
         settings = replace(there.settings, upstream=replace(there.settings.upstream, sql_host=""))
-        end = RelayLog.open(settings.relay.url).last()
+        end = settings.open_relay().last()
         assert end is not None
         replayed = replay.target(there.recording, None)[1]
 

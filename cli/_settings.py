@@ -19,20 +19,61 @@ if TYPE_CHECKING:
     from etl.settings.pipelines import Pipelines
 
 
+_NAME = "sluice.pipeline"
+
+
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The option `--config`."""
-    return click.option(
+    """The options `--config` and `--pipeline`."""
+    config = click.option(
         "--config", type=click.Path(exists=True, dir_okay=False),
         help="The pipeline's settings file [$SLUICE_CONFIG, else that of the one-machine stack].",
-    )(function)  # fmt: skip
+    )  # fmt: skip
+    pipeline = click.option(
+        "--pipeline", metavar="NAME", expose_value=False, callback=_remember,
+        help="One of those in $SLUICE_PIPELINES, which `sluice pipelines` lists.",
+    )  # fmt: skip
+    return config(pipeline(function))
+
+
+def _remember(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    if name is not None:
+        ctx.meta[_NAME] = name
 
 
 def named_config(ctx: click.Context, config: str | None) -> str | None:
-    """The settings file that `--config` or $SLUICE_CONFIG names; a `--home` that was typed goes before the variable."""
-    from etl.settings import CONFIG_VARIABLE
+    """The settings file that `--config`, `--pipeline` or $SLUICE_CONFIG names, or the only one in $SLUICE_PIPELINES; a
+    `--home` that was typed goes before the variables. Raises SettingsError, UsageError.
+    """
+    name = ctx.meta.get(_NAME)
+    if name is not None and config:
+        raise click.UsageError("--config and --pipeline name two pipelines: leave one of them away", ctx)
+    if name is not None:
+        return str(_path_of(name))
+    if config or ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
+        return config or None
+    return os.environ.get("SLUICE_CONFIG") or _only_one(ctx)
 
-    typed = ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE
-    return config or (None if typed else os.environ.get(CONFIG_VARIABLE)) or None
+
+def _path_of(name: str) -> Path:
+    from etl.settings.pipelines import pipelines
+
+    named = pipelines().named(name)
+    _ = named.settings  # says what is wrong with it
+    if named.path is None:
+        raise click.UsageError("the pipeline without a name is that of $SLUICE_CONFIG, which isn't set")
+    return named.path
+
+
+def _only_one(ctx: click.Context) -> str | None:
+    """The file of the only pipeline in $SLUICE_PIPELINES, None if that isn't set. Raises UsageError for several."""
+    from etl.settings.pipelines import pipelines
+
+    if not os.environ.get("SLUICE_PIPELINES"):
+        return None
+    found = pipelines()
+    if len(found) != 1:
+        raise click.UsageError(f"which pipeline? --pipeline {' | '.join(found) or 'NAME'}", ctx)
+    return str(next(iter(found.values())).path)
 
 
 def settings_of(ctx: click.Context, config: str | None) -> Settings:
@@ -70,9 +111,9 @@ def acting_on(ctx: click.Context, config: str | None) -> Settings:
     from etl.operate import identity
     from etl.settings import CONFIG_VARIABLE
 
-    possible = {} if config else _possible(ctx)
+    possible = {} if config or _NAME in ctx.meta else _possible(ctx)
     if len(possible) > 1:
-        found = "\n".join(f"  --config {path}   ({why})" for path, why in possible.items())
+        found = "\n".join(f"  {_option(path)}   ({why})" for path, why in possible.items())
         raise click.UsageError(f"which pipeline? There is more than one; say which:\n{found}", ctx)
     settings = settings_of(ctx, config)
     path = config or named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
@@ -86,6 +127,7 @@ def acting_on(ctx: click.Context, config: str | None) -> Settings:
 def _possible(ctx: click.Context) -> dict[Path, str]:
     """The settings files that a command without --config could mean, each once, and why."""
     from etl.settings import CONFIG_VARIABLE
+    from etl.settings.pipelines import pipelines
 
     if ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
         return {}
@@ -96,11 +138,18 @@ def _possible(ctx: click.Context) -> dict[Path, str]:
         (Path("sluice.toml"), "this folder"),
         (Path("/etc/sluice/sluice.toml"), "this machine"),
     ]
+    places += [(pipeline.path, "$SLUICE_PIPELINES") for pipeline in pipelines().values() if pipeline.path]
     found: dict[Path, str] = {}
     for path, why in places:
         if path.exists():
             found.setdefault(path.resolve(), why)
     return found
+
+
+def _option(path: Path) -> str:
+    from etl.settings.pipeline_names import name_of
+
+    return f"--pipeline {name}" if (name := name_of(path)) else f"--config {path}"
 
 
 def operator() -> str:

@@ -27,14 +27,13 @@ def this_process(command: str) -> Runner:
 @contextmanager
 def pausing(settings: Settings, kind: str) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP pause the job that is run inside, and say how to go on."""
-    from relay import RelayLog
     from relay.jobs import PAUSED, Jobs
 
     try:
         with stop_signals_raise():
             yield
     except KeyboardInterrupt:
-        for job in Jobs(RelayLog.open(settings.relay.url).storage).list():
+        for job in Jobs.of(settings.open_relay()).list():
             entry = job.entry()
             if entry.state == PAUSED and job.spec.kind == kind and entry.runner and entry.runner.pid == os.getpid():
                 click.echo(

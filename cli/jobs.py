@@ -144,10 +144,9 @@ def _older(jobs: Jobs, age: str) -> list[str]:
 
 
 def _jobs(settings: Settings) -> Jobs:
-    from relay import RelayLog
     from relay.jobs import Jobs
 
-    return Jobs(RelayLog.open(settings.relay.url).storage)
+    return Jobs.of(settings.open_relay())
 
 
 def _kind(job: Job, known: Mapping[str, object]) -> str:

@@ -44,11 +44,10 @@ def show(
     (of a transaction in it) the newest one.
     """
     from etl.operate import describe, find_window, newest, row_changes
-    from relay import RelayLog
 
     if ts is not None and last is not None:
         raise click.UsageError("give a timestamp or --last, not both")
-    relay = RelayLog.open(settings_of(ctx, config).relay.url)
+    relay = settings_of(ctx, config).open_relay()
     exact = False
     if ts is not None:
         window, exact = find_window(relay, ts)

@@ -42,7 +42,7 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
     while True:
         try:
             settings = pipeline.settings
-            note.relay = RelayLog.open(settings.relay.url)
+            note.relay = settings.open_relay()
             return work(settings, note.got_on)
         except Exception as error:
             reason = ours(error)

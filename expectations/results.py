@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from etl.settings import Settings
-from relay import RelayLog
 from relay.quality import FailedExpectation, QualityRun, QualityRuns
 from relay.url import local_folder
 
@@ -40,8 +39,10 @@ class QualityResults:
         """
         if self._settings.quality.docs:
             return Path(self._settings.quality.docs)
-        folder = local_folder(self._settings.relay.url)
+        if local_folder(self._settings.relay.url) is None:
+            return None
+        folder = local_folder(self._settings.open_relay().place.url)
         return None if folder is None else folder / "quality" / "docs"
 
     def _kept(self) -> QualityRuns:
-        return QualityRuns(RelayLog.open(self._settings.relay.url).storage)
+        return QualityRuns(self._settings.open_relay().place)

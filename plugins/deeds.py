@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse
 from etl.settings.pipelines import NamedPipeline
 from plugins.access import name_of, require_trigger
 from plugins.answers import answers, told
-from relay import RelayLog
 from relay.audit import Audit
 
 __all__ = ["Wish", "deeds", "done", "operator"]
@@ -38,7 +37,7 @@ def done(wish: Wish, work: Callable[[], str]) -> Response:
     """Do what is wished for; what `work` returns is said. Not for the event loop. Raises HTTPException 403."""
     require_trigger(wish.user, wish.pipeline.dag_id(wish.dag))
     try:
-        audit = Audit(RelayLog.open(wish.pipeline.settings.relay.url).storage)
+        audit = Audit(wish.pipeline.settings.open_relay().place)
         deed = audit.begin(name_of(wish.user), wish.what, wish.about)
         try:
             said = work()
@@ -55,5 +54,5 @@ def done(wish: Wish, work: Callable[[], str]) -> Response:
 
 def deeds(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
     """What was ordered of the pipeline lately, newest first. Raises RelayCorruptError, OSError."""
-    audit = Audit(RelayLog.open(pipeline.settings.relay.url).storage)
+    audit = Audit(pipeline.settings.open_relay().place)
     return [deed.to_json() for deed in audit.newest(most)]

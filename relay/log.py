@@ -4,11 +4,14 @@
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
-    <url>/downstream.json, <url>/stop.json             whose downstream it is, why applying must not go on
-    <url>/failures/<task>.json                         why a task has stopped, see `relay.failures`
-    <url>/control/<number>.json                        what operators ask for, the newest counts
-    <url>/decisions/<commit_ts>.json                   what operators decided about single transactions and DDL
-    <url>/appointments/<at_ts>.json                    rows to be written at a checkpoint, see `relay.appointments`
+
+and what a pipeline has of its own, beside them or in a folder by its name (`relay.places`):
+
+    downstream.json, stop.json           whose downstream it is, why applying must not go on
+    failures/<task>.json                 why a task has stopped, see `relay.failures`
+    control/<number>.json                what operators ask for, the newest counts
+    decisions/<commit_ts>.json           what operators decided about single transactions and DDL
+    appointments/<at_ts>.json            rows to be written at a checkpoint, see `relay.appointments`
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its
 record exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers
@@ -37,6 +40,7 @@ from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGap
 from relay.failures import Failures
 from relay.ownership import Ownership, Stop
 from relay.part import Part, read_parts, write_part
+from relay.places import FOLDER, Folder, names_in, place_of
 from relay.storage import Storage, open_storage
 from relay.window import Window, hour_of, window_path
 
@@ -56,16 +60,35 @@ T = TypeVar("T")
 class RelayLog:
     """The relay log at a URL. Any number of processes may read; see `claim` for those that write."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, pipeline: str = "") -> None:
+        """`pipeline`: by which name one of several has its own things here, see `relay.places.place_of`."""
         self._storage = storage
-        self.appointments = Appointments(storage)
-        self.decisions = Decisions(storage)
-        self.failures = Failures(storage)
+        self.pipeline = pipeline
+        self.place: Storage = Folder(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
+        """Where the pipeline's own things are."""
+        self.appointments = Appointments(self.place)
+        self.decisions = Decisions(self.place)
+        self.failures = Failures(self.place)
 
     @classmethod
-    def open(cls, url: str) -> RelayLog:
-        """Open the log at `url` (``file:///dir``, or s3, gs, az); it need not exist yet. Raises RelayError."""
-        return cls(open_storage(url))
+    def open(cls, url: str, pipeline: str = "") -> RelayLog:
+        """Open the log at `url` (``file:///dir``, or s3, gs, az); it need not exist yet. Who has settings opens it by
+        `Settings.open_relay`, which knows the pipeline. Raises RelayError.
+        """
+        return cls(open_storage(url), pipeline)
+
+    @classmethod
+    def of_pipeline(cls, url: str, name: str, downstream: str) -> RelayLog:
+        """As `open`, for the pipeline of that name that writes to `downstream`. Raises RelayError, OSError."""
+        storage = open_storage(url)
+        return cls(storage, place_of(storage, name, downstream))
+
+    def all_pipelines(self) -> list[RelayLog]:
+        """This log as each pipeline sees it that has begun to read it, and as this one does, which comes first. Raises
+        OSError.
+        """
+        others = [name for name in names_in(self._storage) if name != self.pipeline]
+        return [self, *(RelayLog(self._storage, name) for name in others)]
 
     @property
     def url(self) -> str:
@@ -205,6 +228,7 @@ class RelayLog:
         claim = Claim(self._storage, role, token)
         owner = {
             "token": token,
+            "pipeline": self.pipeline,
             "claimed_ms": time.time_ns() // 1_000_000,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -212,15 +236,23 @@ class RelayLog:
         self._storage.replace(claim.path, json.dumps(owner).encode() + b"\n")
         return claim
 
+    def claimant(self, role: str) -> str | None:
+        """The pipeline that has claimed a role; None if nobody has, or has let go of it. Raises OSError."""
+        try:
+            owner: Any = json.loads(self._storage.read(f"owners/{role}.json"))
+            return str(owner.get("pipeline", "")) if owner["token"] else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
     def control(self) -> Control:
         """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
-        return ControlFile(self._storage).load()
+        return ControlFile(self.place).load()
 
     def change_control(self, change: Callable[[Control], Control]) -> Control:
         """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times.
         What is asked for now.
         """
-        return ControlFile(self._storage).change(change)
+        return ControlFile(self.place).change(change)
 
     def ownership(self) -> Ownership | None:
         """Which downstream these windows go to; None if none was ever written to. Raises RelayCorruptError."""
@@ -229,12 +261,12 @@ class RelayLog:
     def own(self, ownership: Ownership) -> Ownership:
         """Durably say so if nobody has; what is said then. Raises RelayCorruptError."""
         with contextlib.suppress(FileExistsError):
-            self._storage.create("downstream.json", ownership.to_json())
+            self.place.create("downstream.json", ownership.to_json())
         return self.ownership() or ownership
 
     def set_ownership(self, ownership: Ownership) -> None:
         """Durably say so, whatever was said before."""
-        self._storage.replace("downstream.json", ownership.to_json())
+        self.place.replace("downstream.json", ownership.to_json())
 
     def stopped(self) -> Stop | None:
         """Why applying must not go on; None if it may. Raises RelayCorruptError."""
@@ -243,19 +275,21 @@ class RelayLog:
     def stop(self, stop: Stop) -> None:
         """Durably forbid applying; the first reason stays."""
         with contextlib.suppress(FileExistsError):
-            self._storage.create("stop.json", stop.to_json())
+            self.place.create("stop.json", stop.to_json())
 
     def clear_stop(self) -> None:
         """Allow applying again."""
-        self._storage.remove("stop.json")
+        self.place.remove("stop.json")
 
     def _small(self, path: str, parse: Callable[[bytes], T]) -> T | None:
         try:
-            return parse(self._storage.read(path))
+            return parse(self.place.read(path))
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise RelayCorruptError(f"{self.url}/{path}: {error}", way_out="restore the file from a copy") from None
+            raise RelayCorruptError(
+                f"{self.place.url}/{path}: {error}", way_out="restore the file from a copy"
+            ) from None
 
     # Retention
 
@@ -374,3 +408,8 @@ class Claim:
                 f"{self.role} was taken over by process {owner.get('pid')} on {owner.get('host')} "
                 f"({self._storage.url}/{self.path})"
             )
+
+    def let_go(self) -> None:
+        """Whoever wants the role may have it at once. Raises ClaimLostError if somebody has it already, OSError."""
+        self.check()
+        self._storage.replace(self.path, json.dumps({"token": ""}).encode() + b"\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import zlib
 from typing import Any
 
 from relay.errors import RelayCorruptError
@@ -45,6 +46,11 @@ def keep_ms(text: str) -> int:
 
 ARCHIVE = "archive"
 """By this name the archive is among the consumers: what it has archived."""
+
+
+def consumer_name(downstream: str) -> str:
+    """By which name a pipeline that applies to `downstream` is among the consumers."""
+    return f"apply-{zlib.crc32(downstream.encode()):08x}"
 
 
 class Consumers:

@@ -94,8 +94,8 @@ class Verifications:
     """The verifications of a relay log. Every method raises RelayError, OSError."""
 
     def __init__(self, relay: RelayLog) -> None:
-        self._storage = relay.storage
-        self._last = Numbered(relay.storage, _LAST, _FORM, kept=_DOCUMENTS_KEPT)
+        self._storage = relay.place
+        self._last = Numbered(relay.place, _LAST, _FORM, kept=_DOCUMENTS_KEPT)
 
     def note(self, run: VerifiedRun) -> None:
         """Durably keep a run, and take its tables for their last verification, unless a later one is known. One that

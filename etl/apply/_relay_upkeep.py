@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import zlib
 
 from relay import RelayError, RelayLog
-from relay.retention import Consumers
+from relay.retention import Consumers, consumer_name
 
 log = logging.getLogger("sluice.apply")
 
@@ -26,7 +25,7 @@ class RelayUpkeep:
         """`downstream`: where it is applied to, in words."""
         self._consumers = Consumers(relay)
         self._what = downstream
-        self._name = f"apply-{zlib.crc32(self._what.encode()):08x}"
+        self._name = consumer_name(downstream)
         self._due = 0.0
         self._thread: threading.Thread | None = None
 

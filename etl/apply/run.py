@@ -69,10 +69,11 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
     """
     limits = _Limits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
-        prepare = SparkPreparer(settings.spark.remote, settings.relay.url, prepare_options(settings))
+        options, role = prepare_options(settings), settings.spark_role("apply")
+        prepare = SparkPreparer(settings.spark.remote, settings.relay.url, options, role)
         prepare.warm_up()
     try:
-        first = _wait_for_first(RelayLog.open(settings.relay.url), limits)
+        first = _wait_for_first(settings.open_relay(), limits)
         if first is None:
             return ApplySummary()
         with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch)) as loop:
@@ -124,7 +125,7 @@ class _Loop:
         self._prepare = prepare
         self._limits = limits
         self._on_batch = on_batch
-        self._relay = RelayLog.open(settings.relay.url)
+        self._relay = settings.open_relay()
         self._pipeline = pipeline = Pipeline.of(settings)
         self._sole = SoleWriter(pipeline, settings.upstream, self._relay)
         self._upkeep = RelayUpkeep(self._relay, pipeline.downstream)

@@ -25,9 +25,10 @@ from etl.archive.stopping import OnVolume, Stop, never, wait
 from etl.archive.worker import MakeVolumes
 from etl.settings import Settings
 from etl.waiting import Waiting
-from relay import Claim, ClaimLostError, RelayError, RelayLog, Window
+from relay import Claim, ClaimLostError, RelayError, Window
 from relay.archive import Archive, ArchiveConflictError, carry_decisions
 from relay.retention import Consumers
+from relay.turn import Turn
 from upstream import tso
 
 __all__ = ["CONSUMER", "QUIET_MS", "Archiver", "archive_through"]
@@ -40,6 +41,8 @@ QUIET_MS = 600_000
 """Windows in which nothing happened are archived at the latest when they span so many ms of the upstream's time."""
 _PATIENCE_S = 120.0
 """How long another archiver may take for one volume."""
+_PASSES = 3
+"""Another pipeline's archiver may leave out so many."""
 _PATIENCE_BESIDE_S = 20.0
 """The same, where somebody needs a moment: he would rather make a volume that another process makes, too."""
 _LOOK_EVERY_S = 0.5
@@ -84,7 +87,7 @@ class Archiver:
         self._beside = False
         self._stop = stop
         self._on_volume = on_volume
-        self._relay = RelayLog.open(settings.relay.url)
+        self._relay = settings.open_relay()
         self._archive = Archive.open(settings.archive_url)
         self._attempts = Attempts(self._archive.storage)
         self._consumers = Consumers(self._relay)
@@ -92,6 +95,8 @@ class Archiver:
         self._ahead = VolumesAhead(jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count)
         self._volume_bytes = volume_bytes
         self._claim: Claim | None = None
+        self._turn = Turn(self._relay, CONSUMER, self._end, log)
+        self._patience_s = max(_PATIENCE_S, _PASSES * settings.archive.every_ms / 1000)
         self._cluster_id: int | None = None
         self._other: tuple[int | None, float] | None = None
         """Where the archive ended when another process was last seen to get on, and when that was."""
@@ -115,7 +120,7 @@ class Archiver:
         while more and not self._stop():
             try:
                 if not checked:
-                    carry_decisions(self._relay.decisions, self._archive.decisions)
+                    self._carry_decisions()
                 end = self._end()
                 if not checked and (goal is None or end is None or end < goal):
                     goal = self._goal(until_ts)
@@ -139,6 +144,10 @@ class Archiver:
         """Let go of Spark; what is under way is given up."""
         self._ahead.close()
 
+    def _carry_decisions(self) -> None:
+        for each in self._relay.all_pipelines():
+            carry_decisions(each.decisions, self._archive.decisions_of(each.pipeline))
+
     def _goal(self, until_ts: int | None) -> int | None:
         """Through where windows are to be archived; None if nothing is landed."""
         last = self._relay.last()
@@ -160,7 +169,7 @@ class Archiver:
 
     def _step(self, end: int | None, goal: int, quiet_ms: int) -> bool:
         """Archive what is landed behind `end`, through `goal`. Whether there may be more to do."""
-        if self._is_another_at_work(end):
+        if self._is_another_at_work(end) or not (self._beside or self._turn.is_ours(self._patience_s)):
             wait(_LOOK_EVERY_S, self._stop)
             return True
         plans = plan_volumes(self._windows(end, goal), self._volume_bytes)
@@ -272,4 +281,4 @@ class Archiver:
 
 def _on_spark(settings: Settings, role: str) -> ArchiveJobs:
     work = MakeVolumes(settings.relay.url, settings.archive_url)
-    return ArchiveJobs(settings.spark.remote, role, settings.relay.url, work)
+    return ArchiveJobs(settings.spark.remote, settings.spark_role(role), settings.relay.url, work)

@@ -57,6 +57,7 @@ class Sides:
 
     upstream: UpstreamTables
     downstream: DownstreamSide
+    appointments: Appointments
     storage: Storage
     read: ReadChunk
 
@@ -82,7 +83,7 @@ class Backfill:
         self._sides = sides
         self._job = job
         self._run = run
-        self._appointments = Appointments(sides.storage)
+        self._appointments = sides.appointments
         self._appointing = Appointing(self._appointments, job, sides.upstream.now, sides.downstream)
         self._file = FrontierFile(sides.storage, job)
         self._frontier: Frontier = self._file.load(len(plan.tables))

@@ -17,10 +17,10 @@ ReadChunk = Callable[[ReadOrder], ChunkRead]
 class SparkReads:
     """Reads chunks on a Spark Connect server."""
 
-    def __init__(self, remote: str, relay_url: str, address: TidbAddress) -> None:
-        """`remote`: the Spark Connect server."""
+    def __init__(self, remote: str, relay_url: str, address: TidbAddress, role: str = "backfill") -> None:
+        """`remote`: the Spark Connect server. `role`: whose session it is there."""
         function = ReadChunks(address.to_json(), relay_url)
-        self._calls = SparkCalls((remote, "backfill", relay_url), function, _TIMEOUT_S)
+        self._calls = SparkCalls((remote, role, relay_url), function, _TIMEOUT_S)
 
     def __call__(self, order: ReadOrder) -> ChunkRead:
         (text,) = self._calls([order.to_text()])

@@ -18,8 +18,6 @@ from etl.backfill.sweeping import sweep
 from etl.backfill.tables import UpstreamTables
 from etl.ownership import Pipeline
 from etl.settings import Settings
-from relay import RelayLog
-from relay.appointments import Appointments
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, Jobs, Runner, Touches
 
 KIND = "backfill"
@@ -65,8 +63,8 @@ class _Place:
         if settings.downstream.type != "mysql":
             raise BackfillError(f"[downstream] type is {settings.downstream.type}: only a database can be backfilled")
         self.settings = settings
-        self.relay = RelayLog.open(settings.relay.url)
-        self.jobs = Jobs(self.relay.storage)
+        self.relay = settings.open_relay()
+        self.jobs = Jobs.of(self.relay)
         self.upstream = stack.enter_context(UpstreamTables.of(settings))
         self.downstream = DownstreamSide(settings, self.upstream.cluster_id)
         stack.callback(self.downstream.close)
@@ -100,7 +98,7 @@ class _Place:
 
     def sweep(self) -> None:
         """Remove what is left behind of jobs that are over."""
-        sweep(self.relay.storage, self.downstream)
+        sweep(self.relay, self.downstream)
 
     def _stands_still(self) -> list[str]:
         """Why applying would not come to a chunk."""
@@ -150,12 +148,14 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
         job = place.jobs.get(job_id)
         request, plan = _asked(job)
         if read is None:
-            spark = SparkReads(settings.spark.remote, settings.relay.url, place.upstream.address)
+            spark = SparkReads(
+                settings.spark.remote, settings.relay.url, place.upstream.address, settings.spark_role("backfill")
+            )
             stack.callback(spark.close)
             read = spark
         run = stack.enter_context(job.run_as(runner))
         place.sweep()
-        sides = Sides(place.upstream, place.downstream, place.relay.storage, read)
+        sides = Sides(place.upstream, place.downstream, place.relay.appointments, place.relay.storage, read)
         work = Backfill(request, plan, sides, job.id, run)
         state = _worked(work)
         result = work.result
@@ -199,7 +199,7 @@ def _worked(work: Backfill) -> str:
 def _leave(place: _Place, job: Job, state: str) -> str:
     """Remove what only the running job needs; what a cancelled one leaves behind, for people."""
     storage = place.relay.storage
-    mended = list(stop_mending(Appointments(storage), job.id))
+    mended = list(stop_mending(place.relay.appointments, job.id))
     for name in storage.names(f"jobs/{job.id}/rows"):
         if state == DONE:
             storage.remove(f"jobs/{job.id}/rows/{name}")

@@ -11,18 +11,17 @@ import logging
 
 from errors import SluiceError
 from etl.backfill.downstream_side import DownstreamSide
-from relay.appointments import Appointments
+from relay import RelayLog
 from relay.jobs import Jobs
-from relay.storage import Storage
 
 log = logging.getLogger("sluice.backfill")
 
 
-def sweep(storage: Storage, downstream: DownstreamSide) -> None:
+def sweep(relay: RelayLog, downstream: DownstreamSide) -> None:
     """Remove it. What hinders that is logged: it hinders nothing else, and the next job tries again."""
-    is_over = Jobs(storage).is_over
+    is_over = Jobs(relay.storage).is_over
     try:
-        Appointments(storage).sweep(is_over)
+        relay.appointments.sweep(is_over)
         downstream.sweep(is_over)
     except (SluiceError, OSError) as error:
         log.warning("what former jobs left behind stays until the next one: %s", error)

@@ -12,7 +12,6 @@ from etl.backfill.request import BackfillRequest
 from etl.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
 from etl.copy.form import names_of
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import DONE, Job, Jobs, NotDoneError, Runner, saying
 
 __all__ = ["DiffersError", "NotDoneError", "begin", "work"]
@@ -75,4 +74,4 @@ def _begun(settings: Settings, request: BackfillRequest) -> Job | None:
 
 
 def _jobs(settings: Settings) -> Jobs:
-    return Jobs(RelayLog.open(settings.relay.url).storage)
+    return Jobs.of(settings.open_relay())

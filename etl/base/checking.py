@@ -5,7 +5,7 @@ from __future__ import annotations
 from etl.base.errors import BaseError
 from etl.copy.base_files import read_file
 from etl.settings import Settings
-from relay import RelayError, RelayLog
+from relay import RelayError
 from relay.archive import Archive, Base, Holds
 from relay.jobs import Jobs
 from upstream.schema import Table
@@ -48,7 +48,7 @@ def forget_base(settings: Settings, name: str) -> None:
 
 
 def _check_unread(settings: Settings, holds: Holds, name: str) -> None:
-    jobs = Jobs(RelayLog.open(settings.relay.url).storage)
+    jobs = Jobs.of(settings.open_relay())
     for hold in holds.all().values():
         if name in hold.bases and not (hold.job and jobs.is_over(hold.job)):
             raise BaseError(f"the base {name} is read by {hold.what}", way_out="try again when that is over")

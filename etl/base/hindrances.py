@@ -10,7 +10,7 @@ from etl.copy.definitions import Definitions
 from etl.downstream import MySQLSession
 from etl.rules import RouteError
 from etl.settings import Settings
-from relay import Appointments, RelayLog
+from relay import RelayLog
 from relay.jobs import Jobs
 from upstream.schema import Table
 
@@ -56,8 +56,8 @@ def left_out(settings: Settings, relay: RelayLog, ts: int) -> Iterator[str]:
 
 
 def _mended(relay: RelayLog, definitions: Definitions) -> Iterator[str]:
-    jobs, names = Jobs(relay.storage), {table.id: table.full_name for table in definitions.tables}
-    for mending in Appointments(relay.storage).mendings():
+    jobs, names = Jobs.of(relay), {table.id: table.full_name for table in definitions.tables}
+    for mending in relay.appointments.mendings():
         if not jobs.is_over(mending.job):
             some = ", ".join(names.get(table_id, f"table {table_id}") for table_id in mending.tables[:5])
             yield f"rows of {some} may be missing until the job {mending.job} has brought them: wait for it"

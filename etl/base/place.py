@@ -22,7 +22,7 @@ from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.downstream import CheckpointTable, MySQLSession
 from etl.ownership import downstream_name
 from etl.settings import Settings
-from relay import RelayError, RelayLog
+from relay import RelayError
 from relay.archive import Archive, Base, Bases, BaseTable, base_id
 from relay.jobs import Jobs, Touches
 from upstream import tso
@@ -38,8 +38,8 @@ class BasePlace:
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
-        self.relay = RelayLog.open(settings.relay.url)
-        self.jobs = Jobs(self.relay.storage)
+        self.relay = settings.open_relay()
+        self.jobs = Jobs.of(self.relay)
         self.archive = Archive.open(settings.archive_url)
         self.bases: Bases = self.archive.bases
         self.cluster = stack.enter_context(CopiedCluster.of(settings.upstream))

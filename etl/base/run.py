@@ -220,7 +220,9 @@ class _Making:
     def _on_spark(self, stack: ExitStack) -> Callable[[Any], list[str]]:
         settings = self._place.settings
         function = WriteChunks(dict(self._plan.spec), settings.archive_url)
-        calls = SparkCalls((settings.spark.remote, "base", settings.relay.url), function, TIMEOUT_S)
+        calls = SparkCalls(
+            (settings.spark.remote, settings.spark_role("base"), settings.relay.url), function, TIMEOUT_S
+        )
         stack.callback(calls.close)
         self._doing(f"waiting for Spark at {settings.spark.remote}")
         calls.connect()

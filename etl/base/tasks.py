@@ -13,7 +13,6 @@ from etl.base.request import AUTO, BaseWish
 from etl.base.run import KIND, create_base, plan_base, run_base
 from etl.copy import DumplingOptions
 from etl.settings import Settings
-from relay import RelayLog
 from relay.archive import Archive
 from relay.jobs import DONE, Job, Jobs, NotDoneError, Runner
 from upstream import tso
@@ -73,7 +72,7 @@ def not_due(settings: Settings) -> str:
 
 def _begun(settings: Settings, wish: BaseWish) -> Job | None:
     """A job that isn't over: of this wish, or of any where it is for Sluice to choose."""
-    jobs = Jobs(RelayLog.open(settings.relay.url).storage)
+    jobs = Jobs.of(settings.open_relay())
     found = [job for job in jobs.unfinished() if job.spec.kind == KIND and job.plan() is not None]
     asked = wish.to_json()
     return next((job for job in found if wish.source == AUTO or job.spec.asked == asked), None)

@@ -21,8 +21,8 @@ from etl.copy.watch import Watch
 from etl.downstream import CheckpointTable, MySQLSession
 from etl.ownership import downstream_name
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import DONE, OVER, Job, Jobs, Run, Runner, Touches
+from relay.retention import Consumers, consumer_name
 
 __all__ = ["KIND", "Bootstrap", "begun_job"]
 
@@ -42,8 +42,8 @@ class Bootstrap:
         self._source = source
         self._definitions = definitions
         self._globs = tuple(globs)
-        self._relay = RelayLog.open(settings.relay.url)
-        self._jobs = Jobs(self._relay.storage)
+        self._relay = settings.open_relay()
+        self._jobs = Jobs.of(self._relay)
         self._session = MySQLSession(settings.downstream)
         self._checkpoint = CheckpointTable.of(self._session, settings.downstream, cluster_id)
         self._lock = self._checkpoint.writer_lock()
@@ -94,6 +94,9 @@ class Bootstrap:
             touched = Touches(downstream_name(self._settings.downstream))
             job = self._jobs.create(KIND, asked.to_json(), touched, by or "somebody")
         job.keep_plan(plan.to_json())
+        if len(self._relay.all_pipelines()) > 1:  # the others go on, and so does retention
+            where = self._settings.downstream_name
+            Consumers(self._relay).note(consumer_name(where), plan.ts, f"the copy that {job.id} makes of {where}")
         return job
 
     def run(

@@ -27,7 +27,6 @@ from etl.copy.plan import CopyPlan
 from etl.copy.watch import Watch
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import Done, Job, Run, TableProgress
 from upstream import tso
 
@@ -132,7 +131,7 @@ class CopyRun:
                 )
             time.sleep(0.1)
         self._lock.seize(self._session, LOCK_WAIT_S)  # and nobody beside
-        remove_files(RelayLog.open(self._settings.relay.url).storage)  # of processes that were killed
+        remove_files(self._settings.open_relay().storage)  # of processes that were killed
 
     def _list(self) -> None:
         """From here on sessions may copy, until the checkpoint is there."""
@@ -210,7 +209,7 @@ class CopyRun:
                     " were copied: somebody else wrote there. `sluice jobs cancel` gives this copy up; empty the"
                     " downstream then, and begin anew"
                 )
-        if problems := relay_problems(RelayLog.open(self._settings.relay.url), self.plan.ts):
+        if problems := relay_problems(self._settings.open_relay(), self.plan.ts):
             raise CopyError(problems[0])
         self._run.look()
         self._doing("writing the checkpoint")

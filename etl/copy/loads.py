@@ -29,10 +29,12 @@ class SparkLoads:
     Connects at the first use, and anew after the connection was lost.
     """
 
-    def __init__(self, remote: str, relay_url: str, spec: Mapping[str, Any]) -> None:
-        """`remote`: the Spark Connect server. `spec`: the source's, see `etl.copy.sources`."""
+    def __init__(self, remote: str, relay_url: str, spec: Mapping[str, Any], role: str = "copy") -> None:
+        """`remote`: the Spark Connect server; `role`: whose session it is there. `spec`: the source's,
+        see `etl.copy.sources`.
+        """
         self._storage = open_storage(relay_url)
-        self._calls = SparkCalls((remote, "copy", relay_url), CopyChunks(dict(spec), relay_url), _TIMEOUT_S)
+        self._calls = SparkCalls((remote, role, relay_url), CopyChunks(dict(spec), relay_url), _TIMEOUT_S)
 
     def __call__(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         prefix = secrets.token_hex(6)

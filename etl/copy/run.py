@@ -25,9 +25,9 @@ from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.copy.watch import Watch, check_kept
 from etl.landing.planner import Planner
 from etl.ownership import Pipeline
-from etl.settings import Settings, Upstream
-from relay import RelayLog
+from etl.settings import Settings
 from relay.jobs import CANCEL, CANCELLED, OVER, Job, Jobs, Run, Runner
+from relay.retention import Consumers, consumer_name
 
 __all__ = [
     "BASE",
@@ -124,7 +124,7 @@ class BootstrapWork:
 
     def begin(self, wish: BootstrapWish) -> Job:
         """The job, see `Bootstrap.begin`."""
-        if begun_job(Jobs(RelayLog.open(self._settings.relay.url).storage)) is None and (found := self.problems()):
+        if begun_job(Jobs.of(self._settings.open_relay())) is None and (found := self.problems()):
             plan = self.bootstrap.plan(wish.into)
             raise CopyError("\n".join((*plan.problems, *found)))
         return self.bootstrap.begin(wish.into, wish.by)
@@ -142,7 +142,7 @@ class BootstrapWork:
         """
         if self._hold is not None:
             self._hold.check()
-        if found := relay_problems(RelayLog.open(self._settings.relay.url), self._source.position):
+        if found := relay_problems(self._settings.open_relay(), self._source.position):
             raise CopyError(found[0])
         try:
             check_kept(planner, self._source.position)
@@ -156,7 +156,8 @@ class BootstrapWork:
 
     def loads(self, on_progress: ShowProgress | None = None) -> MakeLoads:
         """Made on Spark, which is waited for."""
-        spark = SparkLoads(self._settings.spark.remote, self._settings.relay.url, self._source.spec())
+        settings, role = self._settings, self._settings.spark_role("copy")
+        spark = SparkLoads(settings.spark.remote, settings.relay.url, self._source.spec(), role)
         self._stack.callback(spark.close)
         if on_progress is not None:
             on_progress(Progress(doing=f"waiting for Spark at {self._settings.spark.remote}"))
@@ -168,7 +169,10 @@ class BootstrapWork:
         if summary.state in OVER and self._hold is not None:
             self._hold.release()
         if summary.state == CANCELLED:
-            self.cluster.unregister(self._pipeline)
+            relay = self._settings.open_relay()
+            if relay.last() is None:  # else other pipelines land, and are registered by the same name
+                self.cluster.unregister(self._pipeline)
+            Consumers(relay).forget(consumer_name(self._settings.downstream_name))
 
 
 def plan_bootstrap(settings: Settings, wish: BootstrapWish) -> CopyPlan:
@@ -235,23 +239,23 @@ def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
     if url.startswith("tidb:") and url != TIDB:
         raise CopyError(f"{url}: give {TIDB} alone; where TiDB is say [upstream] sql-host and sql-port")
     if url.startswith(BASE):
-        return _base(settings.archive_url, url.removeprefix(BASE), settings.relay.url)
-    return _tidb(settings.upstream, settings.relay.url) if url == TIDB else DumplingFolder.open(url, options)
+        return _base(settings, url.removeprefix(BASE))
+    return _tidb(settings) if url == TIDB else DumplingFolder.open(url, options)
 
 
-def _base(archive_url: str, name: str, relay_url: str) -> Source:
+def _base(settings: Settings, name: str) -> Source:
     """The base of that name; without one that of the copy that was begun, else the youngest."""
-    job = begun_job(Jobs(RelayLog.open(relay_url).storage))
+    job = begun_job(Jobs.of(settings.open_relay()))
     begun = {} if job is None else Asked.from_json(job.spec.asked).source
-    if not name and begun.get("kind") == "base" and begun.get("url") == archive_url:
+    if not name and begun.get("kind") == "base" and begun.get("url") == settings.archive_url:
         return BaseSource.from_spec(begun)
-    return BaseSource.named(archive_url, name) if name else BaseSource.latest(archive_url)
+    return BaseSource.named(settings.archive_url, name) if name else BaseSource.latest(settings.archive_url)
 
 
-def _tidb(upstream: Upstream, relay_url: str) -> TidbSql:
+def _tidb(settings: Settings) -> TidbSql:
     """TiDB as it is now; where a copy from there was begun, as it was then."""
-    address = TidbAddress.of(upstream)
+    address = TidbAddress.of(settings.upstream)
     now = TidbSql.now(address)
-    job = begun_job(Jobs(RelayLog.open(relay_url).storage))
+    job = begun_job(Jobs.of(settings.open_relay()))
     begun = {} if job is None else Asked.from_json(job.spec.asked).source
     return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now

@@ -14,7 +14,6 @@ from etl.copy.errors import CopyError
 from etl.copy.form import wish_of
 from etl.copy.run import BootstrapWork, plan_bootstrap
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import CANCELLED, PAUSED, Job, Jobs, NotDoneError, Runner
 
 __all__ = ["NotDoneError", "begin", "copy_share", "finish", "prepare"]
@@ -104,7 +103,7 @@ def _left(summary: BootstrapSummary) -> str:
 
 
 def _job(settings: Settings, name: str) -> Job:
-    return Jobs(RelayLog.open(settings.relay.url).storage).get(name)
+    return Jobs.of(settings.open_relay()).get(name)
 
 
 def _runner(task: str, run_id: str) -> Runner:

@@ -25,7 +25,6 @@ from etl.restore import Request, RestorePlan, RestoreSummary, Scratch, Ways, can
 from etl.restore import ask_for as ask_for_restore
 from etl.retain import archive_status
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, OVER, PAUSED, Job, Jobs, Run, Runner, Touches, meanwhile
 from upstream import tso
 
@@ -82,7 +81,7 @@ def is_due(settings: Settings, now_ms: int | None = None) -> bool:
 
 def _asked_first(settings: Settings, now: int) -> int:
     """When it was asked for the first time whether a drill is due (Unix ms): this is written down."""
-    storage = RelayLog.open(settings.relay.url).storage
+    storage = settings.open_relay().storage
     with contextlib.suppress(FileExistsError):
         storage.create(_FIRST, json.dumps({"asked_ms": now}).encode() + b"\n")
     return int(json.loads(storage.read(_FIRST))["asked_ms"])
@@ -163,13 +162,13 @@ def _restore(settings: Settings, job: Job, choice: Choice) -> Job:
     if known is not None:
         return known
     restore = ask_for_restore(settings, Request(choice.ts, choice.tables, INTO), f"the drill {job.id}")
-    storage = RelayLog.open(settings.relay.url).storage
+    storage = settings.open_relay().storage
     storage.replace(job.ledger.path(_RESTORE), json.dumps({"restore": restore.id}).encode() + b"\n")
     return restore
 
 
 def _known_restore(settings: Settings, job: Job) -> Job | None:
-    storage = RelayLog.open(settings.relay.url).storage
+    storage = settings.open_relay().storage
     with contextlib.suppress(FileNotFoundError):
         return _jobs(settings).get(json.loads(storage.read(job.ledger.path(_RESTORE)))["restore"])
     return None
@@ -252,4 +251,4 @@ def _failed(job: Job, choice: Choice, error: Exception) -> SluiceError:
 
 
 def _jobs(settings: Settings) -> Jobs:
-    return Jobs(RelayLog.open(settings.relay.url).storage)
+    return Jobs.of(settings.open_relay())

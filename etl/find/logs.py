@@ -53,7 +53,7 @@ class Past:
         """`indexes`: of the archive, for who looks again and again. Raises FindError if there is nothing, or something
         is lacking in between; relay errors.
         """
-        relay, archive = RelayLog.open(settings.relay.url), ArchiveLog.open(settings.archive_url, indexes=indexes)
+        relay, archive = settings.open_relay(), ArchiveLog.open(settings.archive_url, indexes=indexes)
         archived = archive.bounds()
         ranges = [found for found in (archived, _bounds(relay)) if found]
         if not ranges:
@@ -71,7 +71,7 @@ class Past:
         """All that is there of (since, until], ascending: from the archive what it has. Raises relay errors."""
         since, until = max(since, self.first), min(until, self.last)
         begin, end = self.archived
-        relay = RelayLog.open(self.settings.relay.url)
+        relay = self.settings.open_relay()
         archive = ArchiveLog.open(self.settings.archive_url, indexes=self.indexes)
         parts: list[tuple[WindowLog, int, int]] = [(relay, 0, begin), (archive, begin, end), (relay, end, until)]
         cut = [Stretch(log, max(since, first), min(until, last)) for log, first, last in parts]

@@ -55,10 +55,11 @@ class _Running:
 class JobsAhead:
     """Plans windows and has Spark write their parts."""
 
-    def __init__(self, spark_remote: str, relay_url: str, cluster: Cluster, window: Window, limits: RunLimits) -> None:
-        """`window`: how much one may hold. Nothing is connected yet."""
-        self._remote = spark_remote
-        self._relay_url = relay_url
+    def __init__(self, place: tuple[str, str, str], cluster: Cluster, window: Window, limits: RunLimits) -> None:
+        """`place`: the Spark Connect server, a role and the relay log's URL, see `etl.spark.session.connect`.
+        `window`: how much one may hold. Nothing is connected yet.
+        """
+        self._place = place
         self._cluster = cluster
         self._window = window
         self._limits = limits
@@ -86,8 +87,8 @@ class JobsAhead:
         """
         if self._job is not None:
             return
-        self._spark = spark_session.connect(self._remote, "land", self._relay_url, timeout_s=10)
-        work = LandRanges(self._relay_url, self._cluster.id, self._cluster.tls)
+        self._spark = spark_session.connect(*self._place, timeout_s=10)
+        work = LandRanges(self._place[2], self._cluster.id, self._cluster.tls)
         self._job = LandingJob(self._spark, work, self._judge)
         if self._begun == 0:
             hosts = [pump.host for pump in self._cluster.pumps_that_count()]

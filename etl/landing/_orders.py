@@ -10,6 +10,7 @@ from relay import SKIP, RelayLog
 log = logging.getLogger("sluice.land")
 
 LOOK_EVERY_S = 0.5
+_PIPELINES_EVERY_S = 10.0
 
 
 class Orders:
@@ -18,6 +19,8 @@ class Orders:
     def __init__(self, relay: RelayLog, ignored_ts: frozenset[int]) -> None:
         """`ignored_ts`: commit timestamps that the settings leave out."""
         self._relay = relay
+        self._all = [relay]
+        self._all_due = 0.0
         self._ignored_ts = ignored_ts
         self._paused = False
         self._looked = 0.0
@@ -44,13 +47,33 @@ class Orders:
         if now < self._appointments_due:
             return False
         self._appointments_due = now + LOOK_EVERY_S
-        return self._relay.appointments.due(after_ts, now_ts)
+        return any(each.appointments.due(after_ts, now_ts) for each in self._pipelines())
 
     def skips(self, after_ts: int) -> frozenset[int]:
-        """Commit timestamps after a TSO of transactions that don't go downstream anyway. Raises relay errors."""
+        """Commit timestamps after a TSO of transactions that don't go downstream anyway, whichever pipeline's that is.
+        Raises relay errors.
+        """
         now = time.monotonic()
         if now >= self._skips_due:
             self._skips_due = now + LOOK_EVERY_S
-            decided = self._relay.decisions.list(after_ts)
-            self._skipped = self._ignored_ts | {decision.commit_ts for decision in decided if decision.action == SKIP}
+            own, *others = [_skipped(each, after_ts) for each in self._pipelines()]
+            self._skipped = (own | self._ignored_ts).intersection(*others)
         return self._skipped
+
+    @property
+    def are_for_several(self) -> bool:
+        """Whether other pipelines read the relay log, too. Raises OSError."""
+        return len(self._pipelines()) > 1
+
+    def _pipelines(self) -> list[RelayLog]:
+        """The relay log as each of them sees it, this one first."""
+        now = time.monotonic()
+        if now >= self._all_due:
+            self._all_due = now + _PIPELINES_EVERY_S
+            there = {each.pipeline: each for each in self._all}
+            self._all = [there.get(each.pipeline, each) for each in self._relay.all_pipelines()]
+        return self._all
+
+
+def _skipped(relay: RelayLog, after_ts: int) -> frozenset[int]:
+    return frozenset(each.commit_ts for each in relay.decisions.list(after_ts) if each.action == SKIP)

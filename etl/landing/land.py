@@ -7,6 +7,7 @@ left behind, can at most leave parts that no record names.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -28,7 +29,8 @@ from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from etl.spark.errors import SparkError
 from etl.waiting import Waiting
-from relay import Claim, RelayLog, WindowConflictError
+from relay import Claim, ClaimLostError, WindowConflictError
+from relay.turn import Turn
 
 __all__ = [
     "BinlogDecodeError",
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("sluice.land")
+ROLE = "land"
+"""By this name landing is claimed; of several pipelines that read one relay log one does it."""
 
 
 def run_land(  # noqa: PLR0913 one optional wish each, by name
@@ -82,11 +86,17 @@ class _Loop:
         self._limits = limits
         self._start_ts = start_ts
         self._on_window = on_window
-        self._relay = RelayLog.open(settings.relay.url)
+        self._relay = settings.open_relay()
         self._cluster = Cluster(settings.upstream)
         self._orders = Orders(self._relay, settings.ignored_ts)
-        self._jobs = JobsAhead(settings.spark.remote, settings.relay.url, self._cluster, settings.window, limits)
+        self._jobs = JobsAhead(
+            (settings.spark.remote, settings.spark_role("land"), settings.relay.url),
+            self._cluster,
+            settings.window,
+            limits,
+        )
         self._claim: Claim | None = None
+        self._turn = Turn(self._relay, ROLE, self._newest, log)
         self._start: Start | None = None
         self._schema: LandingSchema | None = None
         self._entry: DrainerEntry | None = None
@@ -102,6 +112,11 @@ class _Loop:
                 self._waiting.over()
             except Stopped:
                 break
+            except ClaimLostError:
+                if self._relay.claimant(ROLE) == self._relay.pipeline:
+                    raise
+                self._claim = None
+                self._leave_to_others()
             except Exception as error:
                 told = ours(error)
                 self._counting.failed(error)
@@ -132,12 +147,16 @@ class _Loop:
 
     def _step(self) -> None:
         """At most one window."""
-        if self._claim is None:
-            self._claim = self._relay.claim("land")
-            log.info("landing into %s as %s", self._relay.url, self._claim.token)
         if self._is_paused():
+            self._stand_aside()
             self._wait(LOOK_EVERY_S)
             return
+        if self._claim is None:
+            if not self._turn.is_ours():
+                self._wait(LOOK_EVERY_S)
+                return
+            self._claim = self._relay.claim(ROLE)
+            log.info("landing into %s as %s", self._relay.url, self._claim.token)
         if self._start is None:
             self._find_start()
             return
@@ -154,6 +173,23 @@ class _Loop:
             self._wait(self._settings.window.poll_interval_ms / 1000)
             return
         self._commit(landed, self._schema, self._claim)
+
+    def _stand_aside(self) -> None:
+        """Another pipeline that reads this relay log lands while this one is paused."""
+        if self._claim is None or not self._orders.are_for_several:
+            return
+        claim, self._claim = self._claim, None
+        self._leave_to_others()
+        with contextlib.suppress(ClaimLostError):
+            claim.let_go()
+
+    def _leave_to_others(self) -> None:
+        """What was known of where landing is becomes old from now on."""
+        self._jobs.abandon()
+        self._start = self._schema = None
+        if self._entry is not None:
+            self._entry.close()
+            self._entry = None
 
     def _is_paused(self) -> bool:
         paused = self._orders.is_paused()
@@ -174,7 +210,11 @@ class _Loop:
         record = record_of(landed, described, self._cluster.id, claim.token)
         began = time.perf_counter()
         claim.check()
-        self._relay.commit(record)
+        try:
+            self._relay.commit(record)
+        except WindowConflictError:
+            claim.check()
+            raise
         stages["commit"] = ms_since(began)
         for entry in result.left_out:
             log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
@@ -189,6 +229,10 @@ class _Loop:
             self._on_window(window)
         self._progress.add(window)
         self._progress.say(self.summary, self._jobs.holding)
+
+    def _newest(self) -> int:
+        last = self._relay.last()
+        return last.hi if last is not None else 0
 
     # Beginning, and beginning again
 
@@ -242,8 +286,6 @@ class _Loop:
         self._jobs.abandon()
         self._schema = None  # it may have moved on over DDL that wasn't committed
         if isinstance(error, WindowConflictError):
-            assert self._claim is not None
-            self._claim.check()
             self._start = None
         if isinstance(error, SparkError):
             self._jobs.disconnect()

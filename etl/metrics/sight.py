@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from etl.overview import Overview, Sizes, newest_sizes, overview
 from etl.ownership import downstream_name
 from etl.settings import Settings
-from relay import RelayLog
 from relay.measures import Measures, TableCount, Totals
 from relay.quality import QualityRun, QualityRuns
 from relay.verified import TableVerified, Verifications
@@ -36,7 +35,7 @@ def look(settings: Settings, tables: int) -> Sight:
     """Look at a pipeline; at so many tables of it, those with the most changes. Raises RelayCorruptError, OSError when
     the relay log can't be read; who else doesn't answer is in the overview's errors.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     measures = Measures(relay, downstream_name(settings.target))
     seen = overview(settings)
     return Sight(
@@ -45,7 +44,7 @@ def look(settings: Settings, tables: int) -> Sight:
         time.time_ns() // 1_000_000,
         _most_changed(measures, tables),
         list(Verifications(relay).last().values()),
-        QualityRuns(relay.storage).last(),
+        QualityRuns(relay.place).last(),
         newest_sizes(settings) if "archive" not in seen.errors else None,
     )
 

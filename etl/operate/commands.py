@@ -40,13 +40,14 @@ class OperateError(RequestError, ValueError):
 def identity(settings: Settings) -> str:
     """Which pipeline the settings are of, for people who are about to change something of it."""
     try:
-        last = RelayLog.open(settings.relay.url).last()
+        last = settings.open_relay().last()
         cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
     except (RelayError, OSError) as error:
         cluster = f"a cluster that the relay log doesn't tell ({error})"
     pipeline = Pipeline.of(settings)
+    name = f"{settings.name} ({pipeline.id})" if settings.name else pipeline.id
     return (
-        f"pipeline {pipeline.id}: {cluster} at {settings.upstream.pd_urls}, to {pipeline.downstream},"
+        f"pipeline {name}: {cluster} at {settings.upstream.pd_urls}, to {pipeline.downstream},"
         f" relay log {pipeline.relay_url}"
     )
 
@@ -69,7 +70,7 @@ def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
 
 def pause(settings: Settings, what: str = BOTH) -> str:
     """Have landing, applying or both wait."""
-    RelayLog.open(settings.relay.url).change_control(lambda control: _paused(control, what, paused=True))
+    settings.open_relay().change_control(lambda control: _paused(control, what, paused=True))
     return f"{_named(what)} paused; running tasks notice within a second, later ones too"
 
 
@@ -80,13 +81,13 @@ def resume(settings: Settings, what: str = BOTH) -> str:
         control = _paused(control, what, paused=False)
         return control if what == LAND else replace(control, apply_until_ts=None)
 
-    RelayLog.open(settings.relay.url).change_control(resumed)
+    settings.open_relay().change_control(resumed)
     return f"{_named(what)} resumed"
 
 
 def paused_dag(settings: Settings) -> list[str]:
     """What else is to be done before stopped tasks go on, a line a DAG; none if no task has stopped."""
-    stopped = [failure.what for failure in failures(RelayLog.open(settings.relay.url))]
+    stopped = [failure.what for failure in failures(settings.open_relay())]
     lines: list[str] = []
     for dag, tasks in DAG_OF.items():
         if told := " and ".join(what for what in stopped if what in tasks):
@@ -113,7 +114,7 @@ def run_until(settings: Settings, moment: str) -> str:
     ValueError.
     """
     ts = tso.parse_moment(moment)
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     checkpoint = _checkpoint(settings.target, relay)
     _check_reachable(checkpoint, ts)
     before = relay.control()
@@ -160,7 +161,7 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     """Leave a transaction out of the downstream, and out of the relay log if it can't even be landed. Raises
     OperateError.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     found = _at(settings.target, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
@@ -172,7 +173,7 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     """Leave a DDL, given by commit_ts or job id, out of the downstream; later rows are read with the schema it made all
     the same. Raises OperateError.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     commit_ts, found = _ddl(settings.target, relay, which)
     _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}"
@@ -180,7 +181,7 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
 
 def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
     """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     commit_ts, found = _ddl(settings.target, relay, which)
     _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
@@ -190,7 +191,7 @@ def accept(settings: Settings, refusal: str) -> str:
     """Have a flight that was refused written all the same: its rows as they are upstream, whatever of them is
     downstream. `refusal` is the id in the error. Raises OperateError.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     checkpoint = _checkpoint(settings.target, relay)
     if isinstance(checkpoint, Exception):
         raise OperateError(f"whether something was refused can't be read: {checkpoint}")
@@ -249,7 +250,7 @@ def _in_time(target: Target, relay: RelayLog, commit_ts: int) -> None:
 
 def remove_decision(settings: Settings, commit_ts: int) -> str:
     """Take a decision back. Raises OperateError if there is none."""
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     if not relay.decisions.remove(commit_ts):
         raise OperateError(
             f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
@@ -259,7 +260,7 @@ def remove_decision(settings: Settings, commit_ts: int) -> str:
 
 def list_decisions(settings: Settings) -> list[dict[str, Any]]:
     """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
-    decisions = RelayLog.open(settings.relay.url).decisions
+    decisions = settings.open_relay().decisions
     used = decisions.used_ms()
     return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
 
@@ -315,7 +316,7 @@ def status(settings: Settings) -> dict[str, Any]:
     ``errors``.
     """
     errors: dict[str, str] = {}
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     first, last = relay.first(), relay.last()
     checkpoint = _checkpoint(settings.target, relay)
     if isinstance(checkpoint, Exception):
@@ -355,7 +356,7 @@ def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) 
 
 def orders(settings: Settings) -> dict[str, Any]:
     """What operators asked for, and the jobs that aren't over, as JSON values."""
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     control, stop = relay.control(), relay.stopped()
     return {
         "stopped": stop.why if stop else None,
@@ -364,7 +365,7 @@ def orders(settings: Settings) -> dict[str, Any]:
         "apply_paused": control.apply_paused,
         "apply_until_ts": control.apply_until_ts,
         "decisions": list_decisions(settings),
-        "jobs": [job.status().to_json() for job in Jobs(relay.storage).unfinished()],
+        "jobs": [job.status().to_json() for job in Jobs.of(relay).unfinished()],
     }
 
 

@@ -71,7 +71,7 @@ def _act(settings: Settings, form: Form) -> str:
     value = form.value.strip()
     match form.action:
         case "show":
-            return _shown(RelayLog.open(settings.relay.url), value)
+            return _shown(settings.open_relay(), value)
         case "status":
             return json.dumps(status(settings), indent=1, ensure_ascii=False)
         case "pause":
@@ -112,7 +112,7 @@ def _change_hands(settings: Settings, action: str) -> str:
 
 
 def _jobs(settings: Settings) -> Jobs:
-    return Jobs(RelayLog.open(settings.relay.url).storage)
+    return Jobs.of(settings.open_relay())
 
 
 def order_job(settings: Settings, name: str, what: str, by: str) -> str:

@@ -37,7 +37,7 @@ def take_over(settings: Settings, say: Say) -> str:
     OperateError while somebody else may be writing, and DownstreamError, CheckpointError, OSError when that can't be
     known.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     before = relay.control()
     identity = Pipeline.of(settings)
     where = identity.downstream
@@ -93,7 +93,7 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a
     Drainer left in them. Raises OperateError where that isn't needed, or not enough.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     identity = Pipeline.of(settings)
     cluster_id = _no_other_writer(identity, settings.upstream)
     found = read_checkpoint(settings.target, cluster_id) if isinstance(settings.target, Downstream) else None
@@ -204,7 +204,7 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
     leave a checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what
     reaching the downstream raises.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     last = relay.last()
     if last is None:
         raise OperateError(f"the relay log {relay.url} holds no window: this pipeline has not written anything")

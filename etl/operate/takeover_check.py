@@ -17,7 +17,7 @@ from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
 from etl.settings import Downstream, Settings, Target, Upstream
 from etl.shapes.identity import locating_columns
 from etl.sinks import read_checkpoint
-from relay import RelayError, RelayLog
+from relay import RelayError
 from upstream import (
     EtcdClient,
     EtcdError,
@@ -71,7 +71,7 @@ def check(settings: Settings) -> Iterator[Finding]:
             others = other_writers(Pipeline.of(settings), settings.upstream.unrelated_drainers, registry.drainers())
             yield from _nodes(others, registry, checkpoint)
             yield from _tidb_servers(etcd)
-            yield from _relay(settings.relay.url, pd.cluster_id, checkpoint)
+            yield from _relay(settings, pd.cluster_id, checkpoint)
             if reached:
                 yield from _database(settings, pd, checkpoint)
     except (PDError, EtcdError, RegistryError) as error:
@@ -191,12 +191,12 @@ def _get(address: str, path: str) -> bytes:
         connection.close()
 
 
-def _relay(url: str, cluster_id: int, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+def _relay(settings: Settings, cluster_id: int, checkpoint: Checkpoint | None) -> Iterator[Finding]:
     try:
-        relay = RelayLog.open(url)
+        relay = settings.open_relay()
         first, stop = relay.first(), relay.stopped()
     except (RelayError, OSError) as error:
-        yield Finding(STOPS, f"relay log {url}: {error}")
+        yield Finding(STOPS, f"relay log {settings.relay.url}: {error}")
         return
     if first is not None and first.cluster_id != cluster_id:
         yield Finding(

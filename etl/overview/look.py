@@ -49,7 +49,7 @@ def overview(settings: Settings, patience_s: float = _PATIENCE_S) -> Overview:
     what he would have said is missing. Needs no Spark. How much is where is at most a minute old.
     """
     pipeline = Pipeline.of(settings)
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     answers = ask(_questions(settings, relay, pipeline.downstream), patience_s)
     seen = _Seen.of(answers)
     found = Overview(

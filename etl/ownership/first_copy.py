@@ -25,7 +25,7 @@ def await_copy(relay: RelayLog, downstream: str, has_checkpoint: Callable[[], bo
     is no checkpoint yet; `has_checkpoint` is asked only then. Raises what it raises, RelayError, OSError.
     """
     whole = Touches(downstream)
-    found = [job for job in Jobs(relay.storage).overlapping(whole) if job.spec.touches.tables is None]
+    found = [job for job in Jobs.of(relay).overlapping(whole) if job.spec.touches.tables is None]
     if not found or has_checkpoint():
         return
     status = found[0].status()

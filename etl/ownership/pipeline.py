@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Self
 
-from etl.settings import File, Kafka, Settings, Target
+from etl.settings import Settings
 from upstream import NodeStatus
 
 OWNER_LABEL = "sluice"
@@ -16,16 +16,6 @@ OWNER_LABEL = "sluice"
 def default_node_id(relay_url: str) -> str:
     """One id a relay log, the same wherever the task runs."""
     return f"sluice-{zlib.crc32(relay_url.rstrip('/').encode()):08x}"
-
-
-def downstream_name(target: Target) -> str:
-    """Where changes go, and where the checkpoint is kept; without secrets."""
-    match target:
-        case File():
-            return f"files in {target.dir}"
-        case Kafka():
-            return f"Kafka {target.brokers}, topic {target.topic or '<cluster id>_obinlog'}"
-    return f"{target.host}:{target.port}, checkpoint {target.checkpoint_schema}.{target.checkpoint_table}"
 
 
 def writes_elsewhere(drainer: NodeStatus, downstream: str) -> bool:
@@ -50,7 +40,7 @@ class Pipeline:
     def of(cls, settings: Settings) -> Self:
         """The pipeline that the settings are of."""
         relay_url = settings.relay.url
-        return cls(settings.upstream.node_id or default_node_id(relay_url), relay_url, downstream_name(settings.target))
+        return cls(settings.upstream.node_id or default_node_id(relay_url), relay_url, settings.downstream_name)
 
     @property
     def label(self) -> dict[str, str]:

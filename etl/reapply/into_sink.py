@@ -20,7 +20,7 @@ from etl.reapply.request import Request
 from etl.reapply.summary import ReapplySummary, consumer_of
 from etl.reapply.target import OtherSink
 from etl.settings import Settings
-from relay import RelayGapError, RelayLog
+from relay import RelayGapError
 from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Done, Job, Run, TableProgress, stopping_on_orders
 from relay.retention import Consumers
 from upstream import tso
@@ -43,7 +43,7 @@ class IntoSink:
         self._request = Request.from_json(job.spec.asked)
         self._own = self._request.settings(settings)
         self._to = downstream_name(self._own.target)
-        self._relay = RelayLog.open(settings.relay.url)
+        self._relay = settings.open_relay()
         self._consumers = Consumers(self._relay)
         self._noted = 0.0
         self._began = time.monotonic()
@@ -61,7 +61,7 @@ class IntoSink:
             prepare = SparkPreparer(own.spark.remote, own.relay.url, prepare_options(own), role)
         with stopping_on_orders(self._run, self._stop):
             done = apply_past(
-                RelayLog.open(own.relay.url), PastRange(request.since, request.until), sink,
+                self._relay, PastRange(request.since, request.until), sink,
                 prepare=prepare, limits=own.apply, stop=self._stop, on_batch=self._wrote,
             )  # fmt: skip
         return self._end(done)

@@ -11,7 +11,6 @@ from etl.reapply.request import Request
 from etl.reapply.target import OtherSink
 from etl.reapply.window_range import WindowRange
 from etl.settings import Settings
-from relay import RelayLog
 from upstream import tso
 
 
@@ -38,7 +37,7 @@ def make_plan(settings: Settings, request: Request) -> ReapplyPlan:
     """What the request comes to, and in `problems` what hinders it. Nothing is written. Raises SettingsError,
     DownstreamError, KafkaUnavailableError, ApplyError, relay errors and OSError.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     request, own = request.with_end(relay), request.settings(settings)
     found = window_range.look(relay, request.since, request.until, own.filters)
     problems, notes = list(found.problems), []

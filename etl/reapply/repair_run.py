@@ -22,7 +22,7 @@ from etl.reapply.window_range import WindowRange, look
 from etl.rules import RouteError
 from etl.settings import Downstream, Settings
 from etl.shapes.identity import locating_columns
-from relay import RelayError, RelayLog
+from relay import RelayError
 from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Job, Run
 from relay.retention import Consumers
 from upstream import PDClient
@@ -38,7 +38,7 @@ def newest_options(settings: Settings, request: Request) -> PrepareOptions:
 def repaired_tables(settings: Settings, request: Request) -> tuple[str, ...]:
     """The tables downstream that the request is about. Raises RouteError, relay errors."""
     own = request.settings(settings)
-    found = look(RelayLog.open(settings.relay.url), request.since, request.until, own.filters)
+    found = look(settings.open_relay(), request.since, request.until, own.filters)
     goals = (own.routes.target(table.schema_name, table.name) for table in found.tables.values())
     return tuple(sorted({f"{goal.schema}.{goal.table}" for goal in goals}))
 
@@ -49,7 +49,7 @@ def repair_problems(settings: Settings, request: Request, found: WindowRange) ->
         return ["[downstream] is no database: name another place with --to"]
     if not request.tables:
         return ["which tables? --table SCHEMA.TABLE says whose rows are repaired; or name another place with --to"]
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     told = [problem for table in found.tables.values() if (problem := _unfit(settings, table))]
     control = relay.control()
     if control.land_paused or control.apply_paused or control.apply_until_ts is not None:
@@ -66,7 +66,7 @@ def repair_notes(settings: Settings) -> list[str]:
     return [
         f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the repair, then have it go"
         " on"
-        for failure in RelayLog.open(settings.relay.url).failures.list()
+        for failure in settings.open_relay().failures.list()
     ]
 
 
@@ -92,7 +92,7 @@ def _unfit(settings: Settings, table: Table) -> str:
 
 def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) -> ReapplySummary:
     """Do it, or go on with it. `prepare`: as `newest_options` say; Spark by default. Raises as `Repair.work`."""
-    request, relay = Request.from_json(job.spec.asked), RelayLog.open(settings.relay.url)
+    request, relay = Request.from_json(job.spec.asked), settings.open_relay()
     began, to = time.monotonic(), downstream_name(settings.target)
     consumers = Consumers(relay)
     consumers.note(consumer_of(job.id), request.since, f"the job {job.id}, to {to}")
@@ -108,7 +108,7 @@ def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) 
         stack.callback(pd.close)
         downstream = DownstreamSide(settings, first.cluster_id)
         stack.callback(downstream.close)
-        sweep(relay.storage, downstream)
+        sweep(relay, downstream)
         repair = Repair(request, touched, Places(relay, downstream, pd.tso), job.id, run)
         state = _worked(repair, run)
         counts = {name: dict(count) for name, count in repair.counts.items()}
@@ -121,7 +121,7 @@ def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) 
         run.end(state, result=asdict(summary))
         if state in OVER:
             consumers.forget(consumer_of(job.id))
-        sweep(relay.storage, downstream)
+        sweep(relay, downstream)
     return summary
 
 

@@ -15,7 +15,6 @@ from etl.reapply.repair_run import repaired_tables, run_repair
 from etl.reapply.request import Request
 from etl.reapply.summary import KIND, ReapplySummary, consumer_of
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import CANCELLED, OVER, Done, Job, Jobs, Runner, TableProgress, Touches
 from relay.retention import Consumers
 
@@ -24,8 +23,8 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     """The job that does this: the one that was asked for the same and isn't over, else a new one. Nothing is done yet.
     Raises ReapplyError for what hinders a new one, JobOverlapError if another job writes there, and as `make_plan`.
     """
-    relay = RelayLog.open(settings.relay.url)
-    jobs = Jobs(relay.storage)
+    relay = settings.open_relay()
+    jobs = Jobs.of(relay)
     for job in jobs.list():
         is_open = job.spec.kind == KIND and job.entry().state not in OVER
         if is_open and request.is_same(Request.from_json(job.spec.asked)):
@@ -63,7 +62,7 @@ def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
     """Give up a job that no process runs: its windows may go. What it has written stays; says so. Raises JobRunsError,
     JobError, LeaseLostError, RelayError, OSError.
     """
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     consumers = Consumers(relay)
     to = downstream_name(Request.from_json(job.spec.asked).settings(settings).target)
     with job.run_as(runner) as run:
@@ -76,5 +75,5 @@ def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
     first = relay.first()
     if first is not None and Request.from_json(job.spec.asked).is_repair:
         with closing(DownstreamSide(settings, first.cluster_id)) as downstream:
-            sweep(relay.storage, downstream)
+            sweep(relay, downstream)
     return said

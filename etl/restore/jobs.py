@@ -15,7 +15,6 @@ from etl.restore.run import RestoreRun
 from etl.restore.summary import RestoreSummary
 from etl.restore.ways import OnSpark, Ways
 from etl.settings import Settings
-from relay import RelayLog
 from relay.archive import Archive, Hold, Holds
 from relay.jobs import CANCEL, CANCELLED, OVER, Job, JobOverlapError, Jobs, Runner, Touches
 
@@ -32,8 +31,8 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     found = begun(settings, request)
     if found is not None:
         return found
-    request = request.with_end(RelayLog.open(settings.relay.url))
-    jobs = Jobs(RelayLog.open(settings.relay.url).storage)
+    request = request.with_end(settings.open_relay())
+    jobs = Jobs.of(settings.open_relay())
     plan = plan_restore(settings, request)
     tables = tuple(f"{request.into.replace('{schema}', schema)}.{name}" for schema, name in plan.names)
     touched = Touches(downstream_name(request.server(settings).target), tables)
@@ -48,7 +47,7 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
 
 def begun(settings: Settings, request: Request) -> Job | None:
     """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
-    open_now = (job for job in Jobs(RelayLog.open(settings.relay.url).storage).unfinished() if job.spec.kind == KIND)
+    open_now = (job for job in Jobs.of(settings.open_relay()).unfinished() if job.spec.kind == KIND)
     return next((job for job in open_now if request.is_same(Request.from_json(job.spec.asked))), None)
 
 

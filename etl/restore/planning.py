@@ -16,7 +16,7 @@ from etl.restore.plan import Cost, RestorePlan
 from etl.restore.request import Request
 from etl.restore.there import Held, look
 from etl.settings import Settings
-from relay import RelayError, RelayLog
+from relay import RelayError
 from relay.jobs import Jobs
 from upstream import tso
 
@@ -32,7 +32,7 @@ def plan_restore(settings: Settings, request: Request) -> RestorePlan:
     known, SettingsError, DownstreamError, RelayError, OSError.
     """
     request.check()
-    request = request.with_end(RelayLog.open(settings.relay.url))
+    request = request.with_end(settings.open_relay())
     past: Past | None = Past.of(settings.archive_url, settings.relay.url, request.until)
     youngest: RestorePlan | None = None
     while past is not None:
@@ -203,7 +203,7 @@ class _Planner:
                 changes += window.changes
                 size += sum(part.bytes for part in window.parts)
         rows, row_bytes = _base_of(plan.copy, past)
-        jobs = Jobs(RelayLog.open(self._settings.relay.url).storage)
+        jobs = Jobs.of(self._settings.open_relay())
         pace = Pace.of(jobs.list())
         cost = Cost(
             rows, row_bytes, changes, size,

@@ -139,6 +139,7 @@ class RestoreRun:
         self._session.close()  # applying has its own
         plan = self._plan
         windows = ArchiveLog.open(self._settings.archive_url, plan.ids)
+        windows.pipeline = self._settings.open_relay().pipeline
         with ways.steps(self._own, windows.url) as prepare:
             done = apply_log(
                 windows, PastRange(plan.since, plan.until),

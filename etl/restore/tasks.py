@@ -12,7 +12,6 @@ from etl.restore.jobs import ask_for, begun, run_restore
 from etl.restore.plan import RestorePlan
 from etl.restore.planning import plan_restore
 from etl.settings import Settings
-from relay import RelayLog
 from relay.jobs import DONE, Jobs, NotDoneError, Runner, saying
 
 __all__ = ["NotDoneError", "begin", "work"]
@@ -44,7 +43,7 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
     """
     if name is None:
         return {}
-    job = Jobs(RelayLog.open(settings.relay.url).storage).get(name)
+    job = Jobs.of(settings.open_relay()).get(name)
     with saying(job, log):
         summary = run_restore(settings, job, Runner(f"Airflow, run {run_id}"))
     for warning in summary.warnings:

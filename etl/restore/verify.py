@@ -62,7 +62,9 @@ def _compare(found: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprin
 
 def _expected(settings: Settings, plan: RestorePlan, notes: list[str], run: Run | None) -> dict[str, Fingerprint]:
     """By table, as far as they can be computed; why others can't is noted."""
-    decisions = Archive.open(settings.archive_url).decisions.list(plan.since, plan.until)
+    decisions = (
+        Archive.open(settings.archive_url).decisions_of(settings.open_relay().pipeline).list(plan.since, plan.until)
+    )
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if decided := sorted(one.commit_ts for one in decisions if one.commit_ts in ddls):
         notes.append(f"not compared with what Spark computes: operators decided about the DDL at {decided}")

@@ -37,7 +37,9 @@ class OnSpark:
 
     @contextmanager
     def loads(self, own: Settings, source: BaseSource) -> Iterator[MakeLoads]:
-        with contextlib.closing(SparkLoads(own.spark.remote, own.relay.url, source.spec())) as spark:
+        with contextlib.closing(
+            SparkLoads(own.spark.remote, own.relay.url, source.spec(), own.spark_role("copy"))
+        ) as spark:
             yield spark
 
     @contextmanager

@@ -17,7 +17,7 @@ from etl.retain.facts import facts_of
 from etl.retain.needs import Facts, Keep, Needs, needs
 from etl.retain.relay_windows import RelayLetGo, let_go_of_windows
 from etl.settings import Settings
-from relay import RelayCorruptError, RelayError, RelayLog
+from relay import RelayCorruptError, RelayError
 from relay.archive import DEAD_AFTER_MS, Archive, Base, Bases, Hold, Holds
 from relay.jobs import Jobs
 from upstream import tso
@@ -52,7 +52,7 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
     """Remove what may go, until `stop`. What can't be judged stays, and is an error when everything else is done.
     Raises RetainError, RelayCorruptError, RelayGapError, OSError.
     """
-    relay, archive = RelayLog.open(settings.relay.url), Archive.open(settings.archive_url)
+    relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     failed: RelayError | RetainError | None = None
     gone = RelayLetGo()
     try:
@@ -61,7 +61,7 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
         failed = error
     summary = RetainSummary(gone.windows, gone.changes, gone.held_by)
     if not stop():
-        summary = _of_archive(archive, Jobs(relay.storage), keep_of(settings), summary)
+        summary = _of_archive(archive, Jobs.of(relay), keep_of(settings), summary)
     log.info("retention: %s", summary.as_dict())
     if failed is not None:
         raise failed

@@ -75,11 +75,11 @@ class ArchiveStatus:
 
 def archive_status(settings: Settings) -> ArchiveStatus:
     """Look at everything but the rows. Raises RelayCorruptError for the relay log's own records, OSError."""
-    relay, archive = RelayLog.open(settings.relay.url), Archive.open(settings.archive_url)
+    relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     contents = read_contents(archive)
     bases, faults = readable_bases(archive, Holds(archive.storage))
     facts = facts_of(archive, contents, bases, Holds(archive.storage).floor().before_ts)
-    jobs = Jobs(relay.storage)
+    jobs = Jobs.of(relay)
     end = contents.volumes[-1].hi if contents.volumes else 0
     living = tuple(living_holds(archive, jobs, end).values())
     last = relay.last()

@@ -14,7 +14,7 @@ from typing import Any
 from errors import ours
 from etl.retain.run import retain
 from etl.settings import Settings
-from relay import Failure, RelayLog
+from relay import Failure
 
 __all__ = ["RETAIN", "retain_or_say_why"]
 
@@ -34,7 +34,7 @@ def retain_or_say_why(settings: Settings, got_on: Callable[[object], None]) -> d
             raise
         log.error("retention removed nothing more: %s; %s", reason, reason.way_out)
         failure = Failure(RETAIN, str(reason), reason.way_out, time.time_ns() // 1_000_000)
-        RelayLog.open(settings.relay.url).failures.note(failure)
+        settings.open_relay().failures.note(failure)
         return {"failed": str(reason), "way_out": reason.way_out}
     got_on(None)
     return done.as_dict()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Target,
         Upstream,
         Window,
+        downstream_name,
     )
     from etl.settings.sinks import File, Kafka
     from etl.settings.sluice_toml import load_settings, parse_settings
@@ -48,6 +49,7 @@ __all__ = [
     "Target",
     "Upstream",
     "Window",
+    "downstream_name",
     "load_settings",
     "parse_settings",
     "read_drainer",
@@ -73,6 +75,7 @@ __getattr__ = on_first_use(
         "Target": "etl.settings.sections",
         "Upstream": "etl.settings.sections",
         "Window": "etl.settings.sections",
+        "downstream_name": "etl.settings.sections",
         "File": "etl.settings.sinks",
         "Kafka": "etl.settings.sinks",
         "CONFIG_VARIABLE": "etl.settings.pipeline_names",

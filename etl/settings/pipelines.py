@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ class NamedPipeline:
         """Read anew each time. Raises SettingsError, which names the file."""
         from etl.settings.sluice_toml import load_settings
 
-        if self.name and (others := _same_checkpoint(self)):
+        if self.name and (others := _in_the_way(self)):
             raise SettingsError(others)
         return load_settings(self.path)
 
@@ -96,7 +96,7 @@ class Pipelines(Mapping[str, NamedPipeline]):
             except SettingsError as error:
                 found.append(str(error))
             else:
-                found += [text] if (text := _same_checkpoint(pipeline)) else []
+                found += [text] if (text := _in_the_way(pipeline)) else []
         return found
 
 
@@ -133,33 +133,54 @@ def _document(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error}") from None
 
 
-def _same_checkpoint(pipeline: NamedPipeline) -> str:
-    """Says so if a pipeline before this one has the same checkpoint in the same downstream."""
-    if pipeline.path is None or not (own := _checkpoint_place(_document(pipeline.path))):
+def _in_the_way(pipeline: NamedPipeline) -> str:
+    """Says so if a pipeline before this one has the same checkpoint in the same downstream, or keeps dropped tables in
+    the same place.
+    """
+    if pipeline.path is None:
         return ""
+    document = _document(pipeline.path)
+    own, bin_of_own = _checkpoint_place(document), _recycle_bin(document)
     for other in pipelines().values():
         if other.name >= pipeline.name or other.path is None:
             continue
         try:
-            theirs = _checkpoint_place(_document(other.path))
+            theirs = _document(other.path)
         except SettingsError:
             continue  # its own tasks say so
-        if own == theirs:
+        if own and own == _checkpoint_place(theirs):
             return (
                 f"{pipeline.path}: it has the checkpoint that {other.path} has ({own}): give one of them another"
                 " downstream, or, if they write to other tables of it, another [downstream] checkpoint-schema. Until"
                 f" then {pipeline.name} doesn't begin"
             )
+        if bin_of_own and bin_of_own == _recycle_bin(theirs):
+            return (
+                f"{pipeline.path}: dropped tables of its downstream are kept where those of {other.path} are"
+                f" ({bin_of_own}): give one of them another [downstream] recycle-schema. Until then"
+                f" {pipeline.name} doesn't begin"
+            )
     return ""
 
 
-def _checkpoint_place(document: Mapping[str, Any]) -> str:
-    """Where a pipeline keeps its checkpoint, for people, too; "" if the file alone doesn't tell."""
-
+def _said(document: Mapping[str, Any]) -> Callable[..., str]:
     def of(section: str, key: str, default: str = "") -> str:
         found = document.get(section)
         return str(found.get(key, default)) if isinstance(found, dict) else default
 
+    return of
+
+
+def _recycle_bin(document: Mapping[str, Any]) -> str:
+    of = _said(document)
+    if of("downstream", "type", "mysql") != "mysql" or not (host := of("downstream", "host").lower()):
+        return ""
+    return f"{host}:{of('downstream', 'port', '3306')}, {of('downstream', 'recycle-schema', 'sluice_recycle').lower()}"
+
+
+def _checkpoint_place(document: Mapping[str, Any]) -> str:
+    """Where a pipeline keeps its checkpoint, for people, too; "" if the file alone doesn't tell."""
+    of = _said(document)
     match of("downstream", "type", "mysql"):
         case "file":
             return f"files in {place.rstrip('/')}" if (place := of("file", "dir")) else ""

@@ -19,6 +19,7 @@ from etl.settings.sinks import File, Kafka
 from etl.sql_tls import sql_tls
 
 if TYPE_CHECKING:
+    from relay import RelayLog
     from upstream import TLS
 
 MODES = ("atomic", "parallel")
@@ -337,6 +338,16 @@ Target = Downstream | File | Kafka
 """Where changes go, one for each kind of downstream."""
 
 
+def downstream_name(target: Target) -> str:
+    """Where changes go, and where the checkpoint is kept; without secrets."""
+    match target:
+        case File():
+            return f"files in {target.dir}"
+        case Kafka():
+            return f"Kafka {target.brokers}, topic {target.topic or '<cluster id>_obinlog'}"
+    return f"{target.host}:{target.port}, checkpoint {target.checkpoint_schema}.{target.checkpoint_table}"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All sections of ``sluice.toml``."""
@@ -364,6 +375,21 @@ class Settings:
     def dag_id(self, kind: str) -> str:
         """Of the pipeline's DAG of that kind: ``replicate``, or ``replicate_<name>``."""
         return dag_id(kind, self.name)
+
+    def spark_role(self, kind: str) -> str:
+        """Whose session a role's is on the Spark Connect server: pipelines that read one relay log have their own."""
+        return f"{kind} of {self.relay.pipeline}" if self.relay.pipeline else kind
+
+    @property
+    def downstream_name(self) -> str:
+        """Where changes go, see the function of that name."""
+        return downstream_name(self.target)
+
+    def open_relay(self) -> RelayLog:
+        """The relay log, with what is this pipeline's own in it. Raises RelayError, OSError."""
+        from relay import RelayLog
+
+        return RelayLog.of_pipeline(self.relay.url, self.relay.pipeline, self.downstream_name)
 
     @property
     def archive_url(self) -> str:

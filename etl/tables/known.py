@@ -13,7 +13,6 @@ from etl.ownership import downstream_name
 from etl.rules import RouteError
 from etl.settings import Downstream, Settings
 from etl.tables.replica import Replica, ReplicaTable
-from relay import RelayLog
 from relay.measures import Measures, TableCount
 from relay.verified import TableVerified, Verifications
 
@@ -101,7 +100,7 @@ class KnownTables:
 def known_tables(settings: Settings, replica: Replica) -> KnownTables:
     """What is known now. Raises nothing that a source has to do with: see `KnownTables.errors`."""
     errors = {"downstream": replica.problem} if replica.problem else {}
-    relay = RelayLog.open(settings.relay.url)
+    relay = settings.open_relay()
     counts = _asked("measures", Measures(relay, downstream_name(settings.target)).tables, errors)
     verified = _asked("verified", Verifications(relay).last, errors)
     names = sorted({*counts, *verified})

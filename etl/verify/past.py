@@ -20,7 +20,7 @@ from etl.retain.had import had_at
 from etl.settings import Settings
 from etl.verify.reasons import why_not
 from etl.verify.rows_apart import Apart, apart, as_table
-from relay import SKIP
+from relay import SKIP, Decision
 from relay.archive import Archive
 from upstream.schema import Table
 
@@ -101,9 +101,12 @@ class PastSide:
         globs = [name.translate(_LIKE) for name in names]
         return tables_as_of(self._settings, self.ts, globs, ignored=self._ignored(), run=self._run)
 
+    def _decided(self) -> list[Decision]:
+        return self._archive.decisions_of(self._settings.open_relay().pipeline).list(0, self.ts)
+
     def _ignored(self) -> Collection[int]:
         """What isn't downstream as operators, or the settings, said."""
-        skipped = {one.commit_ts for one in self._archive.decisions.list(0, self.ts) if one.action == SKIP}
+        skipped = {one.commit_ts for one in self._decided() if one.action == SKIP}
         return skipped | self._settings.ignored_ts
 
     def _decided_tables(self) -> dict[int, int]:
@@ -111,7 +114,7 @@ class PastSide:
         log = self._archive.log
         return {
             int(table_id): one.commit_ts
-            for one in self._archive.decisions.list(0, self.ts)
+            for one in self._decided()
             for window in log.windows(one.commit_ts - 1, one.commit_ts)
             for ddl in window.ddls
             if ddl["commit_ts"] == one.commit_ts

@@ -8,7 +8,6 @@ from typing import Any
 
 from etl.settings.pipelines import NamedPipeline
 from plugins.runs import run_of
-from relay import RelayLog
 from relay.jobs import FAILED, INTERRUPTED, OVER, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
 
 __all__ = ["DAGS", "job_document", "jobs_document", "statuses"]
@@ -39,17 +38,18 @@ def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
 
 def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
     """How every job stands, the newest first."""
-    storage = RelayLog.open(pipeline.settings.relay.url).storage
-    jobs = Jobs(storage)
+    relay = pipeline.settings.open_relay()
+    jobs = Jobs.of(relay)
     names = jobs.names()
-    _forget(storage.url, set(names))
-    found = [status for status in _readers.map(lambda name: _status(jobs, storage.url, name), names) if status]
+    _forget(relay.url, set(names))
+    every = _readers.map(lambda name: _status(jobs, relay.url, name), names)
+    found = [status for status in every if status and status.spec.pipeline == relay.pipeline]
     return sorted(found, key=lambda one: (-one.spec.made_ms, one.spec.id))
 
 
 def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, Any]:
     """One job with its tables whose names hold `wanted`, the unfinished first."""
-    status = Jobs(RelayLog.open(pipeline.settings.relay.url).storage).get(name).status()
+    status = Jobs.of(pipeline.settings.open_relay()).get(name).status()
     document = status.to_json()
     tables = [
         {"name": table, **values}

@@ -16,7 +16,6 @@ from plugins.chosen import Chosen, ChosenPipeline
 from plugins.deeds import Wish, deeds, done, operator
 from plugins.orders import Order
 from plugins.pages.job_list import DAGS, job_document, jobs_document
-from relay import RelayLog
 from relay.jobs import CANCEL, PAUSE, PAUSING, RESUME, Jobs
 
 __all__ = ["router"]
@@ -88,4 +87,4 @@ def _again(pipeline: NamedPipeline, name: str, user: Any) -> str:
 
 
 def _jobs(pipeline: NamedPipeline) -> Jobs:
-    return Jobs(RelayLog.open(pipeline.settings.relay.url).storage)
+    return Jobs.of(pipeline.settings.open_relay())

@@ -18,7 +18,6 @@ from plugins.answers import answer
 from plugins.chosen import Chosen, ChosenPipeline
 from plugins.deeds import Wish, done, operator
 from plugins.orders import Order
-from relay import RelayLog
 from relay.measures import Measures
 
 __all__ = ["router"]
@@ -44,7 +43,7 @@ async def lag(request: Request, pipeline: ChosenPipeline, settings: Chosen) -> R
 
 def _points(settings: Settings) -> dict[str, Any]:
     now = time.time_ns() // 1_000_000
-    measures = Measures(RelayLog.open(settings.relay.url), Pipeline.of(settings).downstream)
+    measures = Measures(settings.open_relay(), Pipeline.of(settings).downstream)
     return {"points": [asdict(point) for point in measures.points(now - _DAY_MS, now)]}
 
 

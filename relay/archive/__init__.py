@@ -5,7 +5,8 @@
     <archive>/log/<day>/<lo>-<hi>-<token>.windows    a volume's windows: `relay.archive.index`
     <archive>/lake/…                                 the same changes as typed columns
     <archive>/bases/…                                all tables as of one TSO
-    <archive>/decisions/<commit_ts>.json             what operators decided about transactions and DDL inside
+    <archive>/decisions/<commit_ts>.json             what operators decided about transactions and DDL inside;
+    <archive>/pipelines/<name>/decisions/…           of the others of several pipelines: `relay.places`
 
 A volume is a range `(lo, hi]` of whole windows and never changes; each begins where the one before it ends.
 """

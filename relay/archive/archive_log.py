@@ -36,6 +36,8 @@ class ArchiveLog:
         self._chain = Chain(storage, self._catalogue)
         self._tables = None if tables is None else frozenset(tables)
         self._indexes = indexes or Indexes()
+        self.pipeline = ""
+        """Whose decisions count, see `Chain.decisions_of`."""
 
     @classmethod
     def open(cls, url: str, tables: Iterable[int] | None = None, indexes: Indexes | None = None) -> ArchiveLog:
@@ -53,11 +55,13 @@ class ArchiveLog:
     @property
     def decisions(self) -> Decisions:
         """As they were carried over with the windows."""
-        return self._chain.decisions
+        return self._chain.decisions_of(self.pipeline)
 
     def for_tables(self, tables: Iterable[int] | None) -> ArchiveLog:
         """The same log with these tables only (ids)."""
-        return ArchiveLog(self._storage, tables, self._indexes)
+        log = ArchiveLog(self._storage, tables, self._indexes)
+        log.pipeline = self.pipeline
+        return log
 
     def first(self) -> Window | None:
         """The oldest window, None if the archive is empty. Raises RelayCorruptError."""

@@ -9,6 +9,7 @@ from relay.archive.catalogue import Catalogue, Day, path_of
 from relay.archive.volume import Volume, day_of
 from relay.decisions import Decisions
 from relay.errors import RelayGapError
+from relay.places import FOLDER, Folder
 from relay.storage import Storage
 
 __all__ = ["Chain"]
@@ -20,8 +21,12 @@ class Chain:
     def __init__(self, storage: Storage, catalogue: Catalogue | None = None) -> None:
         self.storage = storage
         self.catalogue = catalogue or Catalogue(storage)
-        self.decisions = Decisions(storage)
-        """What operators decided about transactions and DDL inside."""
+
+    def decisions_of(self, pipeline: str = "") -> Decisions:
+        """What operators decided about transactions and DDL inside, for one of the pipelines that share the archive; ""
+        is the one that has no name in the relay log (`relay.places`).
+        """
+        return Decisions(Folder(self.storage, f"{FOLDER}/{pipeline}") if pipeline else self.storage)
 
     @property
     def url(self) -> str:

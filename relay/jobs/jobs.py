@@ -1,6 +1,6 @@
 """The jobs of a relay log: what takes long and what a person asks for.
 
-jobs = Jobs(relay.storage)
+jobs = Jobs(relay.storage, relay.pipeline)
 job = jobs.create("bootstrap", asked, Touches(downstream), by="ann@host")
 with job.run_as(Runner("sluice bootstrap")) as run:
     run.begin_with(tables)
@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from relay.errors import RelayCorruptError
 from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError
@@ -67,6 +67,7 @@ class JobStatus:
             "state": self.state,
             "asked": dict(self.spec.asked),
             "touches": self.spec.touches.to_json(),
+            "pipeline": self.spec.pipeline,
             "by": self.spec.by,
             "made_ms": self.spec.made_ms,
             "since_ms": entry.made_ms,
@@ -79,12 +80,31 @@ class JobStatus:
         }
 
 
+class Place(Protocol):
+    """A relay log as one of its pipelines sees it."""
+
+    @property
+    def storage(self) -> Storage: ...
+
+    @property
+    def pipeline(self) -> str: ...
+
+
 class Jobs:
     """The jobs in a relay log's storage. Every method raises RelayCorruptError, OSError."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, pipeline: str | None = None) -> None:
+        """`pipeline`: of several that read the relay log, the one whose jobs they are (`relay.places`); None: all.
+        Whatever it is, jobs are kept apart by what they touch, and no two have the same id.
+        """
         self._storage = storage
+        self._pipeline = pipeline
         self._register = open_register(storage, self._former)
+
+    @classmethod
+    def of(cls, relay: Place) -> Jobs:
+        """Those of the pipeline as which a relay log is open."""
+        return cls(relay.storage, relay.pipeline)
 
     def create(self, kind: str, asked: Mapping[str, Any], touches: Touches, by: str) -> Job:
         """Durably write down that this is to be done: `asked` in the kind's own terms, `by` who asks. Raises
@@ -94,7 +114,9 @@ class Jobs:
 
         def added(jobs: OpenJobs) -> OpenJobs:
             over = [other.id for other in jobs.open if self._in_the_way(other, touches)]
-            return jobs.without(*over).with_job(JobSpec(jobs.next_id(kind), kind, asked, touches, by, now, token))
+            return jobs.without(*over).with_job(
+                JobSpec(jobs.next_id(kind), kind, asked, touches, by, now, token, self._pipeline or "")
+            )
 
         after = self._register.change(added)
         spec = next(spec for spec in after.open if spec.token == token)
@@ -104,19 +126,33 @@ class Jobs:
 
     def unfinished(self) -> list[Job]:
         """The jobs that aren't over, oldest first, also those that touch nothing."""
+        return [job for job in self._unfinished() if self._is_ours(job.spec)]
+
+    def _unfinished(self) -> list[Job]:
         found = (self._job(spec) for spec in self._register.load().open)
         return [job for job in found if job.entry().state not in OVER]
 
     def overlapping(self, touches: Touches) -> list[Job]:
-        """The jobs that aren't over and touch the same, oldest first."""
-        return [job for job in self.unfinished() if job.spec.touches.shared(touches) != ()]
+        """The jobs that aren't over and touch the same, oldest first; whichever pipeline's they are."""
+        return [job for job in self._unfinished() if job.spec.touches.shared(touches) != ()]
 
     def get(self, name: str) -> Job:
-        """The job with this id. Raises JobError if there is none."""
+        """The job with this id. Raises JobError if there is none, or if it is another pipeline's."""
         job = self.find(name)
         if job is None:
             raise JobError(f"there is no job {name} in {self._storage.url}")
+        if not self._is_ours(job.spec):
+            owner = job.spec.pipeline
+            raise JobError(
+                f"the job {name} is the pipeline {owner}'s"
+                if owner
+                else f"the job {name} is of the pipeline without a name",
+                way_out=f"`--pipeline {owner}`" if owner else "leave --pipeline away",
+            )
         return job
+
+    def _is_ours(self, spec: JobSpec) -> bool:
+        return self._pipeline is None or spec.pipeline == self._pipeline
 
     def find(self, name: str) -> Job | None:
         """The job with this id, None if there is none."""
@@ -142,7 +178,7 @@ class Jobs:
 
     def list(self) -> list[Job]:
         """All of them, oldest first."""
-        found = [job for name in self.names() if (job := self.find(name)) is not None]
+        found = [job for name in self.names() if (job := self.find(name)) is not None and self._is_ours(job.spec)]
         return sorted(found, key=lambda job: (job.spec.made_ms, job.id))
 
     def forget(self, name: str) -> None:

@@ -61,13 +61,18 @@ class JobSpec:
     by: str
     made_ms: int
     token: str
+    pipeline: str = ""
+    """Of several that read the relay log, the one whose job it is (`relay.places`)."""
 
     def __str__(self) -> str:
         return f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by}, {at(self.made_ms)})"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
-        return asdict(self) | {"asked": dict(self.asked), "touches": self.touches.to_json()}
+        document = asdict(self) | {"asked": dict(self.asked), "touches": self.touches.to_json()}
+        if not self.pipeline:
+            del document["pipeline"]
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:

@@ -249,13 +249,13 @@ def test_decisions_go_with_the_windows_and_one_that_was_used_stays(tmp_path):
     for decision in (kept, used, late):
         relay.decisions.add(decision)
     relay.decisions.mark_used([used])
-    assert carry_decisions(relay.decisions, archive.decisions) == 3
-    assert carry_decisions(relay.decisions, archive.decisions) == 0
+    assert carry_decisions(relay.decisions, archive.decisions_of()) == 3
+    assert carry_decisions(relay.decisions, archive.decisions_of()) == 0
     relay.decisions.remove(late.commit_ts)
     relay.decisions.remove(used.commit_ts)
     changed = Decision(kept.commit_ts, SKIP, why="another reason")
     relay.decisions.remove(kept.commit_ts)
     relay.decisions.add(changed)
-    carry_decisions(relay.decisions, archive.decisions)
+    carry_decisions(relay.decisions, archive.decisions_of())
     assert archive.log.decisions.list() == [changed, used]
     assert isinstance(archive.log.decisions, Decisions)

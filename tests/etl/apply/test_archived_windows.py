@@ -68,7 +68,7 @@ def steps(windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net") 
 def archived(relay: RelayLog, folder: str, sizes: list[int], limits: Limits) -> Archive:
     archive = Archive.open(f"file://{folder}/archive")
     archive_all(relay, archive, sizes, limits)
-    carry_decisions(relay.decisions, archive.decisions)
+    carry_decisions(relay.decisions, archive.decisions_of())
     return archive
 
 

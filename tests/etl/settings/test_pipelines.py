@@ -105,7 +105,11 @@ def test_of_two_with_the_same_checkpoint_the_later_one_does_not_begin_and_says_w
     with pytest.raises(SettingsError, match=r"shop\.toml"):
         _ = pipelines()["shop2"].settings
     assert pipelines()["shop"].settings and pipelines()["third"].settings
-    (folder / "shop2.toml").write_text(ONE.format(host="db") + 'checkpoint-schema = "other"\n')
+    other = ONE.format(host="db") + 'checkpoint-schema = "other"\n'
+    (folder / "shop2.toml").write_text(other)
+    with pytest.raises(SettingsError, match=r"shop2\.toml: dropped tables.*shop\.toml.*recycle-schema"):
+        check_pipelines()
+    (folder / "shop2.toml").write_text(other + 'recycle-schema = "others"\n')
     check_pipelines()
 
 

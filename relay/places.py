@@ -1,0 +1,103 @@
+"""Several pipelines may read one relay log: what is each one's own has a place of its own in it.
+
+    <url>/pipelines/<name>/…       downstream.json, stop.json, failures, control, decisions, appointments of one
+
+A pipeline without a name has them beside the windows, as there was only one once. One that got its name later keeps
+them there: it is known by the downstream that is written down there.
+"""
+
+from __future__ import annotations
+
+import pyarrow
+
+from relay.errors import RelayError
+from relay.ownership import Ownership
+from relay.storage import Sink, Storage
+from relay.url import folder_of
+
+__all__ = ["FOLDER", "Folder", "names_in", "place_of"]
+
+FOLDER = "pipelines"
+_OWNED = "downstream.json"
+
+
+class Folder:
+    """A folder of a storage, as a storage."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self.url = folder_of(storage.url, folder)
+        self._storage = storage
+        self._folder = folder
+
+    def new_file(self, path: str) -> Sink:
+        return self._storage.new_file(self._at(path))
+
+    def new_whole_file(self, path: str) -> Sink:
+        return self._storage.new_whole_file(self._at(path))
+
+    def new_scratch(self, path: str) -> Sink:
+        return self._storage.new_scratch(self._at(path))
+
+    def create(self, path: str, data: bytes) -> None:
+        self._storage.create(self._at(path), data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._storage.replace(self._at(path), data)
+
+    def read(self, path: str) -> bytes:
+        return self._storage.read(self._at(path))
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        return self._storage.open(self._at(path))
+
+    def names(self, path: str) -> list[str]:
+        return self._storage.names(self._at(path))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        return self._storage.sizes(self._at(path))
+
+    def remove(self, path: str) -> None:
+        self._storage.remove(self._at(path))
+
+    def remove_empty_directory(self, path: str) -> None:
+        self._storage.remove_empty_directory(self._at(path))
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        return self._storage.sweep(self._at(path), older_than_s)
+
+    def _at(self, path: str) -> str:
+        return f"{self._folder}/{path}" if path else self._folder
+
+
+def place_of(storage: Storage, name: str, downstream: str) -> str:
+    """By which name the pipeline that writes to `downstream` has its own things in the relay log: `name`, or "" for
+    beside the windows. Raises RelayError if it has no name, and they are another one's there, OSError.
+    """
+    others = storage.names(FOLDER)
+    if not name and not others:
+        return ""
+    try:
+        owned = Ownership.from_json(storage.read(_OWNED)).downstream
+    except (FileNotFoundError, ValueError):  # who reads it for what it says tells what is wrong with it
+        owned = ""
+    if owned == downstream:
+        return ""
+    if name:
+        return name
+    raise RelayError(
+        f"{storage.url}: the pipelines {', '.join(others)} read this relay log, and one that writes to {downstream},"
+        " without a name, can't be told from them",
+        way_out="name it as its file in $SLUICE_PIPELINES is (`--pipeline`), or with [relay] pipeline",
+    )
+
+
+def names_in(storage: Storage) -> list[str]:
+    """The names of the pipelines that have something of their own in the relay log; "" is the one beside the windows,
+    and comes first. Raises OSError.
+    """
+    try:
+        storage.read(_OWNED)
+        beside = [""]
+    except FileNotFoundError:
+        beside = []
+    return beside + storage.names(FOLDER)
