@@ -1,4 +1,4 @@
-# Everything here works on a fresh Debian 12 with Python 3.11; `make run` and the others install what is missing first.
+# Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup run up down status test lint docs wheel clean

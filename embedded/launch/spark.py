@@ -38,11 +38,11 @@ def java_home() -> Path:
     candidate = os.environ.get("JAVA_HOME")
     java = Path(candidate, "bin", "java") if candidate else None
     if java is None or not java.exists():
-        java = Path(find_program("java", "openjdk-17-jre-headless"))
+        java = Path(find_program("java", "default-jre-headless"))
     said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
     version = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
     if not version or int(version[1]) < 17:
-        raise MissingProgram(f"{java} is not Java 17 or later: as root: apt-get install openjdk-17-jre-headless")
+        raise MissingProgram(f"{java} is not Java 17 or later: as root: apt-get install default-jre-headless")
     return java.resolve().parent.parent
 
 
