@@ -149,7 +149,7 @@ def test_other_servers_of_the_protocol_do_the_same(mariadb: MariaDBServer, produ
         found = place.bring(KEYED, rows, condition="`id` > 1 AND `id` < 8", key=("id",))
         assert found == ChunkResult(3, 1, 1, 1, 1, 1, examples=found.examples)
         assert place.rows() == [(1, 1, "a"), (2, 2, "b"), (3, 30, "C"), (5, 9, "z")]
-        place.run("DROP TABLE d.t", "CREATE TABLE d.t (a int, b varchar(20) CHARACTER SET utf8mb4)")
+        place.run("DROP TABLE d.t", "CREATE TABLE d.t (a int, b varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)")
         assert place.bring(HEAP, [["1", "a"], ["1", "a"]], "heap").inserted == 2
         assert place.rows() == [(1, "a"), (1, "a")]
         place.sink.close()
