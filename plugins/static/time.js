@@ -45,7 +45,7 @@ export function draw(found, around) {
   ];
 }
 
-function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep }) {
+function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep, held_by }) {
   const whole = tsoMs(whole_from_ts);
   const landed = tsoMs(landed_ts);
   return h(
@@ -54,7 +54,7 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep }) {
     whole
       ? figure("Every table can be restored since", moment(whole), `any moment of ${span(landed - whole)}, through ${moment(landed)}`)
       : figure("Every table can be restored", "not yet", "a base is needed: all tables as of one moment"),
-    figure("This stays so since", tsoMs(promised_ts) ? moment(tsoMs(promised_ts)) : "–", keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
+    figure("This stays so since", tsoMs(promised_ts) ? moment(tsoMs(promised_ts)) : "–", held_by ? `the oldest part is there for: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
     figure("Archived through", moment(tsoMs(hi)), landed > tsoMs(hi) ? `${span(landed - tsoMs(hi))} more are in the relay log` : "all that is landed"),
   );
 }
@@ -62,7 +62,8 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep }) {
 function barCard(found, around) {
   const name = around.query.get("span") ?? "";
   const now = Date.now();
-  const oldest = Math.min(...[found.lo, ...found.holes.map((hole) => hole.lo), ...found.bases.map((base) => base.ts)].map(tsoMs).filter((ms) => ms > 0));
+  const known = [found.lo, found.hi, ...found.holes.map((hole) => hole.lo), ...found.bases.map((base) => base.ts)];
+  const oldest = Math.min(...known.map(tsoMs).filter((ms) => ms > 0));
   const chosen = SPANS.find(([key]) => key === name)?.[2];
   const newest = Math.max(tsoMs(found.landed_ts), tsoMs(found.hi));
   const to = now - newest < 7 * 24 * HOUR ? now : newest;
@@ -139,8 +140,8 @@ function restoreCard(found, around) {
   );
 }
 
-function troubles({ holes, faults, unknown, held_by }) {
-  if (!holes.length && !faults.length && !unknown.length && !held_by) return null;
+function troubles({ holes, faults, unknown }) {
+  if (!holes.length && !faults.length && !unknown.length) return null;
   return h(
     "section",
     { id: "troubles", class: `held ${holes.length || faults.length ? "bad" : "warn"}` },
@@ -151,7 +152,6 @@ function troubles({ holes, faults, unknown, held_by }) {
       holes.map((hole) => h("li", {}, h("strong", {}, `${moment(tsoMs(hole.lo))} – ${moment(tsoMs(hole.hi))} is missing: `), hole.why)),
       faults.map((fault) => h("li", {}, fault)),
       unknown.length > 0 && h("li", {}, `${many(unknown.length, "table")} can't be restored yet, as no base holds what was there before: ${unknown.slice(0, 5).map((table) => table.name).join(", ")}${unknown.length > 5 ? " …" : ""}. A base helps.`),
-      held_by && h("li", {}, `The oldest part is kept for: ${held_by}`),
     ),
   );
 }
@@ -227,7 +227,7 @@ function room({ spaces, disks, url }) {
     { id: "room" },
     h("h2", {}, "Room"),
     h("div", { class: "measures" }, Object.entries(SPACES).map(([name, text]) => h("span", {}, h("b", {}, size(spaces[name].bytes)), ` ${text}, ${size(Math.round(spaces[name].growth.bytes_a_day))} a day`))),
-    disks.map((disk) => h("p", { class: "quiet" }, `${size(disk.free_bytes)} of ${size(disk.total_bytes)} are free where ${disk.what.map((name) => SPACES[name].toLowerCase()).join(", ")} ${disk.what.length > 1 ? "lie" : "lies"}`, disk.full_in_days === null ? "." : `: full in ${count(Math.floor(disk.full_in_days))} days at this rate.`)),
+    disks.map((disk) => h("p", { class: "quiet" }, `${size(disk.free_bytes)} of ${size(disk.total_bytes)} are free where ${disk.what.map((name) => SPACES[name].toLowerCase()).join(", ")} ${disk.what.length > 1 ? "lie" : "lies"}`, disk.full_in_days === null || disk.full_in_days > 3650 ? "." : `: full in ${count(Math.floor(disk.full_in_days))} days at this rate.`)),
     h("p", { class: "quiet small mono" }, url),
   );
 }

@@ -1,0 +1,298 @@
+"""Every route asks Airflow who comes; orders are Airflow's roles' and come from the pages alone; who ordered what is
+kept. And the pages as a person sees them: in Chromium, in Airflow's frame, behind a prefix.
+
+In one module, so that the api-server is started once.
+"""
+
+import contextlib
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from etl.settings import load_settings
+from relay import RelayLog
+from relay.jobs import CANCELLING, PAUSING, RUNNING, Jobs, Touches
+from tests.plugins.pages_server import PREFIX
+
+pytestmark = pytest.mark.timeout(1200)
+
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+PAGES = ("overview", "jobs", "time")
+PATIENCE_MS = 120_000
+expect.set_options(timeout=PATIENCE_MS)
+EXAMPLES = {"name": "overview.js", "what": "pause", "rest": "no/such/page"}
+
+
+def routes():
+    """(method, path) of everything that the application answers, with something in the place of each parameter."""
+    from plugins.app import create_app
+
+    for route in create_app().routes:
+        path = re.sub(r"{(\w+)(:\w+)?}", lambda match: EXAMPLES.get(match[1], "x"), route.path)
+        yield from ((method, path) for method in sorted(route.methods))
+
+
+@pytest.fixture(scope="module")
+def all_routes():
+    return list(routes())
+
+
+def test_anonymous_gets_401_on_every_route_also_on_those_that_are_not_there(pages, all_routes):
+    beyond = [("GET", path) for path in ("", "/", "/docs", "/redoc", "/openapi.json", "/static/", "/static/../app.py")]
+    assert len(all_routes) > 15
+    for method, path in [*all_routes, *beyond]:
+        body = b"{no json" if method in ("POST", "PUT", "PATCH") else None
+        status, _, _ = pages.call(method, f"/sluice{path}", body, {"Content-Type": "application/json"})
+        # what is "/sluice" itself is Airflow's: it leads to the pages, or shows Airflow's own page
+        assert status in ((401,) if path else (200, 307, 401)), (method, path, status)
+
+
+def test_a_forged_token_is_as_good_as_none(pages):
+    head, payload, _ = pages.tokens["ann"].split(".")
+    for token in ("x", f"{head}.{payload}.AAAA", f"{pages.tokens['ann']}x"):
+        for headers in ({"Cookie": f"_token={token}"}, {"Authorization": f"Bearer {token}"}):
+            status, _, _ = pages.call("GET", "/sluice/api/jobs", None, headers)
+            assert status in (401, 403)
+
+
+def test_who_is_logged_in_sees_the_pages_by_cookie_and_by_bearer_token(pages):
+    for headers in (pages.cookie("vic"), {"Authorization": f"Bearer {pages.tokens['vic']}"}):
+        for path in ("/overview", "/jobs", "/time", "/static/shell.js", "/api/jobs", "/api/context", "/api/lag"):
+            assert pages.call("GET", f"/sluice{path}", None, headers)[0] == 200, path
+
+
+def test_a_person_without_a_login_is_shown_the_way_to_it(pages):
+    status, body, _ = pages.call("GET", "/sluice/overview", None, {"Accept": "text/html"})
+    assert status == 401 and b"Airflow's login" in body.replace(b"&#x27;", b"'")
+
+
+def test_every_answer_forbids_scripts_in_the_page_and_frames_of_others(pages):
+    for path in ("/overview", "/static/style.css", "/api/jobs", "/no/such/page"):
+        _, _, headers = pages.call("GET", f"/sluice{path}", None, pages.cookie("vic"))
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+        assert "frame-ancestors 'self'" in policy and "base-uri 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_what_has_not_changed_comes_without_a_body(pages):
+    _, _, headers = pages.call("GET", "/sluice/static/style.css", None, pages.cookie("vic"))
+    again = pages.cookie("vic") | {"If-None-Match": headers["etag"]}
+    assert pages.call("GET", "/sluice/static/style.css", None, again)[:2] == (304, b"")
+
+
+def test_files_beside_the_pages_are_not_served(pages):
+    for name in ("..%2fapp.py", "%2e%2e%2fapp.py", ".hidden", "%2fetc%2fpasswd", "nothing.js"):
+        assert pages.call("GET", f"/sluice/static/{name}", None, pages.cookie("ann"))[0] == 404
+
+
+def test_who_may_not_trigger_the_dag_gets_no_order_through(pages):
+    job = pages.pipeline.failed
+    before = job.entry()
+    for path in (f"jobs/{job.id}/cancel", "tasks/pause"):
+        status, said = pages.order(path, "vic")
+        assert (status, "operate" in said["detail"]) == (403, True)
+    status, said = pages.order("time/restore", "vic", json.dumps({"until": "2026-01-01"}).encode())
+    assert (status, "restore" in said["detail"]) == (403, True)
+    assert job.entry() == before
+    assert not any(dag["may"] for dag in pages.get("context", "vic")["dags"].values())
+    assert all(dag["may"] for dag in pages.get("context", "uma")["dags"].values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"X_Sluice": None},
+        {"Content_Type": "text/plain"},
+        {"Content_Type": "application/x-www-form-urlencoded"},
+        {"Content_Type": None},
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "none"},
+        {"Origin": None, "Sec_Fetch_Site": None},
+        {"Origin": "https://elsewhere.example", "Sec_Fetch_Site": None},
+    ],
+    ids=str,
+)
+def test_an_order_that_another_site_could_send_is_refused(pages, change):
+    before = pages.pipeline.failed.entry()
+    status, _ = pages.order(f"jobs/{pages.pipeline.failed.id}/cancel", "ann", **change)
+    assert status in (403, 415)
+    assert pages.pipeline.failed.entry() == before
+
+
+def test_an_order_by_link_is_none(pages):
+    path = f"/sluice/api/jobs/{pages.pipeline.failed.id}/cancel"
+    for method in ("GET", "HEAD", "PUT", "DELETE"):
+        assert pages.call(method, path, None, pages.cookie("ann") | {"X-Sluice": "1"})[0] == 404
+
+
+def test_an_order_that_is_no_json_object_or_too_large_is_refused(pages):
+    path = f"jobs/{pages.pipeline.failed.id}/cancel"
+    assert pages.order(path, "ann", b"[1]")[0] == 422
+    assert pages.order(path, "ann", b"{")[0] == 422
+    assert pages.order(path, "ann", b'{"x": "%s"}' % (b"x" * 70_000))[0] == 413
+
+
+def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said_so(pages):
+    job = pages.pipeline.running
+    with job.run_as(pages.pipeline.runner):
+        assert pages.order(f"jobs/{job.id}/pause", "uma")[0] == 200
+        assert (job.entry().state, job.entry().by) == (PAUSING, "airflow uma")
+        assert pages.order(f"jobs/{job.id}/resume", "ann")[0] == 200
+        assert job.entry().state == RUNNING
+        assert pages.order(f"jobs/{job.id}/cancel", "ann")[0] == 200
+        assert job.entry().state == CANCELLING
+        status, said = pages.order(f"jobs/{job.id}/pause", "uma")
+        assert status == 409 and "cancelled" in said["error"]
+    kept = [(deed["by"], deed["what"], deed["about"]) for deed in pages.get("jobs")["deeds"]]
+    wanted = [("uma", "pause-job"), ("ann", "cancel-job"), ("ann", "resume-job"), ("uma", "pause-job")]
+    assert kept[:4] == [(who, what, job.id) for who, what in wanted]
+    assert pages.get("jobs")["deeds"][0]["said"].startswith("refused: ")
+
+
+def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pages):
+    order = {"until": "2026-11-22T12:00:00+01:00", "tables": ["shop.orders"], "plan_only": True}
+    status, said = pages.order("time/restore", "uma", json.dumps(order).encode())
+    assert status == 200, said
+    _, body, _ = pages.call(
+        "GET", "/api/v2/dags/restore/dagRuns", None, {"Authorization": f"Bearer {pages.tokens['ann']}"}
+    )
+    [run] = json.loads(body)["dag_runs"]
+    assert run["dag_run_id"] in said["said"] and run["triggering_user_name"] == "uma"
+    assert {name: run["conf"][name] for name in order} == order
+    status, said = pages.order("time/restore", "uma", b'{"until": "yesterday"}')
+    assert status == 409 and "yesterday" in said["error"]
+
+
+def test_pausing_and_resuming_replication_is_what_the_command_does(pages):
+    relay = RelayLog.open(load_settings(pages.pipeline.config).relay.url)
+    assert pages.order("tasks/pause", "uma", b'{"which": "apply"}')[0] == 200
+    assert (relay.control().land_paused, relay.control().apply_paused) == (False, True)
+    assert pages.order("tasks/resume", "uma")[0] == 200
+    assert not relay.control().apply_paused
+    assert pages.order("tasks/pause", "uma", b'{"which": "everything"}')[0] == 422
+
+
+def test_who_does_not_answer_is_named_and_the_page_is_there_all_the_same(pages):
+    found = pages.get("overview")
+    assert "upstream" in found["errors"]
+    assert any("PD" in text for text in found["held_back"])
+
+
+# In Chromium
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def look(pages, chromium):
+    """Opens a tab as somebody; when the test is over, nothing may have gone wrong in any of them."""
+    wrong = []
+    with contextlib.ExitStack() as closing:
+
+        def open_tab(path, who="ann", **options):
+            context = closing.enter_context(chromium.new_context(**options))
+            context.set_default_timeout(PATIENCE_MS)
+            context.add_cookies([{"name": "_token", "value": pages.tokens[who], "url": f"{pages.base}/"}])
+            tab = context.new_page()
+            tab.on("pageerror", lambda error: wrong.append(str(error)))
+            tab.on("dialog", lambda dialog: wrong.append(dialog.message))
+            tab.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+            tab.goto(f"{pages.base}{path}")
+            return tab
+
+        yield open_tab
+    assert [text for text in wrong if "/airflow/sluice/" in text or "Content Security" in text] == []
+
+
+def drawn(place):
+    """Wait until the page in a tab or frame is there; its main part."""
+    expect(place.locator("main h1")).to_be_visible()
+    return place.locator("main")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_drawn_on_a_phone_too_and_in_light_and_dark(look, page):
+    for scheme, width in (("light", 1280), ("dark", 390)):
+        tab = look(f"/sluice/{page}", color_scheme=scheme, viewport={"width": width, "height": 800})
+        drawn(tab)
+        expect(tab.locator("nav a[aria-current]")).to_have_text(page.capitalize())
+        assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+        assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width
+
+
+def test_names_and_values_of_attackers_are_shown_as_they_are_and_do_nothing(look, pages):
+    tab = look("/sluice/jobs")
+    card = tab.locator(f"#job-{pages.pipeline.failed.id}")
+    for trap in ("said", "way out", "by", "table"):
+        expect(card).to_contain_text(f"window.caught='{trap}'")
+    card.locator("summary").click()
+    expect(card).to_contain_text("window.caught='asked'")
+    assert tab.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    assert tab.evaluate("window.caught") is None
+
+
+def test_the_pages_stand_in_airflows_frame_and_lead_out_of_it_to_a_dag(look, pages):
+    tab = look("/plugin/sluice")
+    frame = tab.frame_locator("iframe")
+    drawn(frame)
+    frame.locator("nav a", has_text="Jobs").click()
+    expect(frame.locator("main h1")).to_have_text("Jobs")
+    tab.wait_for_url(f"**{PREFIX}/plugin/sluice/**/jobs")
+    frame.locator("main a", has_text="Restore").first.click()
+    tab.wait_for_url(f"**{PREFIX}/dags/restore**")
+
+
+def test_the_pages_follow_airflows_choice_of_light_and_dark(look):
+    tab = look("/plugin/sluice", color_scheme="light")
+    frame = tab.frame_locator("iframe")
+    drawn(frame)
+    expect(frame.locator("html")).to_have_attribute("data-theme", "light")
+    tab.evaluate("localStorage.setItem('theme', 'dark')")
+    expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_what_is_new_appears_by_itself_and_what_is_open_stays_open(look, pages):
+    tab = look("/sluice/jobs")
+    drawn(tab)
+    tab.locator(f"#job-{pages.pipeline.failed.id} summary").click()
+    jobs = Jobs(RelayLog.open(load_settings(pages.pipeline.config).relay.url).storage)
+    new = jobs.create("base", {}, Touches("elsewhere", ("a.b",)), "somebody")
+    expect(tab.locator(f"#job-{new.id}")).to_be_visible()
+    expect(tab.locator(f"#job-{pages.pipeline.failed.id} details")).to_have_attribute("open", "")
+
+
+def test_who_may_only_look_sees_no_button_that_changes_something(look, pages):
+    for who, buttons in (("vic", 0), ("uma", 1)):
+        tab = look("/sluice/jobs", who)
+        drawn(tab)
+        expect(tab.locator(f"#job-{pages.pipeline.failed.id} button.danger")).to_have_count(buttons)
+
+
+def test_a_job_is_given_up_by_its_button_after_a_question(look, pages):
+    jobs = Jobs(RelayLog.open(load_settings(pages.pipeline.config).relay.url).storage)
+    job = jobs.create("reapply", {}, Touches("elsewhere", ("a.c",)), "somebody")
+    tab = look("/sluice/jobs")
+    tab.locator(f"#job-{job.id} button.danger").click()
+    tab.locator("dialog button.main").click()
+    expect(tab.locator("#notes")).to_contain_text(job.id)
+    assert job.entry().by == "airflow ann"
+
+
+def test_a_login_that_has_ended_is_said_and_what_was_there_stays(look, pages):
+    tab = look("/sluice/jobs")
+    drawn(tab)
+    tab.context.clear_cookies()
+    expect(tab.locator("#failed")).to_contain_text("logged out")
+    expect(tab.locator(f"#job-{pages.pipeline.failed.id}")).to_be_visible()
