@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.schedule import LongestFirst, in_order
 
 pytest_plugins = ("tests.etl.mariadb_fixture", "tests.upstream.etcd_fixture")
 
@@ -21,3 +24,16 @@ def _reaches_the_disk(descriptor: int) -> None:
 
 
 os.fsync = os.fdatasync = _reaches_the_disk
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """By file, in an order of its own."""
+    return LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """For workers: the order in which their files are handed out."""
+    if hasattr(config, "workerinput"):
+        place = in_order(item.nodeid.split("::", 1)[0] for item in items)
+        items.sort(key=lambda item: place[item.nodeid.split("::", 1)[0]])
