@@ -16,6 +16,7 @@ _COMMANDS = {
     "down": "Stop the stack.",
     "status": "What runs, where, and how far replication is.",
     "metrics": "Serve what Prometheus asks, or push it.",
+    "top": "How replication stands, live.",
     "pipelines": "Those there are, how each stands, how far it is behind.",
     "pause": "Have landing and applying wait.",
     "resume": "Have landing and applying go on.",

@@ -1,0 +1,164 @@
+"""What `sluice top` shows: one screen of text, as wide and as high as the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from cli._sizes import size
+
+if TYPE_CHECKING:
+    from etl.overview import Overview
+    from relay.measures import LagPoint
+
+__all__ = ["Shown", "screen"]
+
+_COLOURS = {
+    "works": "green", "idle": "dim", "waits": "yellow", "paused": "yellow", "stopped": "bold red", "unknown": "red",
+}  # fmt: skip
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_PUMPS, _MOST_JOBS = 5, 3
+_PART, _STATE, _LAG, _PACE = 12, 9, 12, 18
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is to be shown of a pipeline. `error`: why nothing can be, "" if something can."""
+
+    name: str
+    overview: Overview | None
+    points: Sequence[LagPoint] = ()
+    error: str = ""
+
+
+def screen(shown: Shown, width: int, height: int, keys: str = "") -> Text:
+    """All lines, cut to the width; at most `height` of them, the last one the keys."""
+    lines = [_cut(line, width) for line in _lines(shown, width)]
+    room = height - (1 if keys else 0)
+    if len(lines) > room:
+        lines = [*lines[: room - 1], Text(f"and {len(lines) - room + 1} more lines", style="dim")]
+    if keys:
+        lines += [Text()] * (room - len(lines)) + [Text(keys[:width], style="reverse")]
+    return Text("\n").join(lines)
+
+
+def _clean(text: str) -> str:
+    """Without what a terminal would take for an order: names and error texts come from others."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _lines(shown: Shown, width: int) -> Iterator[Text]:
+    seen = shown.overview
+    if seen is None:
+        yield Text(f"{shown.name or 'pipeline'}: {'looking …' if not shown.error else ''}", style="bold")
+        yield from (Text(part, style="red") for part in textwrap.wrap(_clean(shown.error), width))
+        return
+    yield _head(shown.name, seen)
+    yield Text()
+    yield Text(f"{'':{_PART}}{'':{_STATE}}{'behind':>{_LAG}}{'pace':>{_PACE}}  ", style="dim")
+    yield from _pumps(seen)
+    yield from _way(seen)
+    yield Text()
+    yield _hour(shown.points, width)
+    yield from _waiting(seen)
+    yield Text()
+    yield from _held_back(seen, width)
+
+
+def _head(name: str, seen: Overview) -> Text:
+    at = datetime.fromtimestamp(seen.at_ms / 1000, UTC)
+    head = Text(_clean(name or seen.pipeline), style="bold")
+    head.append(f"   {at:%Y-%m-%d %H:%M:%S} UTC   ", style="dim")
+    return head.append(f"lag {_lag(seen.lag_ms)}", style="bold")
+
+
+def _row(part: str, state: str, lag: str = "", pace: str = "", more: str = "") -> Text:
+    row = Text(f"{part:<{_PART}}")
+    row.append(f"{state:<{_STATE}}", style=_COLOURS.get(state, ""))
+    return row.append(f"{lag:>{_LAG}}{pace:>{_PACE}}  ").append(_clean(more), style="dim")
+
+
+def _pumps(seen: Overview) -> Iterator[Text]:
+    pumps = sorted(seen.pumps, key=lambda pump: (pump.state == "idle", pump.state == "works", -pump.lag_ms))
+    for pump in pumps[:_MOST_PUMPS]:
+        lag = _lag(pump.lag_ms) if pump.state != "idle" else ""
+        yield _row("pump", pump.state, lag, "", f"{pump.node_id} {pump.registry_state}")
+    if len(pumps) > _MOST_PUMPS:
+        yield _row("", "", "", "", f"and {len(pumps) - _MOST_PUMPS} more pumps")
+    if "upstream" in seen.errors:
+        yield _row("pumps", "unknown", more=seen.errors["upstream"])
+
+
+def _way(seen: Overview) -> Iterator[Text]:
+    landing, relay, downstream, archive = seen.landing, seen.relay, seen.downstream, seen.archive
+    yield _row("landing", landing.state, _lag(landing.lag_ms), f"{landing.changes_per_s:,.0f} rows/s")
+    held = f"{_lag(relay.waiting_ms)} of it not applied" if relay.waiting_ms else ""
+    yield _row("relay log", relay.state, "", "" if relay.bytes is None else size(relay.bytes), held)
+    pace = f"{downstream.changes_per_s:,.0f} rows/s"
+    yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, downstream.name)
+    bases = f"{archive.bases} bases" if archive.bases else ""
+    lag = _lag(archive.lag_ms) if archive.hi else ""
+    yield _row("archive", archive.state, lag, size(archive.bytes) if archive.bytes else "", bases)
+    verified = seen.verified
+    if verified.tables:
+        state = "stopped" if verified.differences else "works"
+        found = f"{verified.differences:,} rows differ" if verified.differences else f"{verified.tables:,} tables equal"
+        row = _row("verified", state, _lag(verified.age_ms), "", found)
+        yield row
+    else:
+        yield _row("verified", "idle", "never")
+
+
+def _hour(points: Sequence[LagPoint], width: int) -> Text:
+    """The lag of the last hour as bars, from left to right."""
+    lags = [point.lag_ms for point in points if point.lag_ms is not None]
+    if not lags:
+        return Text("lag of the last hour: nothing is known yet", style="dim")
+    most = max(lags)
+    columns = max(10, width - 40)
+    per = max(1, -(-len(lags) // columns))
+    peaks = [max(lags[at : at + per]) for at in range(0, len(lags), per)]
+    bars = "".join(_BARS[min(7, int(8 * peak / most)) if most else 0] for peak in peaks)
+    return Text("lag, last hour ", style="dim").append(bars, style="cyan").append(f" at most {_lag(most)}", style="dim")
+
+
+def _waiting(seen: Overview) -> Iterator[Text]:
+    for job in seen.jobs[:_MOST_JOBS]:
+        progress = job["progress"]
+        left = "" if progress["left_s"] is None else f", {progress['left_s']:,.0f} s left"
+        text = f"{_clean(job['id'])}: {progress['percent']} %, {progress['rows_per_s']:,.0f} rows/s{left}"
+        yield Text(f"{'job':<{_PART}}{job['state']:<{_STATE}}   {text}")
+    if len(seen.jobs) > _MOST_JOBS:
+        yield Text(f"{'':<{_PART}}and {len(seen.jobs) - _MOST_JOBS} more jobs: `sluice jobs list`", style="dim")
+    if seen.decisions:
+        yield Text(f"{'decided':<{_PART}}{len(seen.decisions)} to come: `sluice decisions list`")
+
+
+def _held_back(seen: Overview, width: int) -> Iterator[Text]:
+    if not seen.held_back:
+        yield Text("nothing holds it back", style="green")
+    for said in seen.held_back:
+        parts = textwrap.wrap(_clean(said), width - 2, max_lines=3, placeholder=" …") or [""]
+        yield Text(f"• {parts[0]}", style="yellow")
+        yield from (Text(f"  {part}", style="yellow") for part in parts[1:])
+
+
+def _lag(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return "unknown"
+    seconds = milliseconds / 1000
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 360_000 else f"{seconds / 86_400:.0f} d"

@@ -1,0 +1,136 @@
+"""sluice top: how replication stands, live, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import config_option, pipelines_of
+from cli._top_view import Shown, screen
+
+if TYPE_CHECKING:
+    from etl.settings.pipelines import Pipelines
+
+_KEYS = " n next pipeline   p previous   space stop and go on   q end "
+_WIDTH, _HEIGHT = 80, 200
+_HOUR_MS = 3_600_000
+
+
+@click.command("top")
+@click.option("--once", is_flag=True, help="Print every pipeline once, and end.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object, by the pipelines' names.")
+@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two looks.")
+@config_option
+@click.pass_context
+def command(ctx: click.Context, *, once: bool, as_json: bool, every: float, config: str | None) -> None:
+    """Show how replication stands: every part of the way with its state, pace and lag, and what holds it back.
+
+    All pipelines, one at a time: that of SLUICE_CONFIG and those of the folder SLUICE_PIPELINES; with --config that one
+    alone. Without a terminal it is printed once.
+    """
+    found = pipelines_of(ctx, config)
+    if as_json:
+        click.echo(json.dumps({name: _as_json(_look(name, found)) for name in found}, indent=1))
+    elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        for name in found:
+            click.echo(screen(_look(name, found), _width(), _HEIGHT).plain)
+    else:
+        _Live(found, every).run()
+
+
+def _as_json(shown: Shown) -> object:
+    return {"error": shown.error} if shown.overview is None else shown.overview.to_json()
+
+
+def _width() -> int:
+    return max(40, int(os.environ.get("COLUMNS") or _WIDTH))
+
+
+def _look(name: str, pipelines: Pipelines) -> Shown:
+    """One look at a pipeline; its error if nothing can be seen."""
+    from errors import SluiceError
+    from etl.overview import overview
+    from etl.ownership import downstream_name
+    from relay import RelayLog
+    from relay.measures import Measures
+
+    now = time.time_ns() // 1_000_000
+    try:
+        settings = pipelines[name].settings
+        measures = Measures(RelayLog.open(settings.relay.url), downstream_name(settings.target))
+        return Shown(name, overview(settings), measures.points(now - _HOUR_MS, now + _HOUR_MS))
+    except (SluiceError, OSError) as error:
+        return Shown(name, None, error=str(error))
+
+
+class _Live:
+    """Looks in a thread, shows what was seen last, and listens to keys."""
+
+    def __init__(self, pipelines: Pipelines, every_s: float) -> None:
+        self._pipelines = pipelines
+        self._names = list(pipelines)
+        self._at = 0
+        self._every_s = every_s
+        self._stopped = False
+        self._again = threading.Event()
+        self._shown = Shown(self._names[0], None)
+
+    def run(self) -> None:
+        """Until `q` or Ctrl-C."""
+        from rich.console import Console
+        from rich.live import Live
+
+        threading.Thread(target=self._look, name="top", daemon=True).start()
+        console = Console()
+        with _raw_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                size = console.size
+                live.update(screen(self._shown, size.width, size.height, self._keys()), refresh=True)
+                if select.select([sys.stdin], [], [], 0.25)[0] and self._is_end(os.read(sys.stdin.fileno(), 1)):
+                    return
+
+    def _keys(self) -> str:
+        return f"{_KEYS}{'  STOPPED' if self._stopped else ''}"
+
+    def _is_end(self, key: bytes) -> bool:
+        if key in (b"q", b"\x03", b""):
+            return True
+        if key == b" ":
+            self._stopped = not self._stopped
+        elif key in (b"n", b"p"):
+            self._at = (self._at + (1 if key == b"n" else -1)) % len(self._names)
+            self._shown = Shown(self._names[self._at], None)
+            self._again.set()
+        return False
+
+    def _look(self) -> None:
+        while True:
+            at = self._at
+            if not self._stopped or self._shown.overview is None:
+                shown = _look(self._names[at], self._pipelines)
+                if at == self._at:
+                    self._shown = shown
+            self._again.wait(self._every_s)
+            self._again.clear()
+
+
+@contextmanager
+def _raw_keys() -> Iterator[None]:
+    """Keys come at once and aren't shown."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
