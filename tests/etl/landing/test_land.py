@@ -17,13 +17,13 @@ import pytest
 from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.explode import BinlogDecodeError
-from etl.landing import NoCheckpointError, run_land
+from etl.landing import NoCheckpointError, _orders, run_land
 from etl.landing.land import UnknownTableError, WrongClusterError
 from etl.ownership import Pipeline
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
 from pump_service.cluster.notify import notify_drainers
-from relay import SKIP, Appointment, ClaimLostError, Control, Decision, RelayLog, Window
+from relay import SKIP, Appointment, ClaimLostError, Control, Decision, Ownership, RelayLog, Window
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
@@ -113,6 +113,42 @@ def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
     second = run_land(settings, until_ts=until(expected), run_seconds=120)  # the settings' downstream is not there
     assert middle <= first.hi < second.hi
     check(settings, expected)
+
+
+def test_of_two_pipelines_on_one_relay_log_one_lands_and_the_other_once_that_one_is_paused(
+    settings, expected, monkeypatch
+):
+    monkeypatch.setattr(_orders, "LOOK_EVERY_S", 0.0)
+    one, other = (
+        dataclasses.replace(settings, relay=dataclasses.replace(settings.relay, pipeline=name)) for name in ("a", "b")
+    )
+    relay = one.open_relay()
+    other.open_relay().own(Ownership("b", "elsewhere"))  # it has begun to read
+    seen, ended, over = [], [], threading.Event()
+
+    def noted(window):
+        seen.append(window)
+        if len(seen) == 2:
+            relay.change_control(lambda control: dataclasses.replace(control, land_paused=True))
+
+    def land_one():
+        ended.append(run_land(one, start_ts=0, run_seconds=300, stop=over.is_set, on_window=noted))
+
+    thread = threading.Thread(target=land_one)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 120
+        while relay.claimant("land") != "a":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        second = run_land(other, until_ts=until(expected), run_seconds=240)
+        assert relay.claimant("land") == "b"
+    finally:
+        over.set()
+        thread.join(60)
+    _, windows = check(settings, expected)
+    assert ended[0].windows == len(seen) == 2 and second.windows == len(windows) - 2
+    assert len({window.token for window in windows[:2]}) == len({window.token for window in windows[2:]}) == 1
 
 
 def test_a_lander_killed_at_any_moment_loses_and_repeats_nothing(settings, expected, tmp_path):

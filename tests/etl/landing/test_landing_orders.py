@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from etl.landing import _orders
 from etl.landing._orders import Orders
-from relay import Appointment, RelayLog
+from relay import SKIP, Appointment, ClaimLostError, Decision, RelayLog, turn
 from upstream import tso
 
 
@@ -25,3 +26,47 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_once_its_time_has_co
     relay.appointments.make(Appointment(now - tso.span(1_000), "j", 1, 1, "d", "t"))
     assert orders.window_is_due(landed, now)
     assert not orders.window_is_due(now - tso.span(500), now)
+
+
+def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_one_that_another_wants_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_orders, "LOOK_EVERY_S", 0.0)
+    one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
+    for relay, ts in ((one, 10), (one, 20), (other, 20), (other, 30)):
+        relay.decisions.add(Decision(ts, SKIP))
+    assert Orders(one, frozenset({30, 40})).skips(0) == {20, 30}, "each wants what it hasn't decided to skip"
+    other.appointments.make(Appointment(50, "j", 0, 1, "d", "t"))
+    assert Orders(one, frozenset()).window_is_due(40, 60)
+
+
+def test_who_reads_alone_has_its_own_way(tmp_path: Path) -> None:
+    relay = RelayLog.open(f"file://{tmp_path}", "only")
+    relay.decisions.add(Decision(10, SKIP))
+    assert Orders(relay, frozenset({40})).skips(0) == {10, 40}
+    assert not Orders(relay, frozenset()).are_for_several
+
+
+def test_a_pipeline_takes_over_what_another_has_not_got_on_with_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(turn.time, "monotonic", lambda: now[0])
+    at = [1]
+    one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
+    ours, theirs = (turn.Turn(relay, "land", lambda: at[0], logging.getLogger("test")) for relay in (one, other))
+    assert ours.is_ours() and theirs.is_ours(), "nobody has the role"
+    claim = one.claim("land")
+    for _ in range(3):
+        assert ours.is_ours() and not theirs.is_ours()
+        now[0] += turn.PATIENCE_S - 1
+        at[0] += 1
+    assert not theirs.is_ours(), "it gets on"
+    now[0] += turn.PATIENCE_S
+    assert theirs.is_ours()
+    taken = other.claim("land")
+    assert not ours.is_ours()
+    with pytest.raises(ClaimLostError):
+        claim.let_go()
+    taken.let_go()
+    assert ours.is_ours() and theirs.is_ours()
