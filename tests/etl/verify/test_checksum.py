@@ -1,0 +1,97 @@
+"""The checksum that a server computes: another one for all that isn't the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from etl.downstream import MySQLSession
+from etl.verify.checksum import Checksum, ServerColumn, checksum_columns
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import column
+
+COLUMNS = (
+    "a varchar(20)",
+    "b varchar(20)",
+    "t longtext",
+    "d double",
+    "n decimal(10,2)",
+    "at datetime(6)",
+    "x varbinary(9)",
+)
+SAME = "('a', 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')"
+
+
+@pytest.fixture(scope="module")
+def server(mariadb_server: MariaDBServer) -> Iterator[MySQLSession]:
+    mariadb_server.empty()
+    session = MySQLSession(mariadb_server.downstream)
+    session.connect()
+    session.execute("CREATE DATABASE sums")
+    session.execute(f"CREATE TABLE sums.t ({', '.join(COLUMNS)})")
+    yield session
+    session.close()
+
+
+def checksum(server: MySQLSession, *rows: str) -> Checksum:
+    server.execute("DELETE FROM sums.t")
+    for row in rows:
+        server.execute(f"INSERT INTO sums.t VALUES {row}")
+    columns = [
+        ServerColumn(column(n + 1, text), "utf8mb4" if "char" in text or "text" in text else "")
+        for n, text in enumerate(COLUMNS)
+    ]
+    ((count, digest),) = server.query(f"SELECT {checksum_columns(columns)} FROM sums.t")
+    return Checksum(int(count), int(digest or 0))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "('ab', '', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('a ', 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('A', 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('a', 'b', 'T', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('a', 'b', 't', 1.5000000000000002, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('a', 'b', 't', 1.5, 2.51, '2026-01-01 00:00:00.000001', x'00')",
+        "('a', 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000002', x'00')",
+        "('a', 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'0000')",
+        "('a', 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', NULL)",
+        "(NULL, 'b', 't', 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('a', 'b', NULL, 1.5, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+        "('a', 'b', 't', NULL, 2.50, '2026-01-01 00:00:00.000001', x'00')",
+    ],
+)
+def test_one_value_that_is_another_makes_another_sum(server: MySQLSession, other: str) -> None:
+    assert checksum(server, other) != checksum(server, SAME)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("'ab', 'c'",), ("'a', 'bc'",)),
+        (("'a,b', 'c'",), ("'a', 'b,c'",)),
+        (("'', NULL",), ("NULL, ''",)),
+        (("'N', 'x'",), ("NULL, 'x'",)),
+        (("'1', 'a'", "'1', 'b'"), ("'2', 'a'", "'2', 'b'")),  # one change in two rows
+        (("'1', '1'", "'1', '1'"), ("'2', '2'", "'2', '2'")),  # a row that is there twice is another one twice
+        (("'1', '1'", "'1', '1'", "'2', '2'"), ("'1', '1'", "'2', '2'", "'2', '2'")),
+        (("'1', '2'", "'2', '1'"), ("'1', '1'", "'2', '2'")),
+    ],
+)
+def test_rows_that_only_look_alike_have_other_sums(
+    server: MySQLSession, one: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    sums = [
+        checksum(server, *(f"({row}, NULL, NULL, NULL, NULL, NULL)" for row in rows)) for rows in (one, other)
+    ]  # fmt: skip
+    assert sums[0].rows == sums[1].rows and sums[0].digest != sums[1].digest
+
+
+def test_sums_of_parts_add_up_to_the_whole_in_whatever_order(server: MySQLSession) -> None:
+    rows = [SAME, "('x', NULL, NULL, NULL, NULL, NULL, NULL)", "(NULL, 'y', NULL, NULL, NULL, NULL, NULL)"]
+    whole = checksum(server, *rows)
+    assert checksum(server, *reversed(rows)) == whole
+    assert checksum(server, rows[0]) + checksum(server, *rows[1:]) == whole
+    assert checksum(server) == Checksum()
