@@ -21,6 +21,7 @@ ROOMS = {
     "embedded": ANYTHING - {"cli", "expectations"},
     "cli": ANYTHING,
     "bench": ANYTHING - {"expectations"},
+    "monitoring": set(),
 }
 """What each may import."""
 ETL = {

@@ -1,0 +1,1 @@
+"""What comes with Sluice for Prometheus, Alertmanager and Grafana."""
