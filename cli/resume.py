@@ -16,16 +16,19 @@ from embedded.control import AirflowClient
 def command(ctx: click.Context, what: str, config: str | None) -> None:
     """Have landing, applying or both go on, also beyond what `sluice run-until` said.
 
-    In the one-machine stack the DAG goes on too, if it has paused since a task stopped.
+    In the one-machine stack the DAGs go on too that have paused since a task stopped, that of the archive among them.
     """
     from etl import operate
 
     settings = acting_on(ctx, config)
+    stopped = operate.stopped_dags(settings)
     click.echo(operate.resume(settings, what))
     if named_config(ctx, config) is None and "airflow-api" in stack_of(ctx).running():
         stack = stack_of(ctx)
-        AirflowClient(stack.home, stack.site().ports["airflow"]).pause(paused=False)
-        click.echo("the DAG replicate goes on")
+        airflow = AirflowClient(stack.home, stack.site().ports["airflow"])
+        for dag in dict.fromkeys([settings.dag_id("replicate"), *stopped]):
+            airflow.pause(dag, paused=False)
+            click.echo(f"the DAG {dag} goes on")
     else:
         for line in operate.paused_dag(settings):
             click.echo(line)

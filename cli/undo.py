@@ -52,7 +52,9 @@ def command(
     from etl.find import Past
 
     settings = settings_of(ctx, config)
-    transaction = undo.read_transaction(Past.of(settings), commit_ts, globs)
+    past = Past.of(settings)
+    with past.held("`sluice undo`", commit_ts - 1):
+        transaction = undo.read_transaction(past, commit_ts, globs)
     reverses = [undo.reverse(table) for table in transaction.tables]
     if dry_run:
         done = undo.dry_run(settings, transaction, reverses)

@@ -136,9 +136,9 @@ class AirflowClient:
         answer: dict[str, Any] = get_json(f"{self._url}/api/v2/monitor/health")
         return answer
 
-    def pause(self, *, paused: bool) -> None:
-        """Pause or unpause the DAG ``replicate``."""
-        self._call("PATCH", f"/dags/{DAG}", {"is_paused": paused})
+    def pause(self, dag: str = DAG, *, paused: bool) -> None:
+        """Pause or unpause a DAG."""
+        self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
     def is_known(self) -> bool:
         """Whether the DAG has been read by the dag-processor."""

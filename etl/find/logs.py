@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from etl.find.errors import FindError
 from etl.settings import Settings
 from relay import RelayLog, Window, WindowLog
-from relay.archive import ArchiveLog, Indexes
+from relay.archive import Archive, ArchiveLog, Hold, Holds, Indexes
 from upstream import tso
 
 
@@ -66,6 +68,19 @@ class Past:
                 way_out=f"look at one side of it: --until {middle}, or --since {gap}",
             )
         return cls(settings, begin, max(middle, end), archived or (0, 0), indexes)
+
+    @contextlib.contextmanager
+    def held(self, what: str, since: int) -> Iterator[None]:
+        """What the archive has of what was committed after `since` (TSO) stays there meanwhile; `what` reads it, in
+        words. Raises RemovedError if it is being removed, relay errors, OSError.
+        """
+        begin, end = self.archived
+        if since >= end:
+            yield
+            return
+        hold = Hold(what, max(since, begin), archive_ts=end)
+        with Holds(Archive.open(self.settings.archive_url).storage).held(f"find-{secrets.token_hex(6)}", hold):
+            yield
 
     def stretches(self, since: int, until: int) -> list[Stretch]:
         """All that is there of (since, until], ascending: from the archive what it has. Raises relay errors."""

@@ -49,8 +49,10 @@ def find(
     if query.where:
         Condition(query.where)
     found = Found()
-    for stretch in Past.of(settings).stretches(query.since, query.until):
-        _Search(settings, stretch, query, on_progress, here_changes).run(found)
+    past = Past.of(settings)
+    with past.held("`sluice find`", query.since):
+        for stretch in past.stretches(query.since, query.until):
+            _Search(settings, stretch, query, on_progress, here_changes).run(found)
     if found.unknown:
         raise ConditionError(
             f"--where: no table that was looked at has a column {' or '.join(found.unknown)}: names are those of then"

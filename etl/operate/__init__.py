@@ -24,6 +24,7 @@ from etl.operate.commands import (
     skip_ddl,
     skip_transaction,
     status,
+    stopped_dags,
 )
 from etl.operate.form import ACTIONS, Form, act, order_job
 from etl.operate.window_view import RowChange, decode, describe, find_window, newest, row_changes
@@ -61,4 +62,5 @@ __all__ = [
     "skip_ddl",
     "skip_transaction",
     "status",
+    "stopped_dags",
 ]

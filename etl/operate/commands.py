@@ -87,12 +87,17 @@ def resume(settings: Settings, what: str = BOTH) -> str:
 
 def paused_dag(settings: Settings) -> list[str]:
     """What else is to be done before stopped tasks go on, a line a DAG; none if no task has stopped."""
+    return [
+        f"the DAG has paused, since {told} stopped: `airflow dags unpause {dag}`"
+        for dag, told in stopped_dags(settings).items()
+    ]
+
+
+def stopped_dags(settings: Settings) -> dict[str, str]:
+    """The ids of the DAGs that have paused because a task stopped, and which task. Raises relay errors."""
     stopped = [failure.what for failure in failures(settings.open_relay())]
-    lines: list[str] = []
-    for dag, tasks in DAG_OF.items():
-        if told := " and ".join(what for what in stopped if what in tasks):
-            lines.append(f"the DAG has paused, since {told} stopped: `airflow dags unpause {settings.dag_id(dag)}`")
-    return lines
+    told = {kind: " and ".join(what for what in stopped if what in tasks) for kind, tasks in DAG_OF.items()}
+    return {settings.dag_id(kind): tasks for kind, tasks in told.items() if tasks}
 
 
 def _paused(control: Control, what: str, *, paused: bool) -> Control:

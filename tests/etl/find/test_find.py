@@ -17,7 +17,7 @@ from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings.sections import Archive
 from relay import DELETE, INSERT, UPDATE, RelayLog
 from relay import archive as relay_archive
-from relay.archive import ArchiveLog, write_log
+from relay.archive import ArchiveLog, Holds, RemovedError, write_log
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import Story, column, table
 
@@ -99,6 +99,24 @@ def test_archive_and_relay_log_together_hold_what_the_relay_log_held(
         assert there.transactions == here.transactions
         assert there.ddls == here.ddls
         assert all(there.counts[name] == here.counts[name] for name in ("transactions", "inserts", "ddls"))
+
+
+def test_what_is_looked_through_stays_in_the_archive_until_it_was(shop: str, tmp_path: Path) -> None:
+    last = RelayLog.open(shop).last()
+    assert last is not None
+    settings = archived(shop, last.hi, tmp_path)
+    holds, seen = Holds(ArchiveLog.open(settings.archive_url).storage), []
+
+    def looking(through: int, found: Found) -> None:
+        seen.extend(holds.all().values())
+
+    first = Past.of(settings).first
+    find(settings, Query(0, ALL), on_progress=looking)
+    assert {(hold.what, hold.from_ts) for hold in seen} == {("`sluice find`", first)}
+    assert holds.all() == {}
+    holds.raise_floor(last.hi, ())
+    with pytest.raises(RemovedError, match="`sluice find` needs it"):
+        find(settings, Query(0, ALL))
 
 
 def test_what_is_in_neither_of_them_is_named(shop: str, tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Commands say which of several pipelines they are about, and `sluice pipelines` lists them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli import main
+from etl.settings.pipelines import pipelines
+from relay import Failure
+
+CONFIG = """
+[upstream]
+pd-urls = "http://127.0.0.1:1"
+[relay]
+url = "file://{folder}/relay"
+[downstream]
+type = "file"
+[file]
+dir = "{folder}/{name}"
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (made := tmp_path / "pipelines").mkdir()
+    for name in ("shop", "search"):
+        (made / f"{name}.toml").write_text(CONFIG.format(folder=tmp_path, name=name))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(made))
+    monkeypatch.delenv("SLUICE_CONFIG", raising=False)
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    return made
+
+
+@pytest.fixture
+def sluice(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+def test_an_order_goes_to_the_pipeline_that_is_named(sluice: Run) -> None:
+    code, said, _ = sluice("pause", "apply", "--pipeline", "search")
+    assert code == 0 and "pipeline search" in said
+    paused = {name: one.settings.open_relay().control().apply_paused for name, one in pipelines().items()}
+    assert paused == {"search": True, "shop": False}
+
+
+@pytest.mark.parametrize("command", [("pause",), ("status",), ("decisions", "list")])
+def test_of_several_one_is_to_be_named(sluice: Run, command: tuple[str, ...]) -> None:
+    code, _, said = sluice(*command)
+    assert code == 2 and "which pipeline?" in said and "search" in said and "shop" in said
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones_and_two_ways_to_name_one_are_one_too_many(
+    sluice: Run, folder: Path
+) -> None:
+    code, _, said = sluice("status", "--pipeline", "shp")
+    assert code == 1 and "no pipeline 'shp'" in said and "search, shop" in said
+    assert sluice("status", "--pipeline", "shop", "--config", str(folder / "shop.toml"))[0] == 2
+
+
+def test_the_only_one_needs_no_name(sluice: Run, folder: Path) -> None:
+    (folder / "search.toml").unlink()
+    assert sluice("decisions", "list")[0] == 0
+
+
+def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(sluice: Run, folder: Path) -> None:
+    sluice("pause", "--pipeline", "search")
+    code, said, _ = sluice("pipelines")
+    assert code == 0 and "search: paused: land, apply" in said and "shop: nothing applied yet" in said
+    pipelines()["shop"].settings.open_relay().failures.note(Failure("apply", "a row is missing", "bring it", 1))
+    (folder / "my shop.toml").write_text("")
+    code, said, _ = sluice("pipelines", "--json")
+    told = json.loads(said)
+    assert code == 4 and [one["state"] for one in told["pipelines"]] == ["paused: land, apply", "stopped: apply"]
+    assert [one["dag"] for one in told["pipelines"]] == ["replicate_search", "replicate_shop"]
+    (problem,) = told["problems"]
+    assert "my shop.toml" in problem
+
+
+def test_resume_names_every_dag_of_the_pipeline_that_has_paused(sluice: Run) -> None:
+    relay = pipelines()["shop"].settings.open_relay()
+    for what in ("apply", "compact"):
+        relay.failures.note(Failure(what, "no", "yes", 1))
+    said = sluice("resume", "--pipeline", "shop")[1]
+    assert "airflow dags unpause replicate_shop" in said and "airflow dags unpause archive_shop" in said
+    assert "unpause" not in sluice("resume", "--pipeline", "search")[1]
