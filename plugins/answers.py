@@ -1,7 +1,8 @@
 """What pages ask for again and again: worked out once for all who look, in threads of its own.
 
-Twenty browsers cost no more than one: an answer counts for a moment, and who asks while it is being worked out waits
-for the same one. If that takes long, the one before is given, with its age.
+Twenty browsers cost no more than one: an answer counts for a moment, the longer the more work it was, and who asks
+while it is being worked out waits for the same one. If that takes long, the one before is given, with its age; if there
+is none, 202 says so, and the page asks again.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from errors import SluiceError, ours
+from errors import Signal, SluiceError, ours
 
-__all__ = ["Answers", "answer", "answers", "told"]
+__all__ = ["Answers", "LookingError", "answer", "answers", "looking", "told"]
 
 FRESH_S = 1.5
-_PATIENCE_S = 0.7
+_PATIENCE_S = 0.5
 """So long one waits for a new answer where there is an old one."""
+_FIRST_S = 0.8
+"""So long where there is none."""
+_WORTH = 10
+"""So many times as long as it took to work it out, an answer counts at least."""
 _LAST_CHANCE_S = 300.0
 """Older ones are not given any more."""
 _EXACT = 2**53
@@ -37,6 +42,11 @@ _MOST = 500
 class _Kept:
     document: Any
     at: float
+    took: float
+
+
+class LookingError(Signal):
+    """There is no answer yet; it is being worked out."""
 
 
 class Answers:
@@ -50,17 +60,21 @@ class Answers:
         self._changes = 0
 
     async def get(self, key: Hashable, work: Callable[[], Any], fresh_s: float = FRESH_S) -> tuple[Any, float]:
-        """What `work` returns, or returned a moment ago, and how many seconds ago. Raises what it raises."""
+        """What `work` returns, or returned a moment ago, and how many seconds ago. Raises what it raises,
+        LookingError.
+        """
         kept, future = self._kept_or_begun(key, work, fresh_s)
         if future is None:
             assert kept is not None
             return kept.document, time.monotonic() - kept.at
         try:
             waited = asyncio.shield(asyncio.wrap_future(future))
-            return await asyncio.wait_for(waited, _PATIENCE_S if kept else None), 0.0
+            return await asyncio.wait_for(waited, _PATIENCE_S if kept else _FIRST_S), 0.0
         except TimeoutError:
-            if kept is None:
+            if future.done():  # it was the work that said so
                 raise
+            if kept is None:
+                raise LookingError from None
             return kept.document, time.monotonic() - kept.at
 
     def forget(self) -> None:
@@ -75,7 +89,7 @@ class Answers:
         now = time.monotonic()
         with self._lock:
             kept = self._kept.get(key)
-            if kept is not None and now - kept.at < fresh_s:
+            if kept is not None and now - kept.at < max(fresh_s, _WORTH * kept.took):
                 return kept, None
             if kept is not None and now - kept.at > _LAST_CHANCE_S:
                 kept = None
@@ -93,7 +107,7 @@ class Answers:
             with self._lock:
                 if changes == self._changes:
                     self._kept.pop(key, None)
-                    self._kept[key] = _Kept(document, begun)
+                    self._kept[key] = _Kept(document, begun, time.monotonic() - begun)
                     while len(self._kept) > _MOST:
                         del self._kept[next(iter(self._kept))]
             return document
@@ -111,6 +125,8 @@ async def answer(request: Request, key: Hashable, work: Callable[[], Any], fresh
     """
     try:
         document, age_s = await answers.get(key, work, fresh_s)
+    except LookingError:
+        return looking()
     except Exception as error:
         return told(error)
     body = json.dumps(_for_browsers(document), ensure_ascii=False, default=str).encode()
@@ -130,6 +146,11 @@ def _for_browsers(value: Any) -> Any:
     if isinstance(value, int) and not -_EXACT < value < _EXACT:
         return str(value)
     return value
+
+
+def looking() -> JSONResponse:
+    """It takes longer than a page should wait for: the page asks again."""
+    return JSONResponse({"looking": True}, 202)
 
 
 def told(error: Exception) -> JSONResponse:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from errors import SluiceError
 from plugins.access import reader
-from plugins.answers import told
+from plugins.answers import LookingError, looking, told
 from plugins.context import router as context
 from plugins.document import document, logged_out
 from plugins.headers import Headers
@@ -40,6 +40,7 @@ def create_app() -> FastAPI:
     app.add_middleware(Headers)
     app.add_exception_handler(SluiceError, _say)
     app.add_exception_handler(OSError, _say)
+    app.add_exception_handler(LookingError, _say_that_it_looks)
     app.add_exception_handler(StarletteHTTPException, _say_who_may)
     for page in PAGES:
         app.add_api_route(f"/{page.name}", _page(document(page)), methods=["GET"])
@@ -81,6 +82,10 @@ async def _nothing() -> None:
 
 async def _say(request: Request, error: Exception) -> Response:
     return told(error)
+
+
+async def _say_that_it_looks(request: Request, error: Exception) -> Response:
+    return looking()
 
 
 async def _say_who_may(request: Request, error: Exception) -> Response:

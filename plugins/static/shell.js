@@ -51,6 +51,10 @@ async function ask(path, values) {
   const kept = tags.get(url);
   const answer = await fetch(url, { headers: kept ? { "If-None-Match": kept.tag } : {}, cache: "no-store" });
   if (answer.status === 304) return kept.document;
+  if (answer.status === 202) {
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    return ask(path, values);
+  }
   const document = await readJson(answer);
   const tag = answer.headers.get("ETag");
   if (tag) {

@@ -42,7 +42,9 @@ class Server:
 
     def get(self, path, who="vic"):
         """The JSON that somebody gets."""
-        status, body, _ = self.call("GET", f"/sluice/api/{path}", None, self.cookie(who))
+        status = 202
+        while status == 202:  # it is being worked out
+            status, body, _ = self.call("GET", f"/sluice/api/{path}", None, self.cookie(who))
         assert status == 200, (path, status, body)
         return json.loads(body)
 

@@ -1,0 +1,141 @@
+"""What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay log, 10,000 tables, a
+month of archive with a base every few days, 200 jobs.
+
+    python -m bench.pages [FOLDER]
+
+Makes the pipeline there, unless it is there, and says how long each answer takes the first time and then. A page never
+waits for one longer than a second: see `plugins.answers`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from etl.settings import load_settings
+from relay import RelayLog, Window, hour_of
+from relay.archive import Archive, Base, BaseFile, BaseTable, Volume, day_of
+from relay.archive.catalogue import Day
+from relay.archive.index import Index, IndexedWindow, write_index
+from relay.jobs import DONE, Done, Jobs, Runner, TableProgress, Touches
+from upstream import tso
+from upstream.schema import Table
+
+WINDOWS, TABLES, JOBS, BASES, HOURS = 250_000, 10_000, 200, 5, 720
+END = tso.compose(1_790_000_000_000)
+
+
+def large_pipeline(folder: Path) -> Path:
+    """Its settings' file."""
+    config = folder / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{folder}/relay"\n[downstream]\nhost ='
+        ' "127.0.0.1"\nport = 1\n'
+    )
+    settings = load_settings(config)
+    _windows(folder / "relay")
+    _archive(Archive.open(settings.archive_url))
+    _jobs(Jobs(RelayLog.open(settings.relay.url).storage))
+    return config
+
+
+def _window(lo: int, hi: int) -> Window:
+    return Window(lo, hi, 1, "t", tso.physical_ms(hi), 1, 1, 7)
+
+
+def _windows(relay: Path) -> None:
+    """As landing leaves them, but written without waiting for the disk."""
+    step = tso.span(1000)
+    made: set[str] = set()
+    for number in range(WINDOWS):
+        window = _window(END - (WINDOWS - number) * step, END - (WINDOWS - number - 1) * step)
+        path = relay / window.path
+        if (hour := hour_of(window.lo)) not in made:
+            made.add(hour)
+            path.parent.mkdir(parents=True)
+        path.write_bytes(window.to_json())
+
+
+def _archive(archive: Archive) -> None:
+    step = tso.span(3_600_000)
+    days: dict[str, list[Volume]] = {}
+    for number in range(HOURS):
+        window = _window(END - (HOURS - number) * step, END - (HOURS - number - 1) * step)
+        index = Index(window.lo, window.hi, 1, None, 0, (IndexedWindow(window, ()),))
+        file = write_index(archive.storage, f"log/{number}.windows", index)
+        volume = Volume(window.lo, window.hi, 1, "t", 0, 350, 1, 0, 7, 0, None, file, (), {})
+        days.setdefault(day_of(window.lo), []).append(volume)
+    follows = None
+    for day, volumes in days.items():
+        document = Day(day).changed(volumes=tuple(volumes), follows=follows)
+        archive.catalogue.change(day, partial(_instead, document))
+        follows = volumes[-1].hi
+    for number in range(BASES):
+        ts = END - (BASES - number) * (HOURS // BASES) * step + 1
+        tables = tuple(
+            BaseTable(
+                "shop",
+                f"t{n}",
+                Table(n, 1, "shop", f"t{n}").to_json(),
+                (BaseFile(f"bases/{ts}-t/{n}/1.parquet", 1, 1, 1, 1),),
+            )
+            for n in range(TABLES)
+        )
+        archive.bases.publish(Base(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
+
+
+def _instead(document: Day, _: Day) -> Day:
+    return document
+
+
+def _jobs(jobs: Jobs) -> None:
+    for number in range(JOBS):
+        job = jobs.create("backfill", {}, Touches("there", (f"shop.t{number}",)), "somebody")
+        with job.run_as(Runner("a test")) as run:
+            tables = TABLES if number == JOBS - 1 else 10
+            run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(tables)})
+            run.end(DONE, result={"tables": tables})
+
+
+def main(folder: Path) -> None:
+    """Make the pipeline and measure."""
+    config = folder / "sluice.toml"
+    if not config.exists():
+        large_pipeline(folder)
+    os.environ["SLUICE_CONFIG"] = str(config)
+    for name, ask in _questions().items():
+        print(f"{name:<10} {_seconds(ask):6.2f} s, then {min(_seconds(ask) for _ in range(3)):6.2f} s", flush=True)
+
+
+def _questions() -> dict[str, Callable[[], Any]]:
+    from etl.overview import overview
+    from etl.retain import archive_status
+    from etl.settings.pipelines import pipelines
+
+    jobs = importlib.import_module("plugins.pages.job_list")
+    pipeline = pipelines()[""]
+    settings = pipeline.settings
+    return {
+        "overview": lambda: overview(settings, 2.5),
+        "jobs": lambda: jobs.jobs_document(pipeline),
+        "a job": lambda: jobs.job_document(pipeline, f"backfill-{JOBS}", ""),
+        "time": lambda: archive_status(settings),
+    }
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(made))

@@ -1,0 +1,143 @@
+"""What pages ask is worked out once for all who look, and nobody waits long for it."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from errors import RequestError
+from etl.settings.pipelines import NamedPipeline
+from plugins.answers import Answers, LookingError, answer
+from plugins.pages.job_list import SHOWN, job_document, jobs_document
+from relay import RelayLog
+from relay.audit import Audit
+from relay.jobs import DONE, Done, Jobs, Runner, TableProgress, Touches
+
+
+class Asked:
+    """A request with these headers."""
+
+    def __init__(self, **headers):
+        self.headers = headers
+
+
+def test_twenty_who_ask_at_a_time_have_it_worked_out_once():
+    answers, calls, go = Answers(), [], threading.Event()
+
+    def work():
+        calls.append(1)
+        go.wait()
+        return "it"
+
+    async def ask():
+        waiting = [asyncio.create_task(answers.get("what", work)) for _ in range(20)]
+        await asyncio.sleep(0)
+        go.set()
+        return {document for document, _ in await asyncio.gather(*waiting)}
+
+    assert asyncio.run(ask()) == {"it"}
+    assert len(calls) == 1
+
+
+def test_what_takes_long_is_said_to_be_looked_for_and_the_answer_before_it_is_given_later():
+    answers, go = Answers(), threading.Event()
+
+    def slow():
+        go.wait()
+        return "new"
+
+    async def story():
+        with pytest.raises(LookingError):
+            await answers.get("first", slow)
+        assert (await answers.get("known", lambda: "old", 1e9))[0] == "old"
+        assert (await answers.get("known", slow, -1e9))[0] in ("old",)
+        go.set()
+
+    asyncio.run(story())
+
+
+def test_an_order_has_everything_worked_out_anew():
+    answers, told = Answers(), iter(["before", "after"])
+
+    async def story():
+        assert (await answers.get("what", lambda: next(told), 1e9))[0] == "before"
+        answers.forget()
+        assert (await answers.get("what", lambda: next(told), 1e9))[0] == "after"
+
+    asyncio.run(story())
+
+
+def test_an_error_is_told_with_its_way_out_and_not_kept():
+    def wrong():
+        raise RequestError("no such thing", way_out="ask for another")
+
+    async def story():
+        answered = await answer(Asked(), "wrong", wrong)
+        assert answered.status_code == 409
+        assert json.loads(answered.body)["way_out"] == "ask for another"
+        assert (await answer(Asked(), "wrong", dict)).status_code == 200
+
+    asyncio.run(story())
+
+
+def test_timestamps_keep_all_their_digits_and_what_is_the_same_comes_without_a_body():
+    async def story():
+        found = await answer(Asked(), "tso", lambda: {"ts": [470614793860415502], "ms": 1_790_000_000_000})
+        assert json.loads(found.body) == {"ts": ["470614793860415502"], "ms": 1_790_000_000_000}
+        again = await answer(Asked(**{"if-none-match": found.headers["etag"]}), "tso", dict)
+        assert again.status_code == 304
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
+        ' "127.0.0.1"\nport = 1\n'
+    )
+    return NamedPipeline("", config)
+
+
+def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_once(pipeline, monkeypatch):
+    jobs = Jobs.of(pipeline.settings.open_relay())
+    for number in range(SHOWN + 5):
+        job = jobs.create("backfill", {}, Touches("there", (f"shop.t{number}",)), "somebody")
+        with job.run_as(Runner("a test")) as run:
+            run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(50)})
+            run.end(DONE)
+    found = jobs_document(pipeline)
+    assert (len(found["jobs"]), found["more"]) == (SHOWN, 5)
+    assert found["jobs"][0]["progress"]["tables"] == 50
+    assert "shop.t7" not in json.dumps(found["jobs"][0]["progress"])
+    reads = []
+    storage = type(pipeline.settings.open_relay().storage)
+    read = storage.read
+    monkeypatch.setattr(storage, "read", lambda self, path: (reads.append(path), read(self, path))[1])
+    jobs_document(pipeline)
+    assert [path for path in reads if path.startswith("jobs/backfill")] == []
+
+
+def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pipeline):
+    job = Jobs.of(pipeline.settings.open_relay()).create("base", {}, Touches("", ()), "somebody")
+    with job.run_as(Runner("a test")) as run:
+        run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(10_000)})
+        run.did("shop.t0", Done(100, 100, 10))
+        run.end(DONE)
+        found = job_document(pipeline, job.id, "")
+        assert (len(found["tables"]), found["more"]) == (500, 9_500)
+        assert "shop.t0" not in [table["name"] for table in found["tables"]]
+        assert [table["name"] for table in job_document(pipeline, job.id, "T777")["tables"]][:1] == ["shop.t777"]
+
+
+def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_oldest_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr("relay.audit.MOST", 3)
+    audit = Audit(RelayLog.open(f"file://{tmp_path}").storage)
+    deeds = [audit.begin("ann", "pause-job", f"job-{n}") for n in range(5)]
+    audit.end(deeds[3], "refused: it is over")
+    audit.end(deeds[0], "gone already")
+    newest = audit.newest(10)
+    assert [deed.about for deed in newest] == ["job-4", "job-3", "job-2"]
+    assert [deed.said for deed in newest] == ["", "refused: it is over", ""]
