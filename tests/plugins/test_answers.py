@@ -126,10 +126,10 @@ def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pi
         run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(10_000)})
         run.did("shop.t0", Done(100, 100, 10))
         run.end(DONE)
-        found = job_document(pipeline, job.id, "")
-        assert (len(found["tables"]), found["more"]) == (500, 9_500)
-        assert "shop.t0" not in [table["name"] for table in found["tables"]]
-        assert [table["name"] for table in job_document(pipeline, job.id, "T777")["tables"]][:1] == ["shop.t777"]
+    found = job_document(pipeline, job.id, "")
+    assert (len(found["tables"]), found["more"]) == (500, 9_500)
+    assert "shop.t0" not in [table["name"] for table in found["tables"]]
+    assert [table["name"] for table in job_document(pipeline, job.id, "T777")["tables"]][:1] == ["shop.t777"]
 
 
 def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_oldest_goes(tmp_path, monkeypatch):
