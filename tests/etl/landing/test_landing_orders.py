@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_pipeline_takes_over_what_another_has_not_got_on_with_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(turn.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now[0]))
     at = [1]
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
     ours, theirs = (turn.Turn(relay, "land", lambda: at[0], logging.getLogger("test")) for relay in (one, other))
