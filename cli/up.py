@@ -18,7 +18,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     """Start the stack, or only PARTS of it, and leave it running. What runs already stays untouched.
 
     Parts: etcd, cluster, pump-1, pump-2, mariadb, spark, airflow-api, airflow-scheduler, airflow-dag-processor,
-    airflow-triggerer.
+    airflow-triggerer, metrics.
     """
     stack = stack_of(ctx)
     before = stack.running()
@@ -43,5 +43,6 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     click.echo(f"PD, etcd     http://{LOOPBACK}:{site.ports['cluster']}, http://{LOOPBACK}:{site.ports['etcd-client']}")
     click.echo(f"TiDB         {LOOPBACK}:{site.ports['cluster-sql']}, user root, no password: reads what was played")
     click.echo(f"Spark        sc://{LOOPBACK}:{site.ports['spark']}")
+    click.echo(f"metrics      http://{LOOPBACK}:{site.ports['metrics']}/metrics")
     click.echo(f"state, logs  {site.home}")
-    click.echo("next: sluice replay DIR · sluice status · sluice down")
+    click.echo("next: sluice replay DIR · sluice top · sluice status · sluice down")

@@ -355,6 +355,7 @@ _STOPPING = {
     "airflow-scheduler": (0, 3.0),
     "airflow-dag-processor": (0, 3.0),
     "airflow-triggerer": (0, 3.0),
+    "metrics": (0, 3.0),
     "spark": (1, 5.0),
     "pump-1": (1, 15.0),
     "pump-2": (1, 15.0),

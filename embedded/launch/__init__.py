@@ -12,6 +12,8 @@ from embedded.launch.etcd import PORTS as _ETCD_PORTS
 from embedded.launch.etcd import etcd
 from embedded.launch.mariadb import PORTS as _MARIADB_PORTS
 from embedded.launch.mariadb import connect, drop_everything, mariadb
+from embedded.launch.metrics import PORTS as _METRICS_PORTS
+from embedded.launch.metrics import metrics
 from embedded.launch.part import (
     LIVE,
     LOOPBACK,
@@ -29,12 +31,20 @@ from embedded.launch.spark import PORTS as _SPARK_PORTS
 from embedded.launch.spark import spark
 from embedded.repository import DAGS
 
-PORT_NAMES = [*_ETCD_PORTS, *_CLUSTER_PORTS, *_PUMP_PORTS, *_MARIADB_PORTS, *_SPARK_PORTS, *_AIRFLOW_PORTS]
+PORT_NAMES = [
+    *_ETCD_PORTS,
+    *_CLUSTER_PORTS,
+    *_PUMP_PORTS,
+    *_MARIADB_PORTS,
+    *_SPARK_PORTS,
+    *_AIRFLOW_PORTS,
+    *_METRICS_PORTS,
+]
 """Every port of a stack, by purpose."""
 
 PART_NAMES = (
     "etcd", "cluster", *PUMP_NAMES, "mariadb", "spark",
-    "airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer",
+    "airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer", "metrics",
 )  # fmt: skip
 """Every part of a stack, in the order in which they are shown."""
 
@@ -48,6 +58,7 @@ def build_parts(site: Site, dags: Path = DAGS) -> dict[str, Part]:
         mariadb(site),
         spark(site),
         *airflow(site, dags),
+        metrics(site),
     ]
     return {part.name: part for part in parts}
 
