@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+import urllib.request
 
 import pymysql
 import pytest
@@ -154,3 +155,17 @@ def test_the_pipelines_settings_are_those_of_the_stack(stack):
     assert settings.upstream.pd_urls == f"http://127.0.0.1:{ports['cluster']}"
     assert settings.upstream.initial_commit_ts == 0
     assert settings.relay.url == f"file://{stack.home}/relay"
+
+
+def test_metrics_are_served_while_nothing_else_runs(tmp_path):
+    stack = Stack(tmp_path)
+    try:
+        assert stack.up(["metrics"]) == ["metrics"]
+        url = f"http://127.0.0.1:{stack.site().ports['metrics']}/metrics"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            text = answer.read().decode()
+        assert 'sluice_pipeline_readable{pipeline=""} 1.0' in text
+        assert 'sluice_answers{party="downstream",pipeline=""} 1.0' in text  # nothing is landed: nobody is asked
+        assert 'sluice_answers{party="upstream",pipeline=""} 0.0' in text
+    finally:
+        stack.down()
