@@ -17,6 +17,9 @@ class Page:
 
 PAGES = (
     Page("overview", "Overview"),
+    Page("tables", "Tables"),
+    Page("transactions", "Transactions"),
     Page("jobs", "Jobs"),
+    Page("quality", "Quality"),
     Page("time", "Time"),
 )

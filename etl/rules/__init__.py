@@ -16,7 +16,7 @@ from etl.rules.filters import (
     is_internal_table,
 )
 from etl.rules.name_pattern import PatternError, check, reads_otherwise
-from etl.rules.routes import Route, RouteError, Routes
+from etl.rules.routes import Route, RouteError, Routes, Target
 from etl.rules.wanted import Rules
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "SchemaPattern",
     "ScopeError",
     "Scoped",
+    "Target",
     "check",
     "exactly",
     "is_internal_table",

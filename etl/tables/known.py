@@ -5,12 +5,12 @@ downstream has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from errors import SluiceError, ours
 from etl.ownership import downstream_name
-from etl.rules import RouteError
+from etl.rules import RouteError, Target
 from etl.settings import Downstream, Settings
 from etl.tables.replica import Replica, ReplicaTable
 from relay.measures import Measures, TableCount
@@ -103,9 +103,8 @@ def known_tables(settings: Settings, replica: Replica) -> KnownTables:
     relay = settings.open_relay()
     counts = _asked("measures", Measures(relay, downstream_name(settings.target)).tables, errors)
     verified = _asked("verified", Verifications(relay).last, errors)
-    names = sorted({*counts, *verified})
-    found = [_known(settings, name, replica) for name in names if "." in name]
-    found = [replace(one, count=counts.get(one.name, one.count), verified=verified.get(one.name)) for one in found]
+    names = sorted(name for name in {*counts, *verified} if "." in name)
+    found = [_known(settings, name, replica, counts.get(name), verified.get(name)) for name in names]
     return KnownTables((*found, *_downstream_alone(settings, replica, found)), errors)
 
 
@@ -120,14 +119,17 @@ def _asked(source: str, question: Callable[[], dict[str, T]], errors: dict[str, 
         return {}
 
 
-def _known(settings: Settings, name: str, replica: Replica) -> KnownTable:
+def _known(
+    settings: Settings, name: str, replica: Replica, count: TableCount | None, verified: TableVerified | None
+) -> KnownTable:
     schema, _, table = name.partition(".")
+    counted = count or TableCount()
     try:
-        goal = settings.routes.target(schema, table)
+        goal = settings.routes.target(schema, table) if settings.routes.rules else Target(schema, table)
     except RouteError as error:
-        return KnownTable(name, "", problem=str(error))
+        return KnownTable(name, "", counted, verified, problem=str(error))
     there = replica.tables.get((goal.schema.lower(), goal.table.lower()))
-    return KnownTable(name, f"{goal.schema}.{goal.table}", replica=there)
+    return KnownTable(name, f"{goal.schema}.{goal.table}", counted, verified, there)
 
 
 def _downstream_alone(settings: Settings, replica: Replica, known: Iterable[KnownTable]) -> Iterable[KnownTable]:

@@ -7,6 +7,8 @@ In one module, so that the api-server is started once.
 import contextlib
 import json
 import re
+import time
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -15,14 +17,15 @@ from etl.settings import load_settings
 from relay import RelayLog
 from relay.jobs import CANCELLING, PAUSING, RUNNING, Jobs, Touches
 from tests.plugins.pages_server import PREFIX
+from tests.plugins.pipeline_with_traps import MANY, TRAP
 
 pytestmark = pytest.mark.timeout(1200)
 
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-PAGES = ("overview", "jobs", "time")
+PAGES = ("overview", "tables", "transactions", "jobs", "quality", "time")
 PATIENCE_MS = 120_000
 expect.set_options(timeout=PATIENCE_MS)
-EXAMPLES = {"name": "overview.js", "what": "pause", "rest": "no/such/page"}
+EXAMPLES = {"name": "overview.js", "what": "pause", "rest": "no/such/page", "commit_ts": "1", "path": "index.html"}
 
 
 def routes():
@@ -59,7 +62,16 @@ def test_a_forged_token_is_as_good_as_none(pages):
 
 def test_who_is_logged_in_sees_the_pages_by_cookie_and_by_bearer_token(pages):
     for headers in (pages.cookie("vic"), {"Authorization": f"Bearer {pages.tokens['vic']}"}):
-        for path in ("/overview", "/jobs", "/time", "/static/shell.js", "/api/jobs", "/api/context", "/api/lag"):
+        asked = (
+            "static/shell.js",
+            "api/jobs",
+            "api/context",
+            "api/lag",
+            "api/tables",
+            "api/transactions",
+            "api/quality",
+        )
+        for path in (f"/{each}" for each in (*PAGES, *asked)):
             assert pages.call("GET", f"/sluice{path}", None, headers)[0] in (200, 202), path
 
 
@@ -91,12 +103,15 @@ def test_files_beside_the_pages_are_not_served(pages):
 def test_who_may_not_trigger_the_dag_gets_no_order_through(pages):
     job = pages.pipeline.failed
     before = job.entry()
-    for path in (f"jobs/{job.id}/cancel", "tasks/pause"):
+    transaction = f"transactions/{pages.pipeline.inserted}"
+    decisions = (f"{transaction}/skip-txn", f"{transaction}/skip-ddl", f"{transaction}/remove-decision")
+    for path in (f"jobs/{job.id}/cancel", "tasks/pause", *decisions):
         status, said = pages.order(path, "vic")
         assert (status, "operate" in said["detail"]) == (403, True)
     status, said = pages.order("time/restore", "vic", json.dumps({"until": "2026-01-01"}).encode())
     assert (status, "restore" in said["detail"]) == (403, True)
     assert job.entry() == before
+    assert pages.get(f"{transaction}/state")["decision"] is None
     assert not any(dag["may"] for dag in pages.get("context", "vic")["dags"].values())
     assert all(dag["may"] for dag in pages.get("context", "uma")["dags"].values())
 
@@ -123,6 +138,8 @@ def test_an_order_that_another_site_could_send_is_refused(pages, change):
     status, _ = pages.order(f"jobs/{pages.pipeline.failed.id}/cancel", "ann", **change)
     assert status in (403, 415)
     assert pages.pipeline.failed.entry() == before
+    assert pages.order(f"transactions/{pages.pipeline.inserted}/skip-txn", "ann", **change)[0] in (403, 415)
+    assert pages.get(f"transactions/{pages.pipeline.inserted}/state")["decision"] is None
 
 
 def test_an_order_by_link_is_none(pages):
@@ -184,6 +201,77 @@ def test_who_does_not_answer_is_named_and_the_page_is_there_all_the_same(pages):
     assert any("PD" in text for text in found["held_back"])
 
 
+def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_the_decision_taken_back(pages):
+    at = pages.pipeline.updated
+    assert pages.order(f"transactions/{at}/skip-txn", "uma", json.dumps({"why": TRAP.format("why")}).encode())[0] == 200
+    decision = pages.get(f"transactions/{at}/state")["decision"]
+    assert (decision["by"], decision["why"], decision["action"]) == ("airflow uma", TRAP.format("why"), "skip")
+    status, said = pages.order(f"transactions/{at}/skip-txn", "ann")
+    assert status == 409 and "decision" in said["error"]
+    assert pages.order(f"transactions/{at}/remove-decision", "ann")[0] == 200
+    assert pages.get(f"transactions/{at}/state")["decision"] is None
+    deeds = [
+        (deed["by"], deed["what"], deed["about"]) for deed in pages.get("jobs")["deeds"] if deed["about"] == str(at)
+    ]
+    assert deeds == [("ann", "remove-decision", str(at)), ("ann", "skip-txn", str(at)), ("uma", "skip-txn", str(at))]
+    assert pages.order(f"transactions/{at}/skip-txn", "ann", b'{"why": 7}')[0] == 422
+
+
+def test_tables_are_listed_though_the_downstream_is_away_and_that_is_named(pages):
+    found = pages.get("tables")
+    assert [table["name"] for table in found["tables"]] == [f"d.{TRAP.format('name')}"]
+    assert pages.get("tables?find=nothing+such")["count"] == 0
+    _until(lambda: "127.0.0.1:1" in pages.get("tables")["errors"].get("downstream", ""))
+    for wrong in ("sort=no", "page=-1", "only=x", "page=x", "down=2"):
+        assert pages.call("GET", f"/sluice/api/tables?{wrong}", None, pages.cookie("vic"))[0] == 422
+
+
+def _until(true):
+    deadline = time.monotonic() + 300
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_what_cannot_be_searched_for_is_said_with_the_way_out(pages):
+    for wrong in ("where=id+%3D", "since=yesterday", "until=7", "where=nothing(1)"):
+        status, body, _ = pages.call("GET", f"/sluice/api/transactions?{wrong}", None, pages.cookie("vic"))
+        assert status == 409 and json.loads(body)["way_out"], wrong
+    assert pages.get("transactions?where=no_such_column+%3D+1")["unknown"] == ["no_such_column"]
+    for path in ("7", "1" * 19, f"{pages.pipeline.inserted}/value?position=9&column=v&side=new"):
+        assert pages.call("GET", f"/sluice/api/transactions/{path}", None, pages.cookie("vic"))[0] == 409, path
+    assert pages.call("GET", "/sluice/api/transactions/1x", None, pages.cookie("vic"))[0] == 422
+
+
+def test_a_value_comes_whole_as_a_file_that_no_browser_takes_for_a_page(pages):
+    path = f"/sluice/api/transactions/{pages.pipeline.inserted}/value?position=1&column=v&side=new"
+    status, body, headers = pages.call("GET", path, None, pages.cookie("vic"))
+    assert (status, body) == (200, b"x" * MANY)
+    assert headers["content-disposition"].startswith("attachment") and headers["content-type"].startswith("text/plain")
+    column = quote(TRAP.format("column"))
+    path = f"/sluice/api/transactions/{pages.pipeline.inserted}/value?position=0&column={column}&side=new"
+    status, body, headers = pages.call("GET", path, None, pages.cookie("vic"))
+    assert body.decode() == "abc\u202etxt.exe" and "<" not in headers["content-disposition"]
+
+
+def test_the_data_docs_are_served_without_scripts_and_nothing_beside_them(pages):
+    docs = "/sluice/api/quality/docs/-"
+    for path in ("", "index.html", "a/page.html"):
+        status, body, headers = pages.call("GET", f"{docs}/{path}", None, pages.cookie("vic"))
+        assert status == 200 and b"<p>" in body
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "script" not in headers["content-security-policy"]
+    for path in (
+        "../1790000000000-0123456789ab.json",
+        "..%2f..%2fmeasures",
+        "%2fetc%2fpasswd",
+        "a",
+        "no.html",
+        "a%00b",
+    ):
+        assert pages.call("GET", f"{docs}/{path}", None, pages.cookie("vic"))[0] == 404, path
+
+
 # In Chromium
 
 
@@ -241,6 +329,81 @@ def test_names_and_values_of_attackers_are_shown_as_they_are_and_do_nothing(look
     expect(card).to_contain_text("window.caught='asked'")
     assert tab.evaluate("document.querySelectorAll('main img, main script').length") == 0
     assert tab.evaluate("window.caught") is None
+
+
+def test_no_name_value_statement_or_finding_is_taken_for_markup(look, pages):
+    name, pipeline = f"d.{TRAP.format('name')}", pages.pipeline
+    shown = {
+        "tables": ("name",),
+        f"tables?table={quote(name)}": ("name", "problem", "statement", "column"),
+        "transactions": ("name", "statement"),
+        f"transactions?table={quote(name)}&key={quote(TRAP.format('key'))}": (),
+        f"transactions?at={pipeline.inserted}": ("name", "column", "value"),
+        f"transactions?where={quote(TRAP.format('where'))}": (),
+        "quality": ("name", "expectation", "about", "observed", "said"),
+    }
+    for path, traps in shown.items():
+        tab = look(f"/sluice/{path}")
+        main = tab.locator("main")
+        for trap in traps:
+            expect(main).to_contain_text(f"window.caught='{trap}'")
+        expect(main).not_to_contain_text("Looking …")
+        assert tab.evaluate("document.querySelectorAll('main img, main script').length") == 0
+        assert tab.evaluate("window.caught") is None
+
+
+def test_null_is_not_the_empty_text_differences_are_marked_and_nothing_stays_unseen(look, pages):
+    tab = look(f"/sluice/transactions?at={pages.pipeline.updated}")
+    row = tab.locator("tr.differs")
+    expect(row.locator("td.gone")).to_have_text("NULL")
+    expect(row.locator("td.come")).to_have_text("''")
+    tab = look(f"/sluice/transactions?at={pages.pipeline.inserted}")
+    expect(tab.locator("main .unseen").first).to_have_text("U+202E")
+    assert "\u202e" not in tab.locator("main").inner_text()
+
+
+def test_a_long_value_is_cut_and_shown_whole_when_one_asks(look, pages):
+    tab = look(f"/sluice/transactions?at={pages.pipeline.inserted}")
+    tab.get_by_role("button", name="all 1,000,000 characters").click()
+    expect(tab.locator("pre.whole")).to_contain_text("x" * 5000)
+    assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
+    tab = look("/sluice/transactions")
+    tab.locator("#search #key").fill("2")
+    tab.locator("#search #table").fill("d.*")
+    tab.get_by_role("button", name="Search").click()
+    expect(tab.locator("#entries li")).to_have_count(1)
+    assert "key=2" in tab.url
+    tab.locator("#entries a").click()
+    expect(tab.locator("#title h1")).to_be_visible()
+    tab.go_back()
+    expect(tab.locator("#entries li")).to_have_count(1)
+    tab.locator("#search #key").fill("77")
+    tab.get_by_role("button", name="Search").click()
+    expect(tab.locator("#foot")).to_contain_text("That is all there is")
+    expect(tab.locator("#entries li")).to_have_count(0)
+
+
+def test_the_way_out_of_a_transaction_is_the_roles(look, pages):
+    for who, buttons in (("vic", 0), ("uma", 1)):
+        tab = look(f"/sluice/transactions?at={pages.pipeline.inserted}", who)
+        expect(tab.locator("#way-out")).to_contain_text("Whether it is applied can't be known")
+        expect(tab.get_by_role("button", name="Skip this transaction")).to_have_count(buttons)
+
+
+def test_the_data_docs_stand_in_a_frame_and_none_of_their_scripts_runs(chromium, pages):
+    with chromium.new_context() as context:  # the browser says aloud what it does not run
+        context.set_default_timeout(PATIENCE_MS)
+        context.add_cookies([{"name": "_token", "value": pages.tokens["ann"], "url": f"{pages.base}/"}])
+        tab = context.new_page()
+        tab.goto(f"{pages.base}/sluice/quality")
+        tab.get_by_role("link", name="Data Docs").click()
+        frame = tab.frame_locator("#docs")
+        frame.get_by_role("link", name="a page").click()
+        expect(frame.locator("p")).to_have_text("A page")
+        assert tab.evaluate("document.querySelector('#docs').contentWindow.caught") is None
 
 
 def test_the_pages_stand_in_airflows_frame_and_lead_out_of_it_to_a_dag(look, pages):

@@ -1,0 +1,118 @@
+"""Transactions as the page shows them, their state, and what takes them back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from errors import RequestError
+from etl import operate, undo
+from etl.downstream import Checkpoint
+from etl.find import FoundDdl, FoundTransaction, LargeWindow, Newest, Query, newest, view_transaction
+from etl.settings import Downstream, Settings
+from etl.settings.pipelines import NamedPipeline
+from etl.sinks import read_checkpoint
+from plugins.pages.table_list import past_of
+
+__all__ = ["found_document", "state_document", "transaction_document", "undo_document"]
+
+_CONNECT_S = 2
+_MOST_UNDONE = 20_000
+_MOST_SQL = 1 << 20
+
+
+class TooLargeError(RequestError):
+    """More than a page can show or look at."""
+
+
+def found_document(pipeline: NamedPipeline, query: Query) -> dict[str, Any]:
+    """What a look back has found, the newest first; `last`: through where (TSO) the past goes now."""
+    past = past_of(pipeline)
+    if query.since >= min(query.until, past.last):
+        nothing = Newest(query.since, complete=True)
+        return _found(nothing, past.last)
+    return _found(newest(past, query), past.last)
+
+
+def _found(found: Newest, last: int) -> dict[str, Any]:
+    return {
+        "found": [_entry(one) for one in found.found],
+        "large": [_large(one) for one in found.large],
+        "through": str(found.through),
+        "complete": found.complete,
+        "windows": found.windows,
+        "unknown": found.unknown,
+        "problem": found.problem,
+        "way_out": found.way_out,
+        "last": str(last),
+    }
+
+
+def _entry(one: FoundTransaction | FoundDdl) -> dict[str, Any]:
+    kind = {"ddl": one.kind} if isinstance(one, FoundDdl) else {"start_ts": str(one.start_ts)}
+    return asdict(one) | kind | {"commit_ts": str(one.commit_ts)}
+
+
+def _large(one: LargeWindow) -> dict[str, Any]:
+    return asdict(one) | {"lo": str(one.lo), "hi": str(one.hi)}
+
+
+def transaction_document(pipeline: NamedPipeline, commit_ts: int, table: str, offset: int) -> dict[str, Any]:
+    """What was committed at a TSO, and some of its rows. Raises NoTransactionError, relay errors."""
+    view = view_transaction(past_of(pipeline), commit_ts, table, offset)
+    return asdict(view) | {
+        "commit_ts": str(commit_ts),
+        "start_ts": str(view.start_ts),
+        "window": [str(ts) for ts in view.window],
+        "offset": offset,
+    }
+
+
+def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
+    """Whether it is applied, what was decided about it, and what can be done. A downstream that doesn't answer is
+    named.
+    """
+    settings = pipeline.settings
+    decided = next((one for one in operate.list_decisions(settings) if one["commit_ts"] == commit_ts), None)
+    document: dict[str, Any] = {"decision": decided, "applied": None, "checkpoint": None, "problem": ""}
+    try:
+        checkpoint = _checkpoint(settings)
+    except Exception as error:
+        return document | {"problem": str(error)}
+    if checkpoint is None:
+        return document | {"applied": False}
+    at = checkpoint.commit_ts
+    return document | {"applied": at >= commit_ts, "checkpoint": str(at)}
+
+
+def _checkpoint(settings: Settings) -> Checkpoint | None:
+    last, target = settings.open_relay().last(), settings.target
+    if last is None:
+        return None
+    if isinstance(target, Downstream):
+        target = replace(target, connect_timeout_s=_CONNECT_S, read_timeout_s=_CONNECT_S)
+    return read_checkpoint(target, last.cluster_id)
+
+
+def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
+    """The SQL that takes a transaction back, and what stands in its way in the replica now. Nothing is written. Raises
+    UndoError, TooLargeError, relay errors.
+    """
+    settings, past = pipeline.settings, past_of(pipeline)
+    view = view_transaction(past, commit_ts)
+    rows = sum(each.inserts + each.updates + each.deletes for each in view.tables)
+    if rows > _MOST_UNDONE or not view.complete:
+        raise TooLargeError(
+            f"the transaction has {rows:,} row changes{'' if view.complete else ' and more'}: too many for a page",
+            way_out=f"`sluice undo {commit_ts}` writes the SQL, with --dry-run it looks at the replica",
+        )
+    transaction = undo.read_transaction(past, commit_ts)
+    reverses = [undo.reverse(table) for table in transaction.tables]
+    lines = undo.script(transaction, undo.for_upstream(reverses))
+    text = b"\n".join(lines).decode("utf-8", "backslashreplace") + "\n"
+    document: dict[str, Any] = {"sql": text[:_MOST_SQL], "cut": len(text) > _MOST_SQL, "dry_run": None, "problem": ""}
+    try:
+        done = undo.dry_run(settings, transaction, reverses)
+    except Exception as error:
+        return document | {"problem": str(error)}
+    return document | {"dry_run": asdict(done) | {"checkpoint": str(done.checkpoint)}}

@@ -1,0 +1,91 @@
+"""The page Quality: what became of looking at the data, lately and over time, and the Data Docs."""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request, Response, status
+
+from etl.settings.pipelines import NamedPipeline, pipelines
+from expectations import QualityResults, QualityRun
+from plugins.answers import answer
+from plugins.chosen import ChosenPipeline
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_MOST = 2000
+_MOST_RUNS = 100
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "font-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'self'",
+    )
+)
+"""Of the Data Docs: examples of rows are in them, and nothing that a row holds runs as a script."""
+
+
+@router.get("/quality")
+async def quality(request: Request, pipeline: ChosenPipeline) -> Response:
+    """The newest run suite by suite, and the runs before it."""
+    return await answer(request, ("quality", pipeline), lambda: _document(pipeline), 5.0)
+
+
+def _document(pipeline: NamedPipeline) -> dict[str, Any]:
+    results = QualityResults(pipeline.settings)
+    runs: dict[str, list[QualityRun]] = {}
+    for suite in results.runs(_MOST):
+        runs.setdefault(suite.run or suite.id, []).append(suite)
+    newest = next(iter(runs.values()), [])
+    folder = results.docs_folder()
+    return {
+        "suites": [suite.to_json() | {"ts": str(suite.ts) if suite.ts else None} for suite in newest],
+        "runs": [_run(name, suites) for name, suites in list(runs.items())[:_MOST_RUNS]],
+        "docs": folder is not None and (folder / "index.html").is_file(),
+    }
+
+
+def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
+    states = [suite.state for suite in suites]
+    return {
+        "run": name,
+        "at_ms": min(suite.at_ms for suite in suites),
+        "seconds": sum(suite.seconds for suite in suites),
+        "suites": len(suites),
+        "states": {state: states.count(state) for state in dict.fromkeys(states)},
+        "expectations": sum(suite.expectations for suite in suites),
+        "failed": sum(suite.failed for suite in suites),
+    }
+
+
+@router.get("/quality/docs/{name}/{path:path}")
+def docs(name: str, path: str) -> Response:
+    """A file of the Data Docs of a pipeline, which is in the path, as links lead from one file to the other; "-": the
+    first one.
+    """
+    found = pipelines()
+    pipeline = next(iter(found.values())) if name == "-" else found.named(name)
+    folder = QualityResults(pipeline.settings).docs_folder()
+    file = None if folder is None else _inside(folder, path or "index.html")
+    if file is None:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such page in the Data Docs.")
+    media = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "private, no-cache"}
+    return Response(file.read_bytes(), media_type=media, headers=headers)
+
+
+def _inside(folder: Path, path: str) -> Path | None:
+    """The file below the folder, wherever links lead; None if there is none."""
+    try:
+        found = (folder / path).resolve()
+        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+    except (OSError, ValueError):
+        return None

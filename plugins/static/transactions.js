@@ -1,0 +1,416 @@
+// What was committed, the newest first: searched by time, table and key. One transaction with its rows, and its way out.
+
+import { h } from "./dom.js";
+import { count, many, moment, size, span, tsoMs } from "./format.js";
+import { button, card, copy, copyable, empty, figure } from "./parts.js";
+import { link } from "./tables.js";
+import { name, plain, value } from "./values.js";
+
+export let everyMs = 4000;
+
+const PAGE = 50;
+const FIELDS = ["table", "key", "where", "kind", "since", "until"];
+let found = null;
+let seen = null;
+
+export async function load(around) {
+  const at = around.query.get("at");
+  if (at) return await loadOne(around, at);
+  seen = null;
+  return await loadList(around);
+}
+
+// The list: steps back in time until a page is full; then what is new on top of it.
+
+async function loadList(around) {
+  const wanted = Object.fromEntries(FIELDS.map((field) => [field, around.query.get(field) ?? ""]));
+  const key = JSON.stringify(wanted);
+  if (found?.key !== key) found = { key, wanted, entries: [], large: [], through: "", top: "", complete: false, windows: 0, unknown: [], problem: "", wayOut: "", most: PAGE, stopped: false };
+  const state = found;
+  if (looks(state)) await lookBack(around, state);
+  else if (state.top && !wanted.until) await lookAhead(around, state);
+  everyMs = looks(state) ? 0 : 4000;
+  return { list: state };
+}
+
+const looks = (state) => !state.complete && !state.problem && !state.stopped && state.entries.length < state.most;
+
+async function lookBack(around, state) {
+  const step = await around.ask("transactions", { ...state.wanted, until: state.through || state.wanted.until });
+  state.entries.push(...step.found);
+  state.large.push(...step.large);
+  state.top ||= step.last;
+  state.windows += step.windows;
+  Object.assign(state, { through: step.through, complete: step.complete, unknown: step.unknown, problem: step.problem, wayOut: step.way_out });
+}
+
+async function lookAhead(around, state) {
+  const step = await around.ask("transactions", { ...state.wanted, since: state.top });
+  if (!step.complete) return void (found = null); // so much is new that it is looked through from the top
+  state.entries.unshift(...step.found);
+  state.large.unshift(...step.large);
+  state.top = step.last;
+}
+
+export function draw({ list, one, state }, around) {
+  return one ? drawOne(one, state, around) : drawList(list, around);
+}
+
+function drawList(list, around) {
+  return [
+    h("div", { class: "head", id: "title" }, h("h1", {}, "Transactions"), form(around)),
+    search(around),
+    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.wayOut && h("p", {}, "Way out: ", plain(list.wayOut))),
+    list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
+    card({ id: "list", class: "flush" }, entries(list, around), foot(list, around)),
+  ];
+}
+
+const form = (around) => h("div", { class: "row" }, around.dag("operate", "Skip, replace, pause", { kindOfLink: "button" }));
+
+function search(around) {
+  const field = (id, text, props = {}) => h("label", { class: `field ${props.kind ?? ""}` }, h("span", {}, text), h("input", { id, name: id, value: around.query.get(id) ?? "", autocomplete: "off", spellcheck: "false", ...props }));
+  const kinds = [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL that removes rows"]];
+  return h(
+    "form",
+    { id: "search", class: "card search", onsubmit: (event) => submit(event, around) },
+    field("table", "Table", { placeholder: "shop.orders, shop.*" }),
+    field("key", "Key", { placeholder: "7" }),
+    field("where", "Condition", { placeholder: "old.status = 'paid'", kind: "grow" }),
+    h("label", { class: "field" }, h("span", {}, "What"), h("select", { id: "kind", name: "kind" }, kinds.map(([id, text]) => h("option", { value: id, selected: id === (around.query.get("kind") ?? "") }, text)))),
+    field("since", "After", { placeholder: "time or commit ts" }),
+    field("until", "Through", { placeholder: "time or commit ts" }),
+    h("div", { class: "row end" }, FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
+  );
+}
+
+function submit(event, around) {
+  event.preventDefault();
+  const values = new FormData(event.currentTarget);
+  for (const id of FIELDS) around.setQuery(id, inZone(id, String(values.get(id)).trim()));
+  found = null;
+  around.lookAgain();
+}
+
+// A time without a zone is one of this browser.
+function inZone(id, text) {
+  if (!["since", "until"].includes(id) || !/^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?$/.test(text)) return text;
+  const at = new Date(text.length === 10 ? `${text}T00:00` : text.replace(" ", "T"));
+  return Number.isNaN(at.getTime()) ? text : at.toISOString().replace("Z", "+00:00");
+}
+
+function clear(around) {
+  for (const id of FIELDS) around.setQuery(id, "");
+  document.getElementById("search").reset();
+  for (const id of FIELDS) document.getElementById(id).value = "";
+  found = null;
+  around.lookAgain();
+}
+
+function entries(list, around) {
+  const both = [...list.entries, ...list.large.map((one) => ({ ...one, commit_ts: one.hi, large: true }))];
+  both.sort((a, b) => (BigInt(a.commit_ts) < BigInt(b.commit_ts) ? 1 : -1));
+  if (!both.length) return looks(list) ? h("div", { id: "entries" }) : h("div", { id: "entries" }, list.stopped ? null : empty("Nothing was found.", "as far back as the past is kept"));
+  return h("ol", { class: "entries", id: "entries" }, both.map((one) => (one.large ? large(one) : one.kind ? ddl(one, around) : transaction(one, around))));
+}
+
+const when = (one, around) =>
+  h(
+    "div",
+    { class: "when" },
+    h("a", { href: link(around, { at: one.commit_ts }), onclick: (event) => go(event, around, one.commit_ts) }, moment(tsoMs(one.commit_ts)), h("span", { class: "faint" }, `.${String(tsoMs(one.commit_ts) % 1000).padStart(3, "0")}`)),
+    h("div", { class: "mono faint" }, one.commit_ts),
+  );
+
+const transaction = (one, around) =>
+  h("li", { id: `at-${one.commit_ts}` }, when(one, around), h("div", { class: "what" }, one.tables.map((rows) => h("div", {}, name(rows.table), counts(rows), keys(rows)))));
+
+const counts = ({ inserts, updates, deletes }) =>
+  h("span", { class: "counts" }, inserts > 0 && h("span", { class: "come" }, `+${count(inserts)}`), updates > 0 && h("span", { class: "changed" }, `~${count(updates)}`), deletes > 0 && h("span", { class: "gone" }, `−${count(deletes)}`));
+
+function keys(rows) {
+  const more = rows.inserts + rows.updates + rows.deletes > rows.keys.length;
+  return h("span", { class: "mono quiet keys" }, plain(rows.keys.join("; ")), more && rows.keys.length > 0 && "; …");
+}
+
+const ddl = (one, around) =>
+  h("li", { id: `at-${one.commit_ts}` }, when(one, around), h("div", { class: "what" }, h("span", { class: `state ${one.drops ? "bad" : "busy"}` }, one.drops ? `${one.kind}, rows are gone` : one.kind), h("span", { class: "mono statement" }, plain(one.statement))));
+
+const large = (one) =>
+  h("li", { id: `large-${one.lo}` }, h("div", { class: "when" }, moment(tsoMs(one.lo)), h("div", { class: "mono faint" }, one.lo)), h("div", { class: "what" }, h("span", { class: "state warn" }, "large"), h("span", {}, `${many(one.changes, "change")} (${size(one.bytes)}) through ${moment(tsoMs(one.hi))}: too many to look through here. `), h("code", {}, `sluice find --since ${one.lo} --until ${one.hi}`), " does."));
+
+function foot(list, around) {
+  const on = looks(list);
+  const far = list.through && moment(tsoMs(list.through));
+  const said = list.complete ? "That is all there is." : on ? far && `Looking back, through ${far} until now` : far && `Looked through back to ${far}`;
+  return h(
+    "div",
+    { class: "strip pager", id: "foot" },
+    h("span", { class: "quiet" }, said, list.windows > 0 && !list.complete && `, ${many(list.windows, "window")}`),
+    on && button("Stop", () => ((list.stopped = true), around.redraw())),
+    !on && !list.complete && !list.problem && button("Older ones", () => (Object.assign(list, { stopped: false, most: list.entries.length + PAGE }), around.lookAgain())),
+  );
+}
+
+function go(event, around, at) {
+  if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+  event.preventDefault();
+  history.pushState(null, "");
+  around.setQuery("at", at);
+  around.lookAgain();
+  scrollTo(0, 0);
+}
+
+// One transaction
+
+async function loadOne(around, at) {
+  if (seen?.at !== at) seen = { at, table: "", offset: 0, undo: null, undoing: false, whole: {}, why: "" };
+  everyMs = 4000;
+  const state = seen;
+  const [one, now] = await Promise.all([around.ask(`transactions/${encodeURIComponent(at)}`, { table: state.table, offset: state.offset || "" }), around.ask(`transactions/${encodeURIComponent(at)}/state`)]);
+  return { one, state: now };
+}
+
+function drawOne(one, state, around) {
+  const back = (event) => {
+    event.preventDefault();
+    around.setQuery("at", "");
+    around.lookAgain();
+  };
+  return [
+    h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}), onclick: back }, "Transactions")), h("h1", {}, one.ddl ? "DDL of " : "", moment(tsoMs(one.commit_ts)))), standing(state)),
+    facts(one, around),
+    one.left_out && h("section", { class: "held warn", id: "left-out" }, h("p", {}, h("strong", {}, "It was left out when it landed: "), plain(one.left_out), ". Its rows aren't kept.")),
+    one.ddl && card({ id: "ddl" }, h("h2", {}, one.ddl.kind, one.ddl.drops && ", rows are gone after it"), h("pre", { class: "sql" }, plain(one.ddl.statement))),
+    wayOut(one, state, around),
+    one.tables.length > 0 && rows(one, around),
+  ];
+}
+
+function standing({ applied, decision, problem }) {
+  if (decision) return h("span", { class: "state warn" }, decision.action === "skip" ? "skipped by decision" : "replaced by decision");
+  if (problem) return h("span", { class: "state", title: problem }, "the downstream doesn't answer");
+  return applied ? h("span", { class: "state good" }, "applied") : h("span", { class: "state busy" }, "not applied yet");
+}
+
+const total = (one) => one.tables.reduce((sum, { inserts, updates, deletes }) => sum + inserts + updates + deletes, 0);
+
+function facts(one, around) {
+  const took = one.start_ts !== "0" ? tsoMs(one.commit_ts) - tsoMs(one.start_ts) : null;
+  return h(
+    "dl",
+    { class: "facts", id: "facts" },
+    figure("Row changes", one.complete ? count(total(one)) : `${count(total(one))} and more`, one.tables.length ? `in ${many(one.tables.length, "table")}` : "no rows of its own"),
+    figure("Ran for", took === null ? "–" : span(took), "from its start to its commit"),
+    h("div", { class: "fact" }, h("dt", {}, "Commit ts"), h("dd", {}, copyable(one.commit_ts, around), h("span", { class: "more" }, one.archived ? "kept in the archive" : "kept in the relay log"))),
+  );
+}
+
+function wayOut(one, state, around) {
+  const may = around.dags.operate?.may;
+  const skips = !state.applied && !state.decision && !one.left_out;
+  return card(
+    { id: "way-out" },
+    h("h2", {}, "Way out"),
+    state.problem && h("p", { class: "bad-text" }, "Whether it is applied can't be known now: ", plain(state.problem)),
+    state.decision && decided(state.decision, one, state, may, around),
+    skips && skip(one, may, state.applied === false, around),
+    state.applied && !one.ddl && undo(one, around),
+    h("p", { class: "quiet" }, "The moment before it can be restored beside what is there: ", around.dag("restore", "the form to restore"), " with ", copyable(`before:${one.commit_ts}`, around), "."),
+  );
+}
+
+function decided(decision, one, state, may, around) {
+  return h(
+    "div",
+    { class: "stack" },
+    h("p", {}, decision.action === "skip" ? "It is to be skipped" : "Other statements are executed in its place", ", decided by ", name(decision.by || "an operator"), decision.made_ms > 0 && ` at ${moment(decision.made_ms)}`, decision.why && [": ", plain(decision.why)], decision.used_ms ? `; done at ${moment(decision.used_ms)}.` : "."),
+    decision.sql.length > 0 && h("pre", { class: "sql" }, plain(decision.sql.join(";\n"))),
+    !decision.used_ms && may && h("div", {}, button("Take the decision back", () => around.order(`transactions/${one.commit_ts}/remove-decision`, {}), { sure: "Then it is applied as it is, unless it was passed already." })),
+  );
+}
+
+function skip(one, may, known, around) {
+  const what = one.ddl ? "skip-ddl" : "skip-txn";
+  const order = () => around.order(`transactions/${one.commit_ts}/${what}`, { why: document.getElementById("why").value.trim() });
+  return h(
+    "div",
+    { class: "stack" },
+    h("p", {}, known ? "It is not downstream yet, and" : "If it is not downstream yet, it", " can be left out there for good. The downstream then differs from the upstream by what it did."),
+    may
+      ? h("div", { class: "row" }, h("input", { id: "why", class: "grow", maxlength: 1000, placeholder: "Why? It is kept with the decision", "aria-label": "Why" }), button(one.ddl ? "Skip this DDL" : "Skip this transaction", order, { kind: "danger", sure: `${one.ddl ? "This DDL is" : `${many(total(one), "row change")} of this transaction are`} never applied downstream. Your name is kept with the decision.` }))
+      : h("p", { class: "quiet" }, "Your role in Airflow doesn't let you trigger the DAG operate: somebody else has to decide."),
+  );
+}
+
+async function askUndo(one, around) {
+  seen.undoing = true;
+  around.redraw();
+  try {
+    seen.undo = await around.ask(`transactions/${one.commit_ts}/undo`);
+  } catch (error) {
+    seen.undo = { error: error.message, wayOut: error.wayOut };
+  }
+  seen.undoing = false;
+  around.redraw();
+}
+
+function undo(one, around) {
+  const told = seen?.undo;
+  return h(
+    "div",
+    { class: "stack", id: "undo" },
+    h("p", {}, "It can be taken back by SQL that is made of its old values. You run it in TiDB, upstream; the downstream follows by replication. Nothing is written here."),
+    h("div", {}, button(seen?.undoing ? "Looking …" : told ? "Look again" : "Show the SQL, and try it on the replica", () => askUndo(one, around), { disabled: Boolean(seen?.undoing) })),
+    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.wayOut && h("p", {}, "Way out: ", plain(told.wayOut))),
+    told && !told.error && outcome(told),
+    told?.sql && h("div", { class: "stack" }, h("div", { class: "row end" }, button("Copy", () => copy(told.sql, around)), button("Save", () => save(`undo-${one.commit_ts}.sql`, told.sql))), h("pre", { class: "sql tall", tabindex: 0 }, plain(told.cut ? `${told.sql}…` : told.sql))),
+    told?.cut && h("p", { class: "quiet" }, "It is longer than a page shows: ", h("code", {}, `sluice undo ${one.commit_ts} --output undo.sql`), " writes all of it."),
+  );
+}
+
+function outcome({ dry_run: tried, problem }) {
+  if (problem) return h("section", { class: "held warn" }, h("p", {}, h("strong", {}, "It could not be tried on the replica: "), plain(problem)));
+  const at = ` in the replica, as of ${moment(tsoMs(tried.checkpoint))}`;
+  if (!tried.count) return h("section", { class: "held good" }, h("p", {}, h("strong", {}, `${many(tried.rows, "row")} looked at${at}: none was changed since.`)), unchecked(tried));
+  return h(
+    "section",
+    { class: "held bad" },
+    h("p", {}, h("strong", {}, `${many(tried.count, "row")} of ${count(tried.rows)} stand in its way${at}:`)),
+    h("ul", {}, tried.conflicts.map((each) => h("li", {}, name(each.table), " ", h("span", { class: "mono" }, plain(each.row)), " ", each.why))),
+    tried.count > tried.conflicts.length && h("p", {}, `and ${count(tried.count - tried.conflicts.length)} more`),
+    unchecked(tried),
+  );
+}
+
+const unchecked = (tried) => tried.unchecked.map((text) => h("p", {}, plain(text)));
+
+function save(file, text) {
+  const node = h("a", { download: file });
+  node.href = URL.createObjectURL(new Blob([text], { type: "application/sql" }));
+  node.click();
+  setTimeout(() => URL.revokeObjectURL(node.href), 1000);
+}
+
+// Its rows
+
+function rows(one, around) {
+  const turn = (table) => () => (Object.assign(seen, { table, offset: 0 }), around.lookAgain());
+  const tab = (text, table) => h("button", { type: "button", class: "tab", "aria-pressed": String(seen.table === table), onclick: turn(table) }, text);
+  const chosen = one.tables.filter((each) => !seen.table || each.table === seen.table);
+  const all = chosen.reduce((sum, { inserts, updates, deletes }) => sum + inserts + updates + deletes, 0);
+  return h(
+    "section",
+    { id: "rows", class: "stack" },
+    h("div", { class: "head" }, h("h2", {}, "Rows"), one.tables.length > 1 && h("div", { class: "tabs wrap" }, tab("All", ""), one.tables.slice(0, 30).map((each) => tab([name(each.table), " ", counts(each)], each.table)))),
+    alike(one.rows).map((group) => (group.length > 1 && group[0].kind !== "update" ? together(group, one, around) : group.map((row) => changed(row, one, around)))),
+    steps(one, all, around),
+  );
+}
+
+function steps(one, all, around) {
+  const end = seen.offset + one.rows.length;
+  if (!seen.offset && end >= all && one.complete) return null;
+  const to = (offset) => () => ((seen.offset = offset), around.lookAgain(), document.getElementById("rows").scrollIntoView());
+  return h("div", { class: "strip pager", id: "steps" }, button("Earlier", to(Math.max(0, seen.offset - PAGE)), { disabled: !seen.offset }), h("span", { class: "quiet" }, one.rows.length ? `Rows ${count(seen.offset + 1)} to ${count(end)} of ${count(all)}${one.complete ? "" : " and more"}` : "no more rows"), button("Later", to(end), { disabled: end >= all && one.complete }));
+}
+
+// Rows of one table and kind that follow each other.
+function alike(rows) {
+  const groups = [];
+  for (const row of rows) {
+    const last = groups.at(-1)?.[0];
+    if (last && last.table === row.table && last.kind === row.kind && !last.fault && !row.fault) groups.at(-1).push(row);
+    else groups.push([row]);
+  }
+  return groups;
+}
+
+function together(group, one, around) {
+  const [{ kind, table, values, position }] = group;
+  const [colour, word] = WORDS[kind] ?? ["", kind];
+  const side = kind === "insert" ? "new" : "old";
+  return h(
+    "article",
+    { class: `card change ${colour}`, id: `row-${position}` },
+    h("div", { class: "row" }, h("span", { class: "counts" }, h("span", { class: kind }, word)), h("strong", {}, name(table)), h("span", { class: "faint" }, many(group.length, "row"))),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "table grid" },
+        h("thead", {}, h("tr", {}, values.map((each) => h("th", {}, name(each.column), each.key && mark())))),
+        h("tbody", {}, group.map((row) => h("tr", { id: `change-${row.position}` }, row.values.map((each) => cell(row, each, side, one, around))))),
+      ),
+    ),
+  );
+}
+
+const mark = () => h("span", { class: "key-mark", title: "It is of the key by which the row is found" }, "key");
+
+const WORDS = { insert: ["come", "inserted"], update: ["changed", "updated"], delete: ["gone", "deleted"] };
+
+function changed(row, one, around) {
+  const [kind, word] = WORDS[row.kind] ?? ["", row.kind];
+  const updated = row.kind === "update";
+  const shown = updated ? row.values.filter((each) => each.changed || each.key) : row.values;
+  const rest = updated ? row.values.filter((each) => !each.changed && !each.key) : [];
+  return h(
+    "article",
+    { class: `card change ${kind}`, id: `row-${row.position}` },
+    h("div", { class: "row" }, h("span", { class: `counts` }, h("span", { class: kind }, word)), h("strong", {}, name(row.table)), h("span", { class: "faint" }, `change ${count(row.position)}`)),
+    row.fault && h("p", { class: "bad-text" }, "It can't be read: ", plain(row.fault)),
+    shown.length > 0 && grid(row, shown, one, around),
+    rest.length > 0 && h("details", {}, h("summary", { class: "quiet" }, `${many(rest.length, "column")} as before`), grid(row, rest, one, around)),
+  );
+}
+
+function grid(row, values, one, around) {
+  const sides = row.kind === "insert" ? ["new"] : row.kind === "delete" ? ["old"] : ["old", "new"];
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      { class: "table row-values" },
+      sides.length > 1 && h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", {}, "before"), h("th", {}, "after"))),
+      h("tbody", {}, values.map((each) => h("tr", { class: each.changed ? "differs" : "" }, h("th", { scope: "row" }, name(each.column), each.key && mark()), sides.map((side) => cell(row, each, side, one, around))))),
+    ),
+  );
+}
+
+function cell(row, each, side, one, around) {
+  const place = `${row.position}/${each.column}/${side}`;
+  const whole = seen.whole[place];
+  const marked = each.changed ? (side === "old" ? "gone" : "come") : "";
+  if (whole !== undefined) return h("td", { class: marked }, h("pre", { class: "whole", tabindex: 0 }, plain(whole.text)), h("div", { class: "row" }, whole.cut && h("span", { class: "quiet" }, "the beginning of it"), h("a", { href: whole.address, download: "" }, "Save"), h("button", { class: "bare link", type: "button", onclick: () => (delete seen.whole[place], around.redraw()) }, "less")));
+  return h("td", { class: marked }, value(each[side], () => fetchWhole(row, each, side, one, around)));
+}
+
+const MOST_SHOWN = 200_000;
+
+async function fetchWhole(row, each, side, one, around) {
+  const address = new URL(`api/transactions/${one.commit_ts}/value`, location.href);
+  address.search = new URLSearchParams({ position: row.position, column: each.column, side, ...(around.pipeline && { pipeline: around.pipeline }) });
+  try {
+    const answer = await fetch(address, { cache: "no-store" });
+    if (!answer.ok) throw new Error(`Airflow answered with ${answer.status}.`);
+    const text = each[side].kind === "bytes" ? await hex(answer) : await answer.text();
+    seen.whole[`${row.position}/${each.column}/${side}`] = { text: text.slice(0, MOST_SHOWN), cut: text.length > MOST_SHOWN, address: String(address) };
+    around.redraw();
+  } catch (error) {
+    around.note(error.message, "bad");
+  }
+}
+
+async function hex(answer) {
+  const bytes = new Uint8Array(await answer.arrayBuffer()).subarray(0, MOST_SHOWN / 2 + 1);
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export const begin = (around) =>
+  addEventListener("popstate", () => {
+    around.setQuery("at", new URLSearchParams(location.search).get("at") ?? "");
+    around.lookAgain();
+  });
