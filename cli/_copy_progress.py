@@ -90,7 +90,7 @@ def copy_text(progress: Progress, now: float) -> str:
         f"{100 * done // in_all} %" if in_all else "",
         f"{size(progress.bytes)} of {size(progress.bytes_in_all)}" if progress.bytes_in_all else "",
         f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
-        f"{duration(seconds * (in_all - done) / done)} left" if progress.rows and done > in_all // 100 else "",
+        f"{duration(seconds * (in_all - done) / done)} left" if progress.rows and in_all // 100 < done < in_all else "",
         progress.doing,
     ]
     return ", ".join(part for part in parts if part)
@@ -109,7 +109,7 @@ def job_text(progress: JobProgress) -> str:
     parts = [
         f"{whole.percent} % of about {size(whole.bytes_in_all)}" if whole.bytes_in_all else "",
         f"{whole.done.rows:,} rows, {progress.rows_per_s:,.0f}/s" if whole.done.rows else "",
-        "" if progress.left_s is None or not whole.bytes_in_all else f"about {duration(progress.left_s)} left",
+        f"about {duration(progress.left_s)} left" if progress.left_s and whole.bytes_in_all else "",
         *progress.doing,
     ]
     return ", ".join(part for part in parts if part)

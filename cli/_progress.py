@@ -56,8 +56,8 @@ class ReplayProgress:
         else:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show_copy(self, progress: CopyProgress) -> None:
-        """Show how far a copy is."""
+    def show_copy(self, progress: CopyProgress, what: str) -> None:
+        """Show how far a copy is, or `what` else copies."""
         now = time.monotonic()
         text = copy_text(progress, now)
         if self._bars is not None:
@@ -69,7 +69,7 @@ class ReplayProgress:
             )
         elif now - self._printed >= _LINE_EVERY_S:
             self._printed = now
-            click.echo(f"copy: {text}")
+            click.echo(f"{what}: {text}")
 
     def show(self, what: str, total: int, progress: Progress, copied: int = 0) -> None:
         """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known, of

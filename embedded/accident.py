@@ -85,7 +85,10 @@ def restore(site: Site, viewer: Viewer, table: str, commit_ts: int) -> RestoreSu
     """
     settings, request = load_settings(site.config), Request(commit_ts - 1, (table,))
     job = persistently(viewer, lambda: ask_for(settings, request, _BY))
-    return persistently(viewer, lambda: run_restore(settings, job, Runner(_BY), on_progress=viewer.show_copy))
+    return persistently(
+        viewer,
+        lambda: run_restore(settings, job, Runner(_BY), on_progress=lambda p: viewer.show_copy(p, "restore")),
+    )
 
 
 def wait_empty(site: Site, table: str, timeout_s: float) -> None:

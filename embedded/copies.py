@@ -52,7 +52,9 @@ def copy_now(site: Site, viewer: Viewer) -> BootstrapSummary:
     as `etl.copy.run_bootstrap`.
     """
     settings, wish = load_settings(site.config), BootstrapWish("tidb://", by="sluice run")
-    return persistently(viewer, lambda: run_bootstrap(settings, wish, on_progress=viewer.show_copy))
+    return persistently(
+        viewer, lambda: run_bootstrap(settings, wish, on_progress=lambda p: viewer.show_copy(p, "copy"))
+    )
 
 
 def copy_again(site: Site, viewer: Viewer, table: str) -> BackfillSummary:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """`report` gets lines of text. `show` gets, several times a second, the snapshot that comes next, how many
-    transactions came with the copy, and how far replication is; `show_copy` how far the copy is.
+    transactions came with the copy, and how far replication is; `show_copy` how far a
+    copy is, and what it is of: "copy", "restore".
     """
 
     report: Callable[[str], None]
     show: Callable[[Label, int, Progress], None]
-    show_copy: Callable[[CopyProgress], None]
+    show_copy: Callable[[CopyProgress, str], None]
