@@ -109,6 +109,7 @@ def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str
         "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(data / "logs" / "dag_processor"),
         "SPT_NOENV": "1",  # setproctitle would overwrite the environment by which leftovers are found
         "SLUICE_CONFIG": str(site.config),
+        **({"SLUICE_PIPELINES": str(others)} if (others := site.home / "pipelines").is_dir() else {}),
         "PYSPARK_PYTHON": sys.executable,
         "MALLOC_ARENA_MAX": "2",
     }
