@@ -90,11 +90,13 @@ def settings_of(ctx: click.Context, config: str | None) -> Settings:
 
 
 def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
-    """The pipelines that a command which looks at all of them is about: that of --config alone; else those that the
-    environment names; else the one-machine stack's.
+    """The pipelines that a command which looks at all of them is about: that of --config or --pipeline alone; else
+    those that the environment names; else the one-machine stack's. Raises SettingsError, UsageError.
     """
     from etl.settings.pipelines import NamedPipeline, Pipelines, pipelines
 
+    if (name := ctx.meta.get(_NAME)) is not None and not config:
+        return Pipelines({name: NamedPipeline(name, _path_of(name))})
     if config is not None:
         return Pipelines({"": NamedPipeline("", Path(config))})
     typed = ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE

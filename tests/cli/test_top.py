@@ -116,6 +116,17 @@ def test_without_a_terminal_it_is_printed_once_and_json_is_for_programs(config: 
     assert told[""]["landing"]["state"] == "idle"
 
 
+def test_of_several_pipelines_each_is_printed_or_the_one_that_is_named(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "books.toml").write_text(config.read_text().replace("/relay", "/other").replace("/out", "/books"))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(config.parent))
+    monkeypatch.delenv("SLUICE_CONFIG", raising=False)
+    assert json.loads(CliRunner().invoke(group, ["top", "--json"]).output).keys() == {"books", "shop"}
+    one = CliRunner().invoke(group, ["top", "--json", "--pipeline", "shop"])
+    assert json.loads(one.output).keys() == {"shop"}, one.output
+
+
 def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(config: Path) -> None:
     config.write_text("[relay\n")
     printed = CliRunner().invoke(group, ["top", "--once", "--config", str(config)])

@@ -9,8 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 import yaml
+
+from cli import group
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "monitoring" / "rules.yml"
@@ -141,6 +144,25 @@ def test_each_alert_says_how_grave_it_is_and_has_an_entry_in_the_runbook_that_sa
     entry = re.search(rf"^#### {alert}\n(.*?)(?=^#|\Z)", RUNBOOK.read_text(), re.DOTALL | re.MULTILINE)
     assert entry, f"docs/monitoring.md has no entry {alert}"
     assert "`" in entry[1], "it says nothing to type"
+
+
+def test_every_command_that_the_runbook_has_one_type_is_there() -> None:
+    typed = re.findall(r"`sluice ([a-z-]+)\s*([a-z-]*)([^`]*)`", RUNBOOK.read_text())
+    assert len(typed) > 20
+    context = click.Context(group)
+    for name, second, rest in typed:
+        command = group.get_command(context, name)
+        assert command is not None, name
+        words = [second] if isinstance(command, click.Group) and second else []
+        for word in words:
+            found = command.get_command(context, word)  # type: ignore[union-attr]
+            assert found is not None, f"{name} {word}"
+            command = found
+        if command.context_settings.get("ignore_unknown_options"):  # it hands them on
+            continue
+        known = {option for parameter in command.params for option in parameter.opts}
+        options = re.findall(r"--[a-z-]+", f"{second if not words else ''} {rest}")
+        assert set(options) <= known, f"sluice {name}: {options}"
 
 
 def test_what_silences_other_alerts_names_alerts_that_there_are() -> None:
