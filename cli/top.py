@@ -62,13 +62,12 @@ def _look(name: str, pipelines: Pipelines) -> Shown:
     from errors import SluiceError
     from etl.overview import overview
     from etl.ownership import downstream_name
-    from relay import RelayLog
     from relay.measures import Measures
 
     now = time.time_ns() // 1_000_000
     try:
         settings = pipelines[name].settings
-        measures = Measures(RelayLog.open(settings.relay.url), downstream_name(settings.target))
+        measures = Measures(settings.open_relay(), downstream_name(settings.target))
         return Shown(name, overview(settings), measures.points(now - _HOUR_MS, now + _HOUR_MS))
     except (SluiceError, OSError) as error:
         return Shown(name, None, error=str(error))

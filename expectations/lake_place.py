@@ -15,7 +15,6 @@ from expectations.errors import QualityError
 from expectations.place import ColumnShape, TableShape
 from expectations.server_shape import plain_type
 from expectations.suite import REPLICATION
-from relay import RelayLog
 from upstream import tso
 
 __all__ = ["LakePlace", "lake_place"]
@@ -98,7 +97,7 @@ def lake_place(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[La
     SparkError, relay errors.
     """
     if not ts:
-        last = RelayLog.open(settings.relay.url).last()
+        last = settings.open_relay().last()
         if last is None:
             raise QualityError("nothing is landed yet", way_out="wait until replication has begun")
         ts = last.hi

@@ -14,7 +14,6 @@ from etl.settings import Downstream, Settings
 from expectations.errors import QualityError
 from expectations.place import TableShape, quoted
 from expectations.server_shape import shape_of, table_names
-from relay import RelayLog
 from upstream import tso
 
 __all__ = ["ServerPlace", "copy_place", "downstream_place"]
@@ -80,7 +79,7 @@ def downstream_place(settings: Settings) -> Iterator[ServerPlace]:
             f"[downstream] type is {settings.downstream.type}: there are no tables to look at",
             way_out="look at the lake: --on lake",
         )
-    last = RelayLog.open(settings.relay.url).last()
+    last = settings.open_relay().last()
     if last is None:
         raise QualityError("nothing is landed yet", way_out="wait until replication has begun")
     with DownstreamSnapshot.open(target, last.cluster_id, 1) as snapshot:

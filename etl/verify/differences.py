@@ -14,7 +14,7 @@ from etl.find import FoundTransaction, Past, Patience, Query, newest
 from etl.settings import Settings
 from etl.verify.rows_apart import Apart, key_of, keys_bytes
 from etl.verify.side import CHANGED, EXTRA, MISSING, Difference
-from relay import RelayLog, Window
+from relay import Window
 from upstream import tso
 
 __all__ = ["differences_of", "said_last"]
@@ -92,7 +92,7 @@ def said_last(settings: Settings, difference: Difference, until: int) -> Differe
         if last is None:
             reached = f"since {tso.text(look.through)}" if look.through > past.first else "in what is kept of it"
             return replace(difference, binlog=f"nothing of this row {reached}")
-        window = RelayLog.open(settings.relay.url).find(last.commit_ts - 1)
+        window = settings.open_relay().find(last.commit_ts - 1)
         return difference.said_last(_what(last), last.commit_ts, _window(window))
     except (SluiceError, OSError) as error:
         return replace(difference, binlog=f"not known: {error}")

@@ -1,5 +1,8 @@
 """Several pipelines: which there are, what they are called, and that none is in the way of another."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from etl.settings import SettingsError, load_settings
@@ -134,3 +137,17 @@ def test_a_folder_that_is_not_there_is_said_and_the_first_pipeline_stays(tmp_pat
     assert list(pipelines()) == [""]
     with pytest.raises(SettingsError, match="none"):
         check_pipelines()
+
+
+def test_whoever_has_settings_opens_the_relay_log_as_its_pipeline():
+    """Else what is one pipeline's own would be looked for where another's lies."""
+    root = Path(__file__).parents[3]
+    rooms = ("etl", "cli", "expectations", "plugins", "monitoring", "dags")
+    wrong = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for room in rooms
+        for path in sorted((root / room).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"RelayLog\.open\(.*relay\.url", line)
+    ]
+    assert wrong == [], "settings.open_relay()"
