@@ -17,12 +17,13 @@ from expectations.server_shape import plain_type
 from expectations.suite import REPLICATION
 from upstream import tso
 
-__all__ = ["LakePlace", "lake_place"]
+__all__ = ["EXACTLY", "LakePlace", "lake_place", "upstream_names"]
 
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 """PySpark's functions make what Spark Connect understands only if this is in the environment."""
 
-_EXACTLY = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
+EXACTLY = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
+"""For a table's name where * and ? would stand for others."""
 
 
 class LakePlace:
@@ -78,7 +79,7 @@ class LakePlace:
         return self._names[name]
 
 
-def _upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, str]:
+def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, str]:
     """Those of the tables that there were, by their names downstream."""
     found: dict[str, list[str]] = {}
     for upstream in tables_as_of(settings, ts, ["*"]).tables:
@@ -101,8 +102,20 @@ def lake_place(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[La
         if last is None:
             raise QualityError("nothing is landed yet", way_out="wait until replication has begun")
         ts = last.hi
-    single = _upstream_names(settings, ts, {name for name in names if name != REPLICATION})
-    past = tables_as_of(settings, ts, [name.translate(_EXACTLY) for name in sorted(single.values())])
-    os.environ.setdefault(_CONNECT, "1")
-    with as_frames(past, settings.spark.remote, f"quality {secrets.token_hex(6)}") as frames:
+    single = upstream_names(settings, ts, {name for name in names if name != REPLICATION})
+    past = tables_as_of(settings, ts, [name.translate(EXACTLY) for name in sorted(single.values())])
+    with as_frames(past, settings.spark.remote, f"quality {secrets.token_hex(6)}") as frames, _found_by_others(frames):
         yield LakePlace(frames, past.tables, single, ts)
+
+
+@contextmanager
+def _found_by_others(frames: Frames) -> Iterator[None]:
+    """Great Expectations asks PySpark for the session that there is, and for functions that go with it."""
+    os.environ.setdefault(_CONNECT, "1")
+    kind: Any = type(frames.spark)
+    kind._set_default_and_active_session(frames.spark)
+    try:
+        yield
+    finally:
+        kind._default_session = None
+        kind._active_session.session = None

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from errors import DefectError
+from etl.settings import Settings
 
-__all__ = ["ColumnShape", "Place", "Reference", "TableShape", "at", "current", "quoted"]
+__all__ = ["ColumnShape", "Place", "Reference", "TableShape", "at", "current", "pipeline", "quoted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +74,26 @@ class Place(Protocol):
 
 
 _CURRENT: ContextVar[Place] = ContextVar("place")
+_SETTINGS: ContextVar[Settings] = ContextVar("settings")
 
 
 @contextmanager
-def at(place: Place) -> Iterator[None]:
-    """Expectations that are looked at meanwhile ask there."""
-    token = _CURRENT.set(place)
+def at(place: Place, settings: Settings) -> Iterator[None]:
+    """Expectations that are looked at meanwhile ask there, of that pipeline."""
+    token, of_settings = _CURRENT.set(place), _SETTINGS.set(settings)
     try:
         yield
     finally:
         _CURRENT.reset(token)
+        _SETTINGS.reset(of_settings)
+
+
+def pipeline() -> Settings:
+    """Whose expectation is being looked at. Raises DefectError outside of `at`."""
+    try:
+        return _SETTINGS.get()
+    except LookupError:
+        raise DefectError("an expectation is looked at nowhere") from None
 
 
 def current() -> Place:

@@ -1,43 +1,125 @@
-"""What there is to know of the replication itself, from the relay log and the archive."""
+"""What there is to know of the replication itself, from the relay log, the archive and the checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from etl.settings import Settings
+from etl.sinks import read_checkpoint
 from expectations.errors import QualityError
 from expectations.place import TableShape
+from expectations.suite import REPLICATION
+from relay import RelayError, RelayLog
+from relay.archive import Archive
+from upstream import tso
 
-__all__ = ["ReplicationPlace", "replication_place"]
+__all__ = ["HOUR_MS", "ReplicationPlace", "changes_per_hour"]
+
+HOUR_MS = 3_600_000
 
 
 class ReplicationPlace:
-    """The facts; no tables."""
+    """The facts. There are no rows to ask for."""
 
-    on = "replication"
+    on = REPLICATION
     ts = 0
 
-    def __init__(self, settings: Settings, at_ms: int) -> None:
+    def __init__(self, settings: Settings, at_ms: int | None = None) -> None:
         self.settings = settings
-        self.at_ms = at_ms
+        self.at_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """Raises QualityError."""
         raise QualityError("the replication has no rows to ask for")
 
     def table(self, name: str) -> str:
-        raise QualityError(f"the replication has no table {name}")
+        """Raises QualityError."""
+        raise QualityError(f"{name}: the replication's suite is about no table")
 
     def shape(self, name: str) -> TableShape:
+        """No columns."""
         return TableShape(name, ())
 
     def tables(self) -> Sequence[str]:
+        """None."""
         return ()
 
+    def broken(self, hours: float) -> tuple[str, int]:
+        """Where the chain of windows is broken, "" if nowhere; and how many windows were looked at: those of the relay
+        log of so many hours. The archive's volumes are looked at from the first to the last, and whether the relay log
+        goes on where they end. Raises OSError.
+        """
+        count, before = 0, None
+        relay = RelayLog.open(self.settings.relay.url)
+        try:
+            for window in relay.windows(tso.compose(max(0, int(self.at_ms - hours * HOUR_MS)))):
+                if before is not None and window.lo != before:
+                    return f"after {before} the next window begins at {window.lo}", count
+                count, before = count + 1, window.hi
+            archive = Archive.open(self.settings.archive_url)
+            volumes = list(archive.volumes())
+            for earlier, later in pairwise(volumes):
+                if earlier.hi != later.lo:
+                    return f"the archive has nothing between {earlier.hi} and {later.lo}", count
+            first = relay.first()
+            if volumes and first is not None and first.lo > volumes[-1].hi:
+                return f"the archive ends at {volumes[-1].hi}, and the relay log begins at {first.lo}", count
+        except RelayError as error:
+            return str(error), count
+        return "", count
 
-@contextmanager
-def replication_place(settings: Settings) -> Iterator[ReplicationPlace]:
-    import time
+    def lag_s(self) -> float | None:
+        """How far the checkpoint is behind the clock, None if there is none. Raises DownstreamError, relay errors."""
+        last = RelayLog.open(self.settings.relay.url).last()
+        found = read_checkpoint(self.settings.target, last.cluster_id) if last is not None else None
+        return None if found is None else max(0.0, (self.at_ms - tso.physical_ms(found.commit_ts)) / 1000)
 
-    yield ReplicationPlace(settings, time.time_ns() // 1_000_000)
+    @cached_property
+    def changes(self) -> Mapping[str, Mapping[int, float]]:
+        """Changes of each table (``schema.table`` upstream) in each hour (Unix ms / HOUR_MS), as the archive counted
+        them, for as long as it has. Raises relay errors.
+        """
+        return changes_per_hour(self.settings)
+
+    @property
+    def last_hour(self) -> int:
+        """The last hour that is over and archived. Raises relay errors."""
+        last = Archive.open(self.settings.archive_url).last()
+        through_ms = tso.physical_ms(last.hi) if last is not None else 0
+        return int(min(through_ms, self.at_ms)) // HOUR_MS - 1
+
+    def usual(self, table: str, hour: int, days: int) -> float | None:
+        """The median of a table's changes in the same hour of the days before, None if it wasn't there on any."""
+        found = self.changes.get(table, {})
+        before = [found.get(hour - 24 * day, 0.0) for day in range(1, days + 1)]
+        known = [count for day, count in enumerate(before, 1) if hour - 24 * day >= min(found, default=hour)]
+        return median(known) if known else None
+
+
+def changes_per_hour(settings: Settings) -> Mapping[str, Mapping[int, float]]:
+    """What the archive's volumes have counted; the changes of a volume that is longer than an hour are spread evenly
+    over its time. Raises relay errors.
+    """
+    counts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    names: dict[int, str] = {}
+    for volume in Archive.open(settings.archive_url).volumes():
+        names |= {file.table_id: f"{file.schema}.{file.table}" for file in volume.lake}
+        low, high = tso.physical_ms(volume.lo), max(tso.physical_ms(volume.hi), tso.physical_ms(volume.lo) + 1)
+        shares = [
+            (hour, (min(high, (hour + 1) * HOUR_MS) - max(low, hour * HOUR_MS)) / (high - low))
+            for hour in range(low // HOUR_MS, (high - 1) // HOUR_MS + 1)
+        ]
+        for table, changes in volume.tables.items():
+            for hour, share in shares:
+                counts[table][hour] += changes * share
+    named: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for table, hours in counts.items():
+        for hour, count in hours.items():
+            named[names.get(table, f"table {table}")][hour] += count
+    return named

@@ -76,17 +76,15 @@ def run_quality(settings: Settings, wish: QualityWish, say: Say = lambda _: None
     suites = _chosen(settings, wish)
     results, began_ms = QualityResults(settings), time.time_ns() // 1_000_000
     run = f"{began_ms:013d}-{secrets.token_hex(6)}"
-    folder = results.docs_folder()
-    going = _Run(run, began_ms, DataDocs(folder) if folder else None, say)
+    going = _Run(settings, run, began_ms, say)
     tables = [suite for suite in suites if suite.name != REPLICATION]
     from expectations.gx.looking import Looker
 
     looker = Looker()
     if len(tables) < len(suites):
-        from expectations.replication import replication_place
+        from expectations.replication import ReplicationPlace
 
-        with replication_place(settings) as facts:
-            going.look(looker, next(suite for suite in suites if suite.name == REPLICATION), facts, None)
+        going.look(looker, next(s for s in suites if s.name == REPLICATION), ReplicationPlace(settings), None)
     if tables:
         with open_place(settings, wish) as (place, batches):
             for suite in tables:
@@ -96,7 +94,7 @@ def run_quality(settings: Settings, wish: QualityWish, say: Say = lambda _: None
     if going.docs is not None:
         every = results.runs(settings.quality.keep * max(1, len(going.found)) * 10)
         going.docs.index(every, {one.run for one in every} - set(old))
-    return QualitySummary(run, tuple(going.found), folder / "index.html" if folder else None, paused)
+    return QualitySummary(run, tuple(going.found), going.docs.folder / "index.html" if going.docs else None, paused)
 
 
 @contextmanager
@@ -127,8 +125,10 @@ def open_place(settings: Settings, wish: QualityWish) -> Iterator[tuple[Place, B
 class _Run:
     """What is found, suite after suite."""
 
-    def __init__(self, run: str, began_ms: int, docs: DataDocs | None, say: Say) -> None:
-        self.docs = docs
+    def __init__(self, settings: Settings, run: str, began_ms: int, say: Say) -> None:
+        folder = QualityResults(settings).docs_folder()
+        self.docs = DataDocs(folder) if folder else None
+        self._settings = settings
         self.found: list[QualityRun] = []
         self._run, self._began_ms, self._say = run, began_ms, say
 
@@ -140,7 +140,7 @@ class _Run:
         failures: tuple[FailedExpectation, ...] = ()
         own = suite.for_place(place.on)
         try:
-            with at(place):
+            with at(place, self._settings):
                 from expectations.gx.results import json_of, lines_of
 
                 looked = looker.look(own, batches, place.shape(suite.name).primary_key if batches else ())

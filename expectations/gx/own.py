@@ -12,9 +12,13 @@ from typing import Any, ClassVar
 
 from great_expectations.expectations.expectation import BatchExpectation
 
+from expectations.errors import QualityError
 from expectations.gx.examples import EXAMPLES, as_text, example_rows
-from expectations.place import Place, Reference, current, quoted
+from expectations.place import Place, Reference, current, pipeline, quoted
 from expectations.profile import without_parent
+from expectations.sums import sum_changes
+from expectations.upstream_rows import compared_with_upstream
+from upstream import tso
 
 __all__ = ["FOUND", "OWN", "Found", "OwnExpectation"]
 
@@ -162,10 +166,54 @@ def _unix_ms(value: object) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
 
 
+class ExpectSumToBeConstant(OwnExpectation):
+    """The sums of these columns are what they were: so many hours before the moment that is looked at, or `since` then
+    (a TSO, or a time in UTC). The archive tells.
+    """
+
+    columns: list[str]
+    hours: float = 24
+    since: str | int = ""
+
+    def says(self) -> str:
+        then = self.since or f"{self.hours:g} hours before"
+        return f"The sum of {', '.join(self.columns)} is what it was {then}."
+
+    def look(self, place: Place) -> Found:
+        if not place.ts:
+            raise QualityError(f"the {place.on} has no moment: a sum is compared on the downstream and in the lake")
+        earlier = tso.parse_moment(str(self.since)) if self.since else place.ts - tso.span(int(self.hours * _MS_PER_H))
+        changes = sum_changes(pipeline(), self.table, self.columns, (earlier, place.ts))
+        changed = [one for one in changes if one.change]
+        if not changed:
+            return Found.as_expected(f"the same, through {changes[0].rows:,} rows that are different")
+        said = ", ".join(f"{one.column} by {one.change:+f}" for one in changed)
+        return Found.otherwise(f"changed since {tso.text(earlier)}: {said}, in {changed[0].rows:,} rows")
+
+
+class ExpectTableToEqualTheUpstream(OwnExpectation):
+    """Every row is what it is upstream at the checkpoint, as `sluice verify` compares it. `how`: with TiDB
+    (``upstream``), with base and archive (``archive``), or ``auto``.
+    """
+
+    how: str = "auto"
+
+    def says(self) -> str:
+        return "Every row is what it is upstream, at the checkpoint."
+
+    def look(self, place: Place) -> Found:
+        if place.on != "downstream":
+            raise QualityError(f'the {place.on} isn\'t compared with the upstream: write on = ["downstream"]')
+        equal, said, rows = compared_with_upstream(pipeline(), self.table, self.how)
+        return Found(equal, said, rows[:EXAMPLES])
+
+
 OWN: dict[str, type[OwnExpectation]] = {
     "expect_key_to_be_unique": ExpectKeyToBeUnique,
     "expect_references_to_have_parents": ExpectReferencesToHaveParents,
     "expect_columns_and_types": ExpectColumnsAndTypes,
     "expect_newest_to_be_recent": ExpectNewestToBeRecent,
+    "expect_sum_to_be_constant": ExpectSumToBeConstant,
+    "expect_table_to_equal_the_upstream": ExpectTableToEqualTheUpstream,
 }
 """By the name that suites have for them."""

@@ -8,21 +8,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from etl.asof import differences_between, here
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
-from etl.settings import Settings, load_settings, read_target
+from etl.settings import Settings, load_settings, parse_settings, read_target
+from expectations import sums
 from expectations.errors import QualityError, SuiteError
+from expectations.place import at
+from expectations.propose import propose_for_replication
 from expectations.proposing import propose_suites
+from expectations.replication import ReplicationPlace
 from expectations.results import QualityResults, QualityRun
 from expectations.run import QualitySummary, QualityWish, run_quality
 from expectations.suite import Expectation, Suite
 from expectations.suite_files import SuiteFolder, Written
 from relay import RelayLog
+from relay.archive import Archive
 from relay.quality import PASSED
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.relay_from_recording import RECORDINGS, committed
+from tests.etl.relay_from_recording import land as land_recording
+from tests.relay.archivekit import archive_all
 from tests.relay.relaykit import land
 from upstream import tso
 
@@ -145,6 +155,7 @@ PARENTS = Expectation(
     {"columns": ["customer_id"], "parent": "shop.customers", "parent_columns": ["id"]},
 )
 UNIQUE = Expectation("expect_key_to_be_unique", {"columns": ["state", "amount"]})
+UNIQUE_ID = Expectation("expect_key_to_be_unique", {"columns": ["id"]})
 FRESH = Expectation("expect_newest_to_be_recent", {"column": "created_at", "hours": 24})
 MANY = Expectation("expect_table_row_count_to_be_between", {"min_value": ROWS // 2})
 TYPES = Expectation(
@@ -317,3 +328,79 @@ def test_without_suites_or_with_a_broken_file_it_says_so(shop, folder):
     folder.path(TABLE).write_text('table = "shop.orders"\n[[expect]]\nexpectation = "expect_x"\nseverity = "loud"\n')
     with pytest.raises(SuiteError, match=r"orders\.toml: expectation 1: severity = 'loud'"):
         run_quality(settings, QualityWish())
+
+
+@pytest.fixture
+def bank(folder: SuiteFolder, tmp_path: Path, spark_remote: str) -> Settings:
+    """A recording of a bank in an archive; its suites are to be in the folder `quality` beside."""
+    url = (tmp_path / "relay").as_uri()
+    few = committed(RECORDINGS / "shop")[400][0]
+    relay = land_recording(RECORDINGS / "shop", url, 1000, few)
+    archive_all(relay, Archive.open(f"{url}/archive"))
+    path = tmp_path / "sluice.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "pd:2379"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "db"\n'
+        f'[spark]\nremote = "{spark_remote}"\n[[route]]\nschema-pattern = "bank"\ntable-pattern = "ledger"\n'
+        'target-schema = "books"\ntarget-table = "entries"\n'
+    )
+    return load_settings(path)
+
+
+def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
+    last = RelayLog.open(bank.relay.url).last()
+    folder = SuiteFolder(Path(bank.quality.suites))
+    sound = (Expectation("expect_column_values_to_not_be_null", {"column": "id"}), UNIQUE_ID)
+    wrong = (
+        Expectation("expect_column_values_to_be_between", {"column": "ver", "max_value": -1}, "pause"),
+        Expectation("expect_columns_and_types", {"columns": {"id": "int"}}),
+        Expectation(
+            "expect_references_to_have_parents",
+            {"columns": ["email"], "parent": "books.entries", "parent_columns": ["memo"]}, "warn",
+        ),
+        Expectation("expect_newest_to_be_recent", {"column": "updated", "hours": -1}),
+    )  # fmt: skip
+    folder.write(Suite("bank.account", sound + wrong))
+    folder.write(Suite("books.entries", (Expectation("expect_key_to_be_unique", {"columns": ["src"]}),)))
+    folder.write(Suite("bank.gone", sound))
+    done = run_quality(bank, QualityWish("lake", ts=last.hi))
+    found = {suite.suite: suite for suite in done.suites}
+    assert {(suite.on, suite.ts) for suite in done.suites} == {("lake", last.hi)}
+    account = found["bank.account"]
+    assert [failed.observed for failed in account.failures if "couldn't" in failed.observed] == []
+    assert [failed.expectation for failed in account.failures] == [one.expectation for one in wrong]
+    assert not done.paused and account.state == "paused", "the past pauses nothing"
+    assert " keys in " in found["books.entries"].failures[0].observed, "by its name downstream"
+    assert "no table that goes to bank.gone" in found["bank.gone"].said
+
+
+def test_a_sum_that_must_not_change_is_compared_between_two_moments_by_the_archive(tmp_path, monkeypatch):
+    from expectations.gx.own import ExpectSumToBeConstant
+
+    monkeypatch.setattr(sums, "differences_between", partial(differences_between, run=here))
+    url = (tmp_path / "relay").as_uri()
+    relay = land_recording(RECORDINGS / "shop", url, 1000)
+    archive_all(relay, Archive.open(f"{url}/archive"))
+    settings = parse_settings({"upstream": {"pd-urls": "p"}, "relay": {"url": url}, "downstream": {"host": "d"}})
+    place = ReplicationPlace(settings)
+    last = relay.last()
+    place.ts = last.hi
+    with at(place, settings):
+        look = ExpectSumToBeConstant(table="bank.ledger", columns=["amt"], since=str(last.hi - tso.span(1000))).look
+        assert re.match(r"changed since .* amt by \+[\d.]+, in [\d,]+ rows", look(place).observed)
+        look = ExpectSumToBeConstant(table="bank.account", columns=["id"], since=str(last.hi - tso.span(1000))).look
+        assert look(place).met
+
+
+def test_expectations_of_the_replication_fail_when_it_is_not_what_it_should_be(shop, folder):
+    settings, _ = shop
+    folder.write(propose_for_replication())
+    (found,) = run_quality(settings, QualityWish(suites=("replication",))).suites
+    assert (found.on, found.state, found.failures) == ("replication", PASSED, ())
+    late = Expectation("expect_lag_below", {"seconds": 0.001}, "warn")
+    folder.write(Suite("replication", (late, Expectation("expect_windows_without_gaps", {"hours": 1}))))
+    end = RelayLog.open(settings.relay.url).last().hi
+    land(RelayLog.open(settings.relay.url), end + 10, end + 20, end + 15)
+    (found,) = run_quality(settings, QualityWish(suites=("replication",))).suites
+    assert found.state == "failed"
+    assert [failed.expectation for failed in found.failures] == ["expect_lag_below", "expect_windows_without_gaps"]
+    assert str(end) in found.failures[1].observed

@@ -10,6 +10,7 @@ import pytest
 
 from etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
 from etl.verify import run as verifying
+from expectations.upstream_rows import compared_with_upstream
 from relay import RelayLog
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner
 from relay.verified import Verifications
@@ -71,6 +72,23 @@ def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_i
     assert lo < one.commit_ts <= hi and tso.text(one.commit_ts) in one.binlog
     last = Verifications(RelayLog.open(running.settings.relay.url)).last()[name]
     assert (last.differences, last.equal) == (1, False)
+
+
+def test_an_expectation_of_being_equal_to_the_upstream_finds_the_row_that_is_not(running: Pipeline) -> None:
+    running.caught_up()
+    name = table_of(running)
+    met, said, rows = compared_with_upstream(running.settings, name, "auto")
+    assert (met, rows) == (True, []) and "as of " in said
+    ((key,),) = running.upstream(f"SELECT id FROM {name} ORDER BY id DESC LIMIT 1")
+    running.downstream(f"UPDATE {name} SET k = k + 1 WHERE id = {key}")
+    try:
+        met, said, rows = compared_with_upstream(running.settings, name, "auto")
+    finally:
+        running.downstream(f"UPDATE {name} SET k = k - 1 WHERE id = {key}")
+    assert not met and said.startswith("1 rows differ")
+    assert (rows[0]["row"], rows[0]["columns"]) == (f"id = {key}", "k")
+    with pytest.raises(VerifyError, match="no table nothing"):
+        compared_with_upstream(running.settings, "nothing.like_this", "auto")
 
 
 def test_a_paused_verification_goes_on_with_the_tables_that_are_left(

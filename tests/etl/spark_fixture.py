@@ -1,4 +1,4 @@
-"""Fixtures for tests of the pipeline: a Spark Connect server for the test session."""
+"""A Spark Connect server for the test session."""
 
 from __future__ import annotations
 

@@ -1,0 +1,46 @@
+"""Whether a table downstream has the upstream's rows: the job of `etl.verify`, asked for one table."""
+
+from __future__ import annotations
+
+from etl.settings import Settings
+from etl.verify import Difference, VerifyRequest, create_verify, run_verify
+from expectations.errors import QualityError
+from expectations.lake_place import upstream_names
+from relay import RelayLog
+from relay.jobs import DONE, Runner
+from upstream import tso
+
+__all__ = ["compared_with_upstream"]
+
+_WHO = "sluice quality"
+
+
+def compared_with_upstream(settings: Settings, table: str, how: str) -> tuple[bool, str, list[dict[str, str]]]:
+    """Whether a table (``schema.table`` downstream) is what it is upstream, what was found in words, and rows that
+    differ. `how`: as in `VerifyRequest`. Raises QualityError if it couldn't be compared, and as `run_verify`.
+    """
+    job = create_verify(settings, VerifyRequest((_upstream(settings, table),), how), _WHO)
+    done = run_verify(settings, job.id, Runner(_WHO))
+    problems = [one.problem for one in done.tables if one.problem]
+    if done.state != DONE or not done.tables or problems:
+        raise QualityError(
+            f"{table} wasn't compared, job {done.job} is {done.state}: {'; '.join(problems) or 'no table is that'}",
+            way_out=f"`sluice verify {table}` tells more",
+        )
+    if done.equal:
+        return True, f"{done.rows:,} rows, as of {tso.text(done.ts)} (job {done.job})", []
+    examples = [_row(difference) for one in done.tables for difference in one.examples]
+    return False, f"{done.differences:,} rows differ as of {tso.text(done.ts)} (job {done.job})", examples
+
+
+def _upstream(settings: Settings, table: str) -> str:
+    """Its name upstream."""
+    last = RelayLog.open(settings.relay.url).last() if settings.routes.rules else None
+    return table if last is None else upstream_names(settings, last.hi, {table})[table]
+
+
+def _row(difference: Difference) -> dict[str, str]:
+    key = ", ".join(f"{name} = {value}" for name, value in difference.key.items())
+    return {
+        "row": key, "": difference.kind, "columns": ", ".join(difference.columns), "last": difference.binlog
+    }  # fmt: skip
