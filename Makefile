@@ -1,13 +1,13 @@
 # Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test lint docs wheel clean
+.PHONY: help setup run up down status test lint docs screenshots wheel clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: ## install what is missing (Debian packages need root; Python packages go to .venv)
 	@bin/setup
@@ -35,6 +35,9 @@ test: lint ## lint, types and all tests
 docs: setup ## the documentation as a site in site/, made without network; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 	@echo 'docs: site/index.html'
+
+screenshots: setup ## pictures of the pages in docs/pages, of the stack with live traffic
+	@$(PYTHON) docs/_site/screenshots.py
 
 wheel: setup ## the package in dist/, and the requirements it was tested with
 	@rm -rf dist

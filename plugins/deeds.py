@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Response
+from fastapi import HTTPException, Response
 from fastapi.responses import JSONResponse
 
 from etl.settings.pipelines import NamedPipeline
@@ -42,9 +42,11 @@ def done(wish: Wish, work: Callable[[], str]) -> Response:
         try:
             said = work()
         except Exception as error:
-            audit.end(deed, f"refused: {error}")
+            audit.end(deed, f"refused: {error.detail if isinstance(error, HTTPException) else error}")
             raise
         audit.end(deed, said)
+    except HTTPException:
+        raise
     except Exception as error:
         return told(error)
     finally:

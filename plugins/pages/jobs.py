@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from etl import operate
 from etl.settings.pipelines import NamedPipeline
 from plugins import runs
-from plugins.access import Reader, name_of
+from plugins.access import Reader, name_of, require_trigger
 from plugins.answers import answer
 from plugins.chosen import Chosen, ChosenPipeline
 from plugins.deeds import Wish, deeds, done, operator
@@ -62,8 +62,8 @@ def _pause(pipeline: NamedPipeline, name: str, user: Any) -> str:
 def _resume(pipeline: NamedPipeline, name: str, user: Any) -> str:
     job = _jobs(pipeline).get(name)
     state = job.status().state
-    job.order(RESUME, operator(user)) if state == PAUSING else None
     if state == PAUSING:
+        job.order(RESUME, operator(user))
         return f"{name} goes on where it runs"
     return f"{name} goes on in the run {_again(pipeline, name, user)} of its DAG"
 
@@ -83,6 +83,7 @@ def _again(pipeline: NamedPipeline, name: str, user: Any) -> str:
     if run is None or kind is None:
         raise runs.NoRunError(f"{name} was asked for by {spec.by}", way_out=f"`sluice jobs resume {name}`")
     dag_id = pipeline.dag_id(kind)
+    require_trigger(user, dag_id)
     return runs.trigger(dag_id, runs.conf_of(dag_id, run), name_of(user))
 
 

@@ -72,15 +72,17 @@ function numbers({ downstream, landing, relay, archive, verified }) {
       verified.at_ms ? (differ ? `${many(verified.differences, "row")} of ${many(verified.differing.length, "table")} differ` : `${many(verified.tables, "table")}, all equal`) : "no table was compared yet",
       differ ? "bad" : "",
     ),
-    figure("Can be restored", archive.promised_ts !== 0 ? `since ${ago(tsoMs(archive.promised_ts)).replace(" ago", "")}` : "no moment yet", archive.bases ? many(archive.bases, "base") : "no base yet"),
+    figure("Can be restored", archive.promised_ts !== 0 ? `last ${span(Date.now() - tsoMs(archive.promised_ts))}` : "no moment yet", archive.bases ? many(archive.bases, "base") : "no base yet"),
   );
 }
 
 function lagCard(points, around) {
   const day = around.query.get("span") === "day";
   const to = Date.now();
-  const from = to - (day ? 24 * HOUR : HOUR);
-  const seen = points.filter((point) => point.at_ms >= from && point.at_ms <= to + 15_000);
+  const earliest = to - (day ? 24 * HOUR : HOUR);
+  const seen = points.filter((point) => point.at_ms >= earliest && point.at_ms <= to + 15_000);
+  // a pipeline that has just begun has its first minutes large
+  const from = Math.max(earliest, Math.min((seen[0]?.at_ms ?? 0) - 30_000, to - 300_000));
   const choose = (name) => () => (around.setQuery("span", name), around.redraw());
   const tab = (text, name, on) => h("button", { type: "button", class: "tab", "aria-pressed": String(on), onclick: choose(name) }, text);
   const lines = [

@@ -1,0 +1,98 @@
+"""Pictures of the pages for the documentation: the whole stack with live traffic in a folder of its own, a base and a
+backfill, then Chromium. `make screenshots`, or `python docs/_site/screenshots.py [MINUTES]`, which says how long the
+traffic lasts before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from embedded.control import AirflowClient, ClusterControl  # noqa: E402
+from embedded.launch import password_file  # noqa: E402
+from embedded.launch.airflow import USER, airflow_url  # noqa: E402
+from embedded.run import fresh_stack, wait_pipeline  # noqa: E402
+from embedded.stack import Stack  # noqa: E402
+from embedded.state import StackError  # noqa: E402
+
+PICTURES = ROOT / "docs" / "pages"
+TABS = ("overview", "jobs", "time")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+TRAFFIC = {"rate": 40, "transactions": None, "rows": 2, "tables": 6, "database": "shop"}
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+def main(minutes: float) -> None:
+    """Start everything, wait, take the pictures, stop everything."""
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sluice-pictures-") as home:
+        stack = Stack(Path(home) / "stack")
+        with fresh_stack(stack, None, print):
+            site = stack.site()
+            airflow = AirflowClient(stack.home, site.ports["airflow"])
+            wait_pipeline(stack, airflow)
+            ClusterControl(site.ports["cluster-control"]).workload(dict(TRAFFIC))
+            time.sleep(60 * minutes / 2)
+            _trigger(airflow, "base", {"when_due": False, "source": "downstream"})
+            time.sleep(60 * minutes / 2)
+            _trigger(airflow, "backfill", {"tables": ["shop.*"]})
+            time.sleep(20)
+            with _chromium() as browser:
+                _pictures(browser, stack.home, airflow_url(site.ports["airflow"]))
+
+
+def _trigger(airflow: AirflowClient, dag: str, conf: dict[str, Any]) -> None:
+    with suppress(StackError):
+        airflow._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})
+
+
+@contextmanager
+def _chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def _pictures(browser: Browser, home: Path, url: str) -> None:
+    password = json.loads(password_file(home).read_text())[USER]
+    for scheme in ("light", "dark"):
+        for tab in TABS:
+            page = _logged_in(browser, url, password, color_scheme=scheme, viewport=WIDE)
+            page.goto(f"{url}/plugin/sluice/sluice/{tab}")
+            page.frame_locator("iframe").locator("main h1").wait_for(timeout=120_000)
+            _take(page, f"{tab}-{scheme}")
+    page = _logged_in(browser, url, password, color_scheme="light", viewport=PHONE)
+    page.goto(f"{url}/sluice/overview")
+    page.locator("main h1").wait_for(timeout=120_000)
+    _take(page, "overview-phone")
+
+
+def _logged_in(browser: Browser, url: str, password: str, **options: Any) -> Page:
+    context = browser.new_context(**options)
+    context.set_default_timeout(120_000)
+    answer = context.request.post(f"{url}/auth/token", data={"username": USER, "password": password})
+    context.add_cookies([{"name": "_token", "value": answer.json()["access_token"], "url": f"{url}/"}])
+    return context.new_page()
+
+
+def _take(page: Page, name: str) -> None:
+    page.wait_for_timeout(4000)
+    page.screenshot(path=PICTURES / f"{name}.png")
+    print(f"docs/pages/{name}.png", flush=True)
+    page.context.close()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 6.0)
