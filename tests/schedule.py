@@ -16,7 +16,11 @@ from pathlib import Path
 from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"the stack": r"\bmark\.e2e\b", "Spark": r"\bspark_(remote|server)\b"}
+SHARED = {
+    "the stack": r"\bmark\.e2e\b",
+    "Spark": r"\bspark_(remote|server)\b",
+    "the pages": r"def test_\w+\([^)]*\bpages\b",
+}
 """What is shared, and how it is known of a file that it needs it."""
 LONG = (
     "tests/etl/apply/test_apply_random.py",

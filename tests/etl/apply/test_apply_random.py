@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -83,11 +82,23 @@ def test_any_history_in_any_windows_ends_like_the_model(
 
 
 _CHILD = """
-import sys
+import itertools, os, signal, sys
+import pymysql.connections
 from etl.apply import run_apply
 from tests.etl.preparing import local_preparer
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
-url, port, until, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+url, port, until, mode, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+packets, write = itertools.count(1), pymysql.connections.Connection._write_bytes
+
+def written(connection, data):
+    number = next(packets)
+    if last and number > abs(last):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(connection, data)
+    if number == last:  # the answer isn't waited for
+        os.kill(os.getpid(), signal.SIGKILL)
+
+pymysql.connections.Connection._write_bytes = written
 config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(mode, 3, 60))
 run_apply(config, until_ts=until, run_seconds=240, prepare=local_preparer(config))
 """
@@ -105,27 +116,20 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     assert last is not None
     root = Path(__file__).parents[3]
     rng = random.Random(1)
-    kills = 0
-    for _ in range(60):
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode],
+
+    def ends(packets: int) -> int:
+        """A process that dies after so many packets to the server, with the last one's answer if negative."""
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode, str(packets)],
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)},
         )
-        before = checkpoint(connection)
-        deadline = time.monotonic() + 60
-        # The start of Python takes longer than the work: the clock starts with the first commit.
-        while child.poll() is None and checkpoint(connection) == before and time.monotonic() < deadline:
-            time.sleep(0.002)
-        try:
-            child.wait(timeout=rng.uniform(0, 0.3))
-            assert child.returncode == 0
-            break
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            kills += 1
-    assert kills >= 3
+        return done.returncode
+
+    for _ in range(5):
+        assert ends(rng.randint(40, 160) * rng.choice([1, -1])) == -signal.SIGKILL
+    assert 0 < checkpoint(connection) < last.hi
+    assert ends(0) == 0
     assert checkpoint(connection) == last.hi
     for name in TABLES:
         assert rows_of(connection, name) == history.expected(name), name
