@@ -22,13 +22,19 @@ _LENGTH = 100
 
 def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
     """Compare both sides, or go on with it, and say what was found; the exit code: 0 if all is equal."""
+    summary = compared_here(settings, job, command, as_json=as_json)
+    return 0 if summary.state == "done" and summary.equal else 1
+
+
+def compared_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> VerifySummary:
+    """The same, with what was found."""
     from cli._this_process import pausing, this_process
     from etl.verify import run_verify
 
     with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json):
         summary = run_verify(settings, job.id, this_process(command))
     click.echo(json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary)))
-    return 0 if summary.state == "done" and summary.equal else 1
+    return summary
 
 
 def cancel_here(settings: Settings, job: Job) -> int:

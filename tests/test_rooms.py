@@ -80,7 +80,7 @@ ETL = {
     "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "verify": {
         "asof", "backfill", "base", "copy", "downstream", "find", "first_use", "formats",
-        "ownership", "prepare", "retain", "rules", "settings", "shapes", "steps",
+        "ownership", "prepare", "reapply", "retain", "rules", "settings", "shapes", "steps",
     },
     "tables": {"ddl", "downstream", "find", "ownership", "recorded_schema", "rules", "settings"},
     "drill": {"copy", "downstream", "ownership", "restore", "retain", "settings"},

@@ -200,7 +200,7 @@ class Backfill:
         made = self._appointing.make(
             Appointment(
                 0, self._job, chunk.number, table.id, table.schema_name, table.name, self._request.mode,
-                condition, tuple(column.name for column in key) if condition else (),
+                condition, tuple(column.name for column in key) if chunk.low or chunk.high else (),
                 listed=bool(self._request.where), is_whole=self._is_whole(plan),
             )
         )  # fmt: skip

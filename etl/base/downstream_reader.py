@@ -126,6 +126,10 @@ class DownstreamSnapshot:
                 yield batch
             self.let_go(session)
 
+    def rows_where(self, number: int, place: DownstreamTable, condition: str) -> Iterator[pa.RecordBatch]:
+        """The rows that a condition (SQL) takes, as `rows` gives them, in no order and all at once."""
+        return self._page(number, place, condition, [])
+
     def asked(self, number: int, place: DownstreamTable, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a small result, of a statement that reads that table. Raises TableChanged."""
         session = self._sessions[number]

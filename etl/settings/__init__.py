@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Spark,
         Target,
         Upstream,
+        Verify,
         Window,
         downstream_name,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "Spark",
     "Target",
     "Upstream",
+    "Verify",
     "Window",
     "downstream_name",
     "load_settings",
@@ -74,6 +76,7 @@ __getattr__ = on_first_use(
         "Spark": "etl.settings.sections",
         "Target": "etl.settings.sections",
         "Upstream": "etl.settings.sections",
+        "Verify": "etl.settings.sections",
         "Window": "etl.settings.sections",
         "downstream_name": "etl.settings.sections",
         "File": "etl.settings.sinks",

@@ -174,6 +174,20 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class Verify:
+    """Whether both sides are equal, looked at all the time beside replication."""
+
+    rows_per_second: int = 2_000
+    """So many rows and row changes are read at most, both sides and the relay log together."""
+    megabytes_per_second: int = 4
+    """And so many megabytes."""
+    days: int = 7
+    """In so many days every row is compared once."""
+    delay_ms: int = 60_000
+    """So long after its commit a changed row is compared at the earliest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quality:
     """What is expected of the data, and how often it is looked at."""
 
@@ -357,6 +371,7 @@ class Settings:
     downstream: Downstream
     # By name from here on: what comes to stand between two others takes neither's place.
     archive: Archive = field(default_factory=Archive, kw_only=True)
+    verify: Verify = field(default_factory=Verify, kw_only=True)
     quality: Quality = field(default_factory=Quality, kw_only=True)
     spark: Spark = field(default_factory=Spark, kw_only=True)
     window: Window = field(default_factory=Window, kw_only=True)

@@ -41,6 +41,10 @@ _POSITIVE = {
     "max_file_bytes",
     "max_message_bytes",
     "timeout_s",
+    "rows_per_second",
+    "megabytes_per_second",
+    "days",
+    "delay_ms",
 }
 _RULES = {"filter", "route"}
 _DERIVED = ("filters", "routes", "ignored_ts", "name")

@@ -105,12 +105,14 @@ class ChangeReader:
         self._options = PrepareOptions(_SHAPE, filters=filters, ignored_ts=ignored)
         self._reading = reading
 
-    def gather(self, since: int, until: int) -> ChangedRows:
-        """What was committed after `since` through `until` (TSO). Windows that can't be looked through are noted.
-        Raises RelayGapError, OSError, and what is transient.
+    def gather(self, since: int, until: int, most: int = 0) -> ChangedRows:
+        """What was committed after `since` through `until` (TSO), or as far as about `most` changes go. Windows that
+        can't be looked through are noted. Raises RelayGapError, OSError, and what is transient.
         """
         found = ChangedRows(since)
         for windows in _batches(self._relay, since, until):
+            if most and found.changes >= most:
+                break
             if self._reading is not None:
                 self._reading(sum(w.changes for w in windows), sum(part.bytes for w in windows for part in w.parts))
             lo, hi = max(windows[0].lo, since), min(windows[-1].hi, until)

@@ -16,9 +16,9 @@ from etl.asof import AsOfError, AsOfTable, Past, Run, tables_as_of
 from etl.asof.parted import PartSums, rows_within
 from etl.base.downstream_reader import DownstreamSnapshot
 from etl.base.downstream_rows import DownstreamTable
+from etl.base.hindrances import place_of
 from etl.retain.had import had_at
 from etl.settings import Settings
-from etl.verify.reasons import why_not
 from etl.verify.rows_apart import Apart, apart, as_table
 from relay import SKIP, Decision
 from relay.archive import Archive
@@ -128,8 +128,8 @@ class PastSide:
         for name, one in past.tables.items():
             if one.table.id in decided:
                 self.unknown[name] = f"operators decided about the DDL at {decided[one.table.id]}"
-            elif why := why_not(self._settings, one.table):
-                self.unknown[name] = why
+            elif isinstance(place := place_of(self._settings, one.table), str):
+                self.unknown[name] = place
             else:
                 left[name] = one
         return OpenPast(past, left)

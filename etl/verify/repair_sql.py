@@ -27,7 +27,7 @@ from etl.formats.sql_text import (
     quote_name,
     row_conditions,
 )
-from etl.shapes.identity import locating_columns
+from etl.verify.rows_apart import key_of, one_array
 from upstream import column_types, tso
 from upstream.schema import Column, Table
 
@@ -53,7 +53,7 @@ class TableRepair:
         yield from self._deletes()
         rows = self.come.filter(pa.array(~self.unwritable))
         columns = self.place.writable_columns
-        yield from inserts(self.place, columns, [_one(rows[column.name]) for column in columns])
+        yield from inserts(self.place, columns, [one_array(rows[column.name]) for column in columns])
 
     @property
     def unwritable(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class TableRepair:
         """
         found = np.zeros(self.come.num_rows, bool)
         for column in self.place.writable_columns:
-            array = _one(self.come[column.name])
+            array = one_array(self.come[column.name])
             if column.kind in BYTEWISE and (broken := broken_text(array)) is not None:
                 found |= np.asarray(broken)
             if column.kind == "enum" and "" not in column.elems:
@@ -71,9 +71,8 @@ class TableRepair:
 
     @property
     def key(self) -> list[Column]:
-        """By which rows are found; all that they hold if there is none, or a database computes it."""
-        key = locating_columns(self.place)
-        return [] if any(column.generated for column in key) else key
+        """By which rows are found; none if all that they hold says it."""
+        return key_of(self.place)
 
     def _deletes(self) -> Iterator[tuple[int, bytes]]:
         if not self.gone.num_rows:
@@ -92,12 +91,12 @@ class TableRepair:
         others = [_exact(column) for column in columns if column.name not in names]
         parts = [key_conditions([_exact(c) for c in key], self._arrays(key))] if key else []
         parts += [row_conditions(others, self._arrays(others))] if others else []
-        parts += [_signs(column, _one(self.gone[column.name])) for column in columns if column.kind in _SIGNED]
+        parts += [_signs(column, one_array(self.gone[column.name])) for column in columns if column.kind in _SIGNED]
         found: list[bytes] = join(*parts, separator=b" AND ").to_pylist()
         return found
 
     def _arrays(self, columns: Sequence[Column]) -> list[pa.Array]:
-        arrays = [_one(self.gone[column.name]) for column in columns]
+        arrays = [one_array(self.gone[column.name]) for column in columns]
         return [array.cast(pa.float64()) if pa.types.is_float32(array.type) else array for array in arrays]
 
 
@@ -117,11 +116,6 @@ def _signs(column: Column, array: pa.Array) -> pa.Array:
 def _exact(column: Column) -> Column:
     """FLOATs are compared with all their digits."""
     return replace(column, tp=column_types.DOUBLE) if column.kind == "float" else column
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
 
 
 def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[TableRepair]) -> Iterator[bytes]:

@@ -14,7 +14,16 @@ from etl.shapes.identity import locating_columns
 from upstream.codec.columnar import arrow_type
 from upstream.schema import Column, Table
 
-__all__ = ["LIVE_ZEROS", "Apart", "apart", "as_table", "key_of", "keys_bytes"]
+__all__ = [
+    "LIVE_ZEROS",
+    "Apart",
+    "apart",
+    "as_table",
+    "key_of",
+    "keys_apart",
+    "keys_bytes",
+    "one_array",
+]
 
 LIVE_ZEROS = ("double", "float")
 """Kinds whose zero has its sign on both sides, where both are servers."""
@@ -47,7 +56,7 @@ def apart(table: Table, upstream: pa.Table, downstream: pa.Table, signed_zeros: 
     """Compare rows in types and texts of `upstream.rows.arrow_schema`, see `etl.asof.row_bytes`."""
     columns = compared_columns(table)
     ours, theirs = (
-        row_bytes(columns, {c.name: _one(side[c.name]) for c in columns}, signed_zeros=signed_zeros).to_pylist()
+        row_bytes(columns, {c.name: one_array(side[c.name]) for c in columns}, signed_zeros=signed_zeros).to_pylist()
         if side.num_rows
         else []
         for side in (upstream, downstream)
@@ -66,8 +75,14 @@ def keys_bytes(table: Table, rows: pa.Table) -> list[bytes]:
     key = key_of(table)
     if not rows.num_rows:
         return []
-    found: list[bytes] = row_bytes(key, {c.name: _one(rows[c.name]) for c in key}).to_pylist()
+    found: list[bytes] = row_bytes(key, {c.name: one_array(rows[c.name]) for c in key}).to_pylist()
     return found
+
+
+def keys_apart(found: Apart) -> pa.Table:
+    """The keys of all rows that differ, on either side; of a table with a key."""
+    names = [column.name for column in key_of(found.table)]
+    return pa.concat_tables([found.come.select(names), found.gone.select(names)])
 
 
 def as_table(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -88,6 +103,7 @@ def _surplus(rows: pa.Table, own: list[bytes], others: list[bytes]) -> pa.Table:
     return rows.take(pa.array(at, pa.int64()))
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The values in one piece."""
     found = column.combine_chunks()
     return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)

@@ -15,7 +15,7 @@ from etl.verify.checksum import SUMMED_KINDS, ServerColumn
 from etl.verify.side import ComparedTable
 from upstream.schema import Column, Table
 
-__all__ = ["LeftOut", "compared_tables"]
+__all__ = ["LeftOut", "compared_tables", "only_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _compared(place: DownstreamTable, there: HeldTable, session: MySQLSession) -
         replace(column, generated="", generated_stored=False, offset=number)
         for number, column in enumerate(column for column in columns if column.name not in lacking)
     )
-    table = replace(place.table, columns=plain, indexes=_indexes(place.table, plain))
+    table = only_columns(place.table, plain)
     documents = session.dialect.has_json_type
     return ComparedTable(
         table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), _identity(table),
@@ -73,6 +73,12 @@ def _compared(place: DownstreamTable, there: HeldTable, session: MySQLSession) -
         _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes,
         tuple(f"the generated column {name} isn't downstream" for name in lacking),
     )  # fmt: skip
+
+
+def only_columns(table: Table, columns: Sequence[Column]) -> Table:
+    """The table with these columns, in this order, and the indexes over them alone."""
+    placed = tuple(replace(column, offset=number) for number, column in enumerate(columns))
+    return replace(table, columns=placed, indexes=_indexes(table, placed))
 
 
 def _indexes(table: Table, columns: Sequence[Column]) -> tuple:  # type: ignore[type-arg]

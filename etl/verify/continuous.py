@@ -1,0 +1,291 @@
+"""Verification that never ends: what was changed is compared again a while later, and the whole database in some days,
+so slowly that nobody notices.
+
+Both sides are read at one timestamp, the downstream's checkpoint, so a row that changes meanwhile doesn't look
+different. What does is looked at once more, at a later checkpoint, before it is reported: a DDL, a job that brings rows
+or people who write downstream may have been in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from errors import SluiceError
+from etl.backfill import DownstreamSide
+from etl.backfill.plan import KEYLESS_BYTES
+from etl.backfill.table_key import range_key
+from etl.backfill.tables import UpstreamTables
+from etl.reapply.newest_rows import condition_of
+from etl.settings import Settings
+from etl.verify.budget import Budget
+from etl.verify.changed_rows import ChangedTable, ChangeReader
+from etl.verify.checks import Checks, PassOverError
+from etl.verify.continuous_state import ContinuousState, StateFile, Suspect
+from etl.verify.live_rows import LiveRows, live_rows
+from etl.verify.side import Difference
+from etl.verify.sweep_round import Round, Stretch
+from relay.verified import CONTINUOUS, TableVerified, Verifications, VerifiedRun
+from upstream import tso
+from upstream.schema import Table
+
+__all__ = ["Continuous", "ContinuousSummary", "run_continuous"]
+
+log = logging.getLogger("sluice.verify")
+
+_KEYS = 500
+"""Of changed rows that are compared at a time."""
+_CHANGES = 100_000
+"""So many changes are looked through before their keys are compared."""
+_HOLD_S = 15.0
+"""How long snapshots are kept open: servers keep what was changed meanwhile."""
+_PAUSE_S = 1.0
+_PATIENCE_S = 10.0
+_MOST_BEHIND_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class ContinuousSummary:
+    """What a run did. `rows`, `bytes`: of the upstream, that were compared; `keys`: changed rows among them;
+    `differences`: those that were reported, the first ones; `open_rows`: how many rows are known to differ now.
+    """
+
+    seconds: float = 0.0
+    passes: int = 0
+    keys: int = 0
+    rows: int = 0
+    bytes: int = 0
+    looked_at_again: int = 0
+    open_rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for scripts."""
+        return {
+            "seconds": self.seconds, "passes": self.passes, "keys": self.keys, "rows": self.rows, "bytes": self.bytes,
+            "looked_at_again": self.looked_at_again, "open_rows": self.open_rows,
+            "differences": [one.to_json() for one in self.differences], "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def run_continuous(
+    settings: Settings, run_seconds: float | None = None, stop: threading.Event | None = None
+) -> ContinuousSummary:
+    """Verify for so long, or until `stop` is set. What may pass is waited for. Raises CopyError without a TiDB to read,
+    ClaimLostError if another process does it now, PDError, TiKVError, relay errors.
+    """
+    ended = stop or threading.Event()
+    with UpstreamTables.of(settings) as upstream:
+        work = Continuous(settings, upstream, ended)
+        try:
+            work.run(run_seconds)
+        finally:
+            work.close()
+        return work.told()
+
+
+class Continuous:
+    """One process of it."""
+
+    def __init__(
+        self, settings: Settings, upstream: UpstreamTables, stop: threading.Event,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._upstream = upstream
+        self._stop = stop
+        self._now_ms = now_ms
+        self._relay = settings.open_relay()
+        self._claim = self._relay.claim(f"verify-{name}" if (name := settings.relay.pipeline) else "verify")
+        self._downstream = DownstreamSide(settings, upstream.cluster_id)
+        self._file = StateFile(self._relay.place)
+        self._state: ContinuousState = self._file.load()
+        limits = settings.verify
+        self._budget = Budget(limits.rows_per_second, limits.megabytes_per_second * 1_000_000)
+        self._reader = ChangeReader(self._relay, settings.filters, settings.ignored_ts, self._reading)
+        self._round = Round(self._state.sweep, limits.days, upstream)
+        self._checks = Checks(self._state, self._budget)
+        self._changed: dict[int, ChangedTable] = {}
+        self._waiting: deque[tuple[int, str]] = deque()
+        self._gathered_ts = self._state.changes_ts
+        self._began_ms = now_ms()
+        self._job = f"continuous-{self._began_ms}"
+        self.summary = ContinuousSummary()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._downstream.close()
+
+    def run(self, run_seconds: float | None) -> None:
+        """See `run_continuous`."""
+        began = time.monotonic()
+
+        def is_over() -> bool:
+            return self._stop.is_set() or (run_seconds is not None and time.monotonic() - began >= run_seconds)
+
+        while not is_over():
+            self._claim.check()
+            try:
+                self.once()
+            except SluiceError as error:
+                if not error.transient:
+                    raise
+                log.info("looked at later: %s", error)
+            if self._checks.has_news():
+                self.note(round(time.monotonic() - began, 3))
+            self._budget.wait(is_over)
+            self._stop.wait(min(_PAUSE_S, max(0.0, (run_seconds or _PAUSE_S) - (time.monotonic() - began))))
+        self.summary.seconds = round(time.monotonic() - began, 3)
+        self.note(self.summary.seconds)
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compare at the moment, at any checkpoint."""
+        return not (self._changed or self._waiting or self._state.suspects or self._round.is_due(self._now_ms()))
+
+    def suspects(self) -> list[Suspect]:
+        """Rows that weren't the same when they were looked at last."""
+        return list(self._state.suspects)
+
+    def told(self) -> ContinuousSummary:
+        """What came of it until now."""
+        summary, checks = self.summary, self._checks
+        summary.looked_at_again = checks.looked_at_again
+        summary.rows = sum(rows for _, rows, _ in checks.read.values())
+        summary.bytes = sum(size for _, _, size in checks.read.values())
+        summary.open_rows = sum(one.rows for one in self._state.suspects if one.confirmed)
+        summary.differences = checks.differences
+        summary.notes += checks.notes
+        checks.notes.clear()
+        if self._round.is_late(self._now_ms()):
+            summary.notes.append(
+                f"the round through all takes longer than {self._settings.verify.days} days at this budget: see"
+                " [verify] rows-per-second and megabytes-per-second"
+            )
+        return summary
+
+    def once(self) -> None:
+        """Compare what there is to compare at one checkpoint. Raises what a snapshot and both sides raise."""
+        self._gather()
+        now_ms = self._now_ms()
+        if not (self._changed or self._waiting or self._checks.is_due(now_ms) or self._round.is_due(now_ms)):
+            return
+        with live_rows(self._settings, self._upstream.cluster_id, self._upstream, _PATIENCE_S) as rows:
+            self.summary.passes += 1
+            try:
+                self._compare(rows)
+            finally:
+                self._keep()
+
+    # What was changed
+
+    def _gather(self) -> None:
+        """Know which rows were changed, unless some are waiting already."""
+        if self._changed or self._waiting:
+            return
+        checkpoint = self._downstream.checkpoint()
+        if checkpoint is None:
+            return
+        until = min(checkpoint.commit_ts, self._upstream.now() - tso.span(self._settings.verify.delay_ms))
+        since = self._begin(until)
+        if since >= until:
+            return
+        found = self._reader.gather(since, until, _CHANGES)
+        for lo, hi, why in found.unread:
+            self._say(f"what was changed after {lo} through {hi} is left to the round through all: {why}")
+        self._changed, self._gathered_ts = dict(found.tables), found.until
+        if not self._changed:
+            self._state.changes_ts = found.until
+            self._keep()
+
+    def _begin(self, until: int) -> int:
+        """Behind which commit timestamp changes are looked at."""
+        state, first = self._state, self._relay.first()
+        if not state.changes_ts:
+            state.changes_ts = until
+            self._keep()
+        behind = tso.ms_between(state.changes_ts, until)
+        if first is None or state.changes_ts < first.lo or behind > _MOST_BEHIND_MS:
+            state.passed_over += 1
+            self._say(
+                f"what was changed after {tso.text(state.changes_ts)} through {tso.text(until)} is left to the round"
+                " through all: verifying is too far behind"
+            )
+            state.changes_ts = until
+        return state.changes_ts
+
+    def _say(self, what: str) -> None:
+        log.warning("%s", what)
+        self.summary.notes.append(what)
+
+    def _reading(self, changes: int, size: int) -> None:
+        self._budget.used(changes, size)
+
+    # At one checkpoint
+
+    def _compare(self, rows: LiveRows) -> None:
+        until = time.monotonic() + _HOLD_S
+        with suppress(PassOverError):
+            for step in self._steps(rows):
+                if self._stop.is_set() or time.monotonic() + self._budget.wait_s() > until:
+                    return
+                self._budget.wait(self._stop.is_set)
+                step()
+
+    def _steps(self, rows: LiveRows) -> Iterator[Callable[[], object]]:
+        """What there is to do, one thing after the other; each is done before the next is asked for."""
+        mended = {i for mending in self._relay.appointments.mendings() for i in mending.tables}
+        tables = {i: table for i, table in rows.tables.items() if i not in mended}
+        yield from self._checks.again(rows, tables, self._now_ms())
+        for table_id in list(self._changed):
+            table, changed = tables.get(table_id), self._changed.pop(table_id)
+            if table is not None:
+                self._waiting += [(table_id, condition) for condition in self._conditions(table, changed)]
+        while self._waiting:
+            table_id, condition = self._waiting[0]
+            if table_id in tables:
+                yield partial(self._checks.first, rows, tables[table_id], condition)
+            self._waiting.popleft()
+        self._state.changes_ts = max(self._state.changes_ts, self._gathered_ts)
+        while self._round.is_due(self._now_ms()):
+            stretch = self._round.next(list(tables.values()), self._now_ms())
+            if stretch is not None:
+                yield partial(self._sweep, rows, stretch)
+
+    def _conditions(self, table: Table, changed: ChangedTable) -> Iterator[str]:
+        """Of the changed keys, some hundred each; "" for a small table without a key that ranges can be cut by."""
+        if not range_key(table):
+            if self._round.bytes_of(table) <= KEYLESS_BYTES:
+                yield ""
+            return
+        keys = changed.keys(table)
+        for first in range(0, keys.num_rows if keys is not None else 0, _KEYS):
+            assert keys is not None
+            self.summary.keys += min(_KEYS, keys.num_rows - first)
+            yield condition_of(table, keys.slice(first, _KEYS))
+
+    def _sweep(self, rows: LiveRows, stretch: Stretch) -> None:
+        read = self._checks.first(rows, stretch.table, stretch.condition)
+        self._round.did(stretch, read)
+
+    # What is known
+
+    def _keep(self) -> None:
+        self._file.keep(self._state)
+
+    def note(self, seconds: float) -> None:
+        """Have the verifications know what was compared, and what differs."""
+        tables = tuple(
+            TableVerified(name, ts, self._now_ms(), rows, size, self._state.open_rows(name), CONTINUOUS, self._job)
+            for name, (ts, rows, size) in sorted(self._checks.read.items())
+        )
+        if tables:
+            run = VerifiedRun(self._job, max(one.ts for one in tables), self._began_ms, seconds, CONTINUOUS, tables)
+            Verifications(self._relay).note(run)

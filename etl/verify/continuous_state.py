@@ -1,0 +1,97 @@
+"""How far continuous verification is, in one small file under the relay log's URL, so that whoever goes on knows it:
+
+    verified/continuous.json
+
+An older state, of a process that was taken for dead and isn't, only has rows compared again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from relay.storage import Storage
+
+__all__ = ["ContinuousState", "StateFile", "Suspect", "Sweep"]
+
+_PATH = "verified/continuous.json"
+SUSPECTS_KEPT = 5_000
+
+
+@dataclass(slots=True)
+class Suspect:
+    """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO): those that
+    `condition` takes, SQL over the key, "" for a table without one. `confirmed`: they weren't at a later checkpoint,
+    either. `rows`: how many differ; `example`: one of them as `Difference.to_json` has it.
+    """
+
+    table: str
+    condition: str
+    seen_ts: int
+    confirmed: bool = False
+    rows: int = 1
+    example: Mapping[str, Any] | None = None
+    looked_ms: int = 0
+
+
+@dataclass(slots=True)
+class Sweep:
+    """The round through the whole database: where it is. `low`: the key, as literals, from which on `table` is to be
+    compared, None: from its first row; `table` "" is before the first one. `done`, `total`: about how many rows.
+    `ended_ms`: when the round before this one was over, 0: there was none.
+    """
+
+    began_ms: int = 0
+    table: str = ""
+    low: list[str] | None = None
+    in_table: int = 0
+    done: int = 0
+    total: int = 0
+    ended_ms: int = 0
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class ContinuousState:
+    """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet. `passed_over`: changes that
+    weren't, as the budget didn't do for them.
+    """
+
+    changes_ts: int = 0
+    passed_over: int = 0
+    sweep: Sweep = field(default_factory=Sweep)
+    suspects: list[Suspect] = field(default_factory=list)
+
+    def open_rows(self, table: str) -> int:
+        """How many rows of a table are known to differ."""
+        return sum(one.rows for one in self.suspects if one.confirmed and one.table == table)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises KeyError, TypeError."""
+        suspects = [Suspect(**one) for one in document["suspects"]]
+        return cls(**{**document, "sweep": Sweep(**document["sweep"]), "suspects": suspects})
+
+
+class StateFile:
+    """Where it is kept."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def load(self) -> ContinuousState:
+        """As it was kept last. One that can't be read, or none, is a beginning: nothing but time is lost."""
+        try:
+            return ContinuousState.from_json(json.loads(self._storage.read(_PATH)))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return ContinuousState()
+
+    def keep(self, state: ContinuousState) -> None:
+        """Durably."""
+        self._storage.replace(_PATH, json.dumps(state.to_json()).encode() + b"\n")

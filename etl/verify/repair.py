@@ -1,0 +1,116 @@
+"""What a verification found to differ is made right: by SQL for people to run, or by a backfill of those rows, after
+which the tables are compared again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from etl.backfill import BackfillRequest, create_backfill
+from etl.downstream import MySQLSession
+from etl.formats.sql_text import quote_name
+from etl.reapply.newest_rows import condition_of
+from etl.settings import Settings
+from etl.verify.errors import VerifyError
+from etl.verify.kept import KeptResults
+from etl.verify.repair_sql import TableRepair, repair_script
+from etl.verify.request import VerifyRequest
+from etl.verify.result import TableResult, VerifySummary
+from etl.verify.rows_apart import Apart, key_of, keys_apart
+from etl.verify.tables import only_columns
+from relay.jobs import Job
+from upstream.schema import Table
+
+__all__ = ["again", "create_repair", "repair_sql", "table_repair"]
+
+_KEYS = 200
+"""Rows of a chunk."""
+_MOST_KEYS = 20_000
+"""Of a table in which more rows differ all rows are copied."""
+_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+
+
+def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
+    """The SQL that makes the downstream's rows what the upstream's were at the checkpoint, see `repair_script`; nothing
+    if no row differs. Raises DownstreamError, relay errors, OSError.
+    """
+    relay = settings.open_relay()
+    found = KeptResults(relay.storage, summary.job).apart()
+    results = [one for one in summary.unequal if one.name in found and not one.problem]
+    last = relay.last()
+    if not results or last is None:
+        return
+    session = MySQLSession(settings.downstream)
+    session.connect()
+    try:
+        repairs = [table_repair(session, found[one.name], one.downstream, one.more) for one in results]
+    finally:
+        session.close()
+    downstream = settings.downstream
+    place = f"{quote_name(downstream.checkpoint_schema)}.{quote_name(downstream.checkpoint_table)}"
+    yield from repair_script(summary.ts, (place, last.cluster_id), repairs)
+
+
+def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
+    """A backfill of the rows that differ, or of whole tables where these can't be named; `by` whom it was asked for.
+    Raises VerifyError if there is nothing to bring, or nowhere to bring it from; else as `create_backfill`.
+    """
+    wrong = [one for one in summary.unequal if not one.problem]
+    if not wrong:
+        raise VerifyError(
+            "no row differs in a table that could be compared: there is nothing to repair",
+            way_out="do what the problems ask for: `sluice backfill --table` brings a table that isn't there",
+        )
+    if not settings.upstream.sql_host:
+        names = " ".join(f"--table {one.name}" for one in wrong[:3])
+        raise VerifyError(
+            "[upstream] sql-host is missing: a repair is read from TiDB",
+            way_out="`sluice verify --repair` prints the SQL that does it without; or have the tables beside their own,"
+            f" from base and archive: `sluice restore --until {summary.ts} {names}`",
+        )
+    found = KeptResults(settings.open_relay().storage, summary.job).apart()
+    only = {one.name: tuple(_conditions(found[one.name])) for one in wrong if _is_named(one, found)}
+    request = BackfillRequest(tuple(one.name.translate(_SPECIAL) for one in wrong), only=only)
+    return create_backfill(settings, request, by)
+
+
+def again(summary: VerifySummary) -> VerifyRequest:
+    """What to verify once a repair is done: the tables that differed, in the same way."""
+    return VerifyRequest(tuple(one.name.translate(_SPECIAL) for one in summary.unequal), summary.how)
+
+
+def _is_named(one: TableResult, found: Mapping[str, Apart]) -> bool:
+    """Whether the rows that differ are known one by one, and few enough."""
+    apart = found.get(one.name)
+    return apart is not None and not one.more and bool(key_of(apart.table)) and apart.count <= _MOST_KEYS
+
+
+def _conditions(found: Apart) -> Iterator[str]:
+    keys = keys_apart(found)
+    for first in range(0, keys.num_rows, _KEYS):
+        yield condition_of(found.table, keys.slice(first, _KEYS))
+
+
+def table_repair(session: MySQLSession, found: Apart, downstream: str, more: int = 0) -> TableRepair:
+    """The rows of a table that differ, with the columns that can be written in `downstream` (`schema.table`). Raises
+    DownstreamError.
+    """
+    schema, _, name = downstream.partition(".")
+    place = _written(session, found.table, schema, name)
+    names = [column.name for column in place.writable_columns]
+    return TableRepair(place, found.gone.select(names), found.come.select(names), more)
+
+
+def _written(session: MySQLSession, table: Table, schema: str, name: str) -> Table:
+    """The table as it is downstream, without the columns that the server there computes."""
+    computed = {
+        str(column).lower()
+        for (column,) in session.query(
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND EXTRA"
+            " LIKE '%%GENERATED%%'",
+            (schema, name),
+        )
+    }
+    columns = [column for column in table.writable_columns if column.name.lower() not in computed]
+    return replace(only_columns(table, columns), schema_name=schema, name=name)
