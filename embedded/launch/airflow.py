@@ -37,6 +37,10 @@ _HEALTH_KEY = {
     "airflow-dag-processor": "dag_processor",
     "airflow-triggerer": "triggerer",
 }
+_PARALLELISM = 6
+"""As in airflow.cfg, for one pipeline and what people trigger."""
+_TASKS_OF_A_PIPELINE = 3
+"""That run all the time."""
 _prepare_lock = threading.Lock()
 
 
@@ -109,10 +113,18 @@ def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str
         "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(data / "logs" / "dag_processor"),
         "SPT_NOENV": "1",  # setproctitle would overwrite the environment by which leftovers are found
         "SLUICE_CONFIG": str(site.config),
-        **({"SLUICE_PIPELINES": str(others)} if (others := site.home / "pipelines").is_dir() else {}),
+        **_several(site.home / "pipelines"),
         "PYSPARK_PYTHON": sys.executable,
         "MALLOC_ARENA_MAX": "2",
     }
+
+
+def _several(folder: Path) -> dict[str, str]:
+    """For the pipelines in a folder beside the stack's own: each has tasks that run all the time."""
+    if not folder.is_dir():
+        return {}
+    parallelism = _PARALLELISM + _TASKS_OF_A_PIPELINE * len(list(folder.glob("*.toml")))
+    return {"SLUICE_PIPELINES": str(folder), "AIRFLOW__CORE__PARALLELISM": str(parallelism)}
 
 
 def _prepare(data: Path, env: dict[str, str]) -> None:
