@@ -10,6 +10,7 @@ from typing import Any
 from etl import operate
 from etl.downstream import Checkpoint
 from etl.overview.asking import Answers, ask
+from etl.overview.clock import upstream_ahead_ms
 from etl.overview.held_back import held_back
 from etl.overview.parts import (
     IDLE,
@@ -79,6 +80,7 @@ def _questions(settings: Settings, relay: RelayLog, downstream: str) -> dict[str
         "measures": Measures(relay, downstream).totals,
         "verified": Verifications(relay).last,
         "archive": lambda: newest_sizes(settings),
+        "clock": lambda: upstream_ahead_ms(settings),
     }
 
 
@@ -97,6 +99,8 @@ class _Seen:
 
     missing: frozenset[str]
     now_ms: int
+    upstream_ms: float
+    """The time upstream, Unix ms."""
     pumps: tuple[PumpPart, ...]
     first: Window | None
     last: Window | None
@@ -110,11 +114,13 @@ class _Seen:
     @classmethod
     def of(cls, answers: Answers) -> _Seen:
         now, said = time.time_ns() // 1_000_000, answers.said
+        upstream_ms = now + said.get("clock", 0.0)
         first, last, stopped = said.get("relay", (None, None, None))
         return cls(
             frozenset(answers.errors),
             now,
-            tuple(_pump(pump, now) for pump in said.get("upstream", ())),
+            upstream_ms,
+            tuple(_pump(pump, upstream_ms) for pump in said.get("upstream", ())),
             first,
             last,
             stopped,
@@ -126,13 +132,13 @@ class _Seen:
         )
 
     def behind_ms(self, ts: int) -> float | None:
-        return max(0.0, self.now_ms - tso.physical_ms(ts)) if ts else None
+        return max(0.0, self.upstream_ms - tso.physical_ms(ts)) if ts else None
 
     def has_failed(self, *tasks: str) -> bool:
         return any(failure["what"] in tasks for failure in self.orders.get("failures", ()))
 
 
-def _pump(pump: dict[str, Any], now_ms: int) -> PumpPart:
+def _pump(pump: dict[str, Any], now_ms: float) -> PumpPart:
     state = {"online": WORKS, "offline": IDLE, "paused": PAUSED}.get(pump["state"], WAITS)
     lag_ms = max(0.0, now_ms - tso.physical_ms(pump["max_commit_ts"]))
     return PumpPart(

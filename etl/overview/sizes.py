@@ -4,10 +4,9 @@ once a minute at most.
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import dataclass
 
+from etl.overview.background import Background
 from etl.retain import archive_status
 from etl.settings import Settings
 
@@ -37,37 +36,6 @@ class Sizes:
     holes: int = 0
 
 
-class _Looked:
-    """What was seen last of one pipeline, and who looks now."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._due = 0.0
-        self._found: Sizes | Exception | None = None
-
-    def newest(self) -> Sizes | None:
-        with self._lock:
-            is_first = self._thread is None
-            if time.monotonic() >= self._due and (self._thread is None or not self._thread.is_alive()):
-                self._due = time.monotonic() + _FRESH_S
-                self._thread = threading.Thread(target=self._look, name="overview-sizes", daemon=True)
-                self._thread.start()
-            thread = self._thread
-        if is_first and thread is not None:
-            thread.join(_FIRST_S)
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
-
-    def _look(self) -> None:
-        try:
-            self._found = _sizes(self._settings)
-        except Exception as error:
-            self._found = error
-
-
 def _sizes(settings: Settings) -> Sizes:
     found = archive_status(settings)
     disks = sorted(found.disks, key=lambda disk: disk.free_bytes)
@@ -87,7 +55,7 @@ def _sizes(settings: Settings) -> Sizes:
     )
 
 
-_looked: dict[tuple[str, str], _Looked] = {}
+_looked: dict[tuple[str, str], Background[Sizes]] = {}
 
 
 def newest_sizes(settings: Settings) -> Sizes | None:
@@ -95,4 +63,4 @@ def newest_sizes(settings: Settings) -> Sizes | None:
     OSError.
     """
     key = settings.relay.url, settings.archive_url
-    return _looked.setdefault(key, _Looked(settings)).newest()
+    return _looked.setdefault(key, Background(lambda: _sizes(settings), _FRESH_S, _FIRST_S)).newest()

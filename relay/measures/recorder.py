@@ -124,7 +124,7 @@ class Recorder:
             return
         now, since = time.monotonic(), self._since
         self._since = now
-        self._unsent = _measured(waiting, at_ts, round(1000 * (now - since)))
+        self._unsent = _measured(waiting, at_ts, max(1, round(1000 * (now - since))))
 
     def _send(self) -> None:
         if self._unsent is not None:
