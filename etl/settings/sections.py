@@ -175,7 +175,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Whether both sides are equal, looked at all the time beside replication."""
+    """Whether both sides are equal: looked at all the time beside replication, and as a whole now and then."""
 
     rows_per_second: int = 2_000
     """So many rows and row changes are read at most, both sides and the relay log together."""
@@ -185,6 +185,15 @@ class Verify:
     """In so many days every row is compared once."""
     delay_ms: int = 60_000
     """So long after its commit a changed row is compared at the earliest."""
+    every: str = ""
+    """How often the DAG `verify` compares all tables by itself: ``1d``, at least ``1h``; by default only when it is
+    triggered.
+    """
+
+    @property
+    def every_ms(self) -> int:
+        """`every` in ms, 0 for never. Raises ValueError."""
+        return _keep_ms(self.every)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ def _check_spans(name: str, settings: Settings) -> None:
         ("keep", settings.relay, "keep_ms"),
         *((key, settings.archive, f"{key.replace('-', '_')}_ms") for key in spans),
         ("every", settings.quality, "every_ms"),
+        ("every", settings.verify, "every_ms"),
         ("hours", settings.quality, "hours_utc"),
     ]
     if settings.quality.keep <= 0:

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 from errors import SluiceError
+
+if TYPE_CHECKING:
+    from etl.verify.result import VerifySummary
+
+_SHOWN = 10
 
 
 class VerifyError(SluiceError):
     """Nothing can be said about whether both sides are equal."""
 
     way_out = "do what the message asks for, and verify again"
+
+
+class UnequalError(SluiceError):
+    """Both sides were compared, and aren't equal."""
+
+    way_out = "`sluice verify --json` tells each row that differs; `sluice backfill` copies tables anew beside replication"
+
+    @classmethod
+    def of(cls, summary: VerifySummary) -> Self:
+        """Names the tables, and the first row of each."""
+        told = []
+        for table in summary.unequal[:_SHOWN]:
+            if table.problem:
+                told.append(f"{table.name} can't be compared: {table.problem}")
+                continue
+            first = table.examples[0] if table.examples else None
+            row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
+            told.append(f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}")
+        more = f"; and {len(summary.unequal) - _SHOWN} more tables" if len(summary.unequal) > _SHOWN else ""
+        return cls(f"at the checkpoint {summary.ts}: {'; '.join(told)}{more}")
