@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import acting_on, config_option, operator
+from cli._settings import acting_on, config_option, operator, settings_of
 
 
 @click.command("verify")
@@ -52,7 +52,7 @@ def command(
     from cli._verify_job import run_here
     from etl.verify import VerifyRequest, create_verify
 
-    settings = acting_on(ctx, config)
+    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
     if (apply and not repair) or (seconds is not None and not continuous) or (continuous and (tables or repair)):
         raise click.UsageError("--apply goes with --repair, --for with --continuous, which compares all tables")
     if continuous:

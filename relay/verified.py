@@ -1,4 +1,4 @@
-"""What is known of tables being equal on both sides, kept under the relay log's URL:
+"""What is known of tables being equal on both sides, kept among the pipeline's own things of the relay log:
 
 verified/last/<number>.json         every table's last verification, in one document; the newest counts
 verified/runs/<at_ms>-<job>.json    a run with its tables, the newest so many

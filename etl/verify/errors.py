@@ -21,7 +21,9 @@ class VerifyError(SluiceError):
 class UnequalError(SluiceError):
     """Both sides were compared, and aren't equal."""
 
-    way_out = "`sluice verify --json` tells each row that differs; `sluice backfill` copies tables anew beside replication"
+    way_out = (
+        "`sluice verify --json` tells each row that differs; `sluice backfill` copies tables anew beside replication"
+    )
 
     @classmethod
     def of(cls, summary: VerifySummary) -> Self:

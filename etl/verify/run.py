@@ -33,7 +33,6 @@ from etl.verify.result import TableResult, VerifySummary
 from etl.verify.side import ComparedTable
 from etl.verify.tables import LeftOut, compared_tables
 from etl.verify.upstream_side import UpstreamSide
-from relay import Appointments
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, Run, Runner, TableProgress
 from relay.verified import ARCHIVE, UPSTREAM, How, Verifications
 
@@ -240,7 +239,7 @@ class _Verifying:
         """Tables of which rows may be missing until a job has brought them, and why."""
         return {
             table_id: f"rows may be missing until the job {mending.job} has brought them"
-            for mending in Appointments(self._place.relay.storage).mendings()
+            for mending in self._place.relay.appointments.mendings()
             if not self._place.jobs.is_over(mending.job)
             for table_id in mending.tables
         }

@@ -11,7 +11,6 @@ from etl.settings import Settings
 from etl.verify.errors import UnequalError
 from etl.verify.request import AUTO, VerifyRequest
 from etl.verify.run import KIND, create_verify, run_verify
-from relay import RelayLog
 from relay.jobs import DONE, Job, Jobs, NotDoneError, Runner
 from relay.verified import CONTINUOUS, Verifications
 
@@ -57,7 +56,7 @@ def not_due(settings: Settings) -> str:
     every_ms = settings.verify.every_ms
     if not every_ms:
         return "both sides are compared only when asked for: [verify] every is empty"
-    runs = Verifications(RelayLog.open(settings.relay.url)).runs(_LOOKED_AT)
+    runs = Verifications(settings.open_relay()).runs(_LOOKED_AT)
     last = next((run for run in runs if run.how != CONTINUOUS and run.state == DONE), None)
     if last is not None and last.at_ms + every_ms > time.time() * 1000:
         return f"{last.job} compared both sides less than [verify] every = {settings.verify.every} ago"
@@ -65,6 +64,6 @@ def not_due(settings: Settings) -> str:
 
 
 def _begun(settings: Settings, request: VerifyRequest) -> Job | None:
-    jobs = Jobs(RelayLog.open(settings.relay.url).storage)
+    jobs = Jobs.of(settings.open_relay())
     found = [job for job in jobs.unfinished() if job.spec.kind == KIND and job.plan() is not None]
     return next((job for job in found if job.spec.asked == request.to_json()), None)

@@ -29,7 +29,7 @@ from tests.etl.story import table
 from tests.etl.verify.replicas import Replica
 from upstream.schema import Schema, Table
 
-TABLES = int(os.environ.get("SLUICE_TEST_TABLES", "4"))
+TABLES = int(os.environ.get("SLUICE_TEST_TABLES", "3"))
 
 
 @pytest.fixture(scope="module")

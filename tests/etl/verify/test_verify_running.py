@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
-from etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
+from cli import group
+from etl.settings import Verify
+from etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify, tasks
 from etl.verify import run as verifying
+from etl.verify.errors import UnequalError
 from expectations.upstream_rows import compared_with_upstream
-from relay import RelayLog
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner
 from relay.verified import Verifications
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
@@ -48,7 +53,7 @@ def test_both_sides_are_equal_at_a_checkpoint_while_they_change(running: Pipelin
     running.control.stop()
     assert (summary.state, summary.equal, summary.unequal) == (DONE, True, ())
     assert summary.rows >= 2000 and summary.how == "upstream"
-    last = Verifications(RelayLog.open(running.settings.relay.url)).last()
+    last = Verifications(running.settings.open_relay()).last()
     assert {name: table.equal for name, table in last.items()} == {table.name: True for table in summary.tables}
     assert all(table.ts == summary.ts and table.job == summary.job for table in last.values())
 
@@ -70,7 +75,7 @@ def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_i
     assert (one.upstream["k"], one.downstream["k"]) == (before, before + 1)
     lo, hi = map(int, one.window.strip("(]").split(", "))
     assert lo < one.commit_ts <= hi and tso.text(one.commit_ts) in one.binlog
-    last = Verifications(RelayLog.open(running.settings.relay.url)).last()[name]
+    last = Verifications(running.settings.open_relay()).last()[name]
     assert (last.differences, last.equal) == (1, False)
 
 
@@ -113,6 +118,58 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
     given_up = create_verify(running.settings, VerifyRequest(), "test")
     given_up.order(CANCEL, "test")
     assert run_verify(running.settings, given_up.id, Runner("test")).state == CANCELLED
+
+
+def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running: Pipeline) -> None:
+    running.caught_up()
+    form = {"tables": [], "how": "auto", "when_due": True}
+    assert tasks.begin(running.settings, form, "run 1") is None, "only when it is asked for"
+    often = replace(running.settings, verify=Verify("1h"))
+    name = tasks.begin(often, form, "run 1")
+    assert (name is None) == ("less than" in tasks.not_due(often)), "it was compared a moment ago, by another test"
+    table = table_of(running)
+    asked = {"tables": [table, " "], "how": "auto", "when_due": False}
+    name = tasks.begin(running.settings, asked, "run 1")
+    assert name is not None and tasks.begin(running.settings, asked, "run 2") == name, "the one that was begun"
+    assert tasks.work(running.settings, name, "run 1")["compared"] == 1
+    running.downstream(f"INSERT INTO {table} SELECT -1, k, pad FROM {table} LIMIT 1")
+    try:
+        name = tasks.begin(running.settings, asked, "run 3")
+        with pytest.raises(UnequalError, match=rf"{table}: 1 rows of .* differ, among them {{'id': -1}}, extra"):
+            tasks.work(running.settings, name, "run 3")
+    finally:
+        running.downstream(f"DELETE FROM {table} WHERE id = -1")
+    assert tasks.work(running.settings, None, "run 4") == {}
+
+
+def test_the_command_says_what_differs_and_its_exit_code_is_1(running: Pipeline, tmp_path: Path) -> None:
+    running.caught_up()
+    settings, table = running.settings, table_of(running)
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
+        f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
+        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
+    )
+
+    def verify(*words: str) -> Result:
+        return CliRunner().invoke(group, ["verify", *words, "--config", str(config)], standalone_mode=False)
+
+    equal = verify()
+    assert equal.return_value == 0, equal.exception
+    assert f"equal: {len(running.tables())} tables, " in equal.output
+    ((key,),) = running.upstream(f"SELECT id FROM {table} ORDER BY id LIMIT 1")
+    ((before,),) = running.downstream(f"SELECT pad FROM {table} WHERE id = {key}")
+    running.downstream(f"UPDATE {table} SET pad = 'other' WHERE id = {key}")
+    try:
+        wrong = verify(table)
+        as_json = verify(table, "--json")
+    finally:
+        running.downstream(f"UPDATE {table} SET pad = '{before}' WHERE id = {key}")
+    assert (wrong.return_value, as_json.return_value) == (1, 1), (wrong.exception, as_json.exception)
+    told = json.loads(as_json.stdout)
+    assert f"{table}: 1 row of" in wrong.output and f"id={key} is another downstream" in wrong.output
+    assert (told["equal"], told["differences"], told["tables"][0]["examples"][0]["columns"]) == (False, 1, ["pad"])
 
 
 def test_what_can_not_be_verified_is_said_before_a_job_begins(running: Pipeline) -> None:
