@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pymysql
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -138,7 +139,7 @@ def test_any_table_is_equal_by_checksums_alone_and_any_one_change_is_found(
     mariadb.empty()
     with (
         tempfile.TemporaryDirectory() as folder,
-        replica_of(mariadb, Path(folder), made.table, port_rows(made)) as replica,
+        replica_of(mariadb, Path(folder), made.table, rounded(made)) as replica,
     ):
         found = replica.compare()[made.table.full_name].found
         assert (found.rows, found.apart, found.by_rows) == (len(made.rows), None, 0)
@@ -147,6 +148,16 @@ def test_any_table_is_equal_by_checksums_alone_and_any_one_change_is_found(
         differing = before - contents(mariadb, made), contents(mariadb, made) - before
         found = replica.compare()[made.table.full_name].found
         assert (found.apart is not None) == any(differing)
+
+
+def rounded(made: Made) -> list[list[Any]]:
+    """As TiDB has them: a FLOAT has 32 bits."""
+    floats = [number for number, kind in enumerate(made.kinds) if kind == "float"]
+    rows = port_rows(made)
+    for row in rows:
+        for number in floats:
+            row[number] = None if row[number] is None else float(np.float32(row[number]))
+    return rows
 
 
 def contents(server: MariaDBServer, made: Made) -> Counter[tuple[Any, ...]]:
