@@ -11,9 +11,11 @@ from etl.base.downstream_reader import DownstreamSnapshot
 from etl.base.downstream_rows import DownstreamTable
 from etl.base.hindrances import place_of
 from etl.copy.definitions import Definitions
+from etl.copy.errors import CopyError
 from etl.copy.tidb_rows import read_rows
 from etl.copy.tidb_session import TidbAddress, TidbSession
 from etl.settings import Settings
+from etl.verify.errors import VerifyError
 from etl.verify.rows_apart import Apart, apart, as_table
 from upstream.schema import Table
 
@@ -76,11 +78,18 @@ class LiveRows:
 
 @contextmanager
 def live_rows(settings: Settings, cluster_id: int, upstream: Upstream, patience_s: float) -> Iterator[LiveRows]:
-    """Raises BaseError, transient if there was no consistent checkpoint for so long; DownstreamError, and what the
-    upstream raises.
+    """Raises BaseError, transient if there was no consistent checkpoint for so long; VerifyError, transient too, if
+    TiDB no longer knows that moment; DownstreamError, and what the upstream raises.
     """
     with DownstreamSnapshot.open(settings.downstream, cluster_id, 1, patience_s=patience_s) as snapshot:
         ts = snapshot.checkpoint.commit_ts
         with closing(TidbSession(upstream.address)) as session:
-            session.read_at(ts)
+            try:
+                session.read_at(ts)
+            except CopyError as error:
+                raise VerifyError(
+                    f"TiDB can't be read as it was at the downstream's checkpoint {ts}: {error}",
+                    transient=True,
+                    way_out="see that applying catches up: TiDB forgets what is older than its GC's life time",
+                ) from error
             yield LiveRows(settings, snapshot, session, upstream.definitions(ts))

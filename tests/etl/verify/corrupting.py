@@ -54,9 +54,10 @@ class Column:
 
 
 class Damager:
-    """Damages tables of some databases of a server."""
+    """Damages tables of some databases of a server. `float_zeros`: a FLOAT's zero may lose its sign."""
 
-    def __init__(self, server: MariaDBServer, seed: int, schemas: tuple[str, ...]) -> None:
+    def __init__(self, server: MariaDBServer, seed: int, schemas: tuple[str, ...], *, float_zeros: bool = True) -> None:
+        self._others = _OTHER | ({} if float_zeros else {"float": _OTHER["float"][:1]})
         self._random = random.Random(seed)
         self._connection = server.connect()
         self._run("SET time_zone = '+00:00', sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'")
@@ -114,7 +115,7 @@ class Damager:
             return self._swap(place, columns, end)
         if action == "null":
             return self._changed(f"UPDATE {target} SET {column.quoted} = NULL {end}") if column.nullable else 0
-        other = self._random.choice(_OTHER[column.kind]).format(c=column.quoted)
+        other = self._random.choice(self._others[column.kind]).format(c=column.quoted)
         return self._changed(f"UPDATE {target} SET {column.quoted} = {other} {end}")
 
     def _insert(self, place: tuple[str, str], columns: list[Column], end: str) -> int:
@@ -122,7 +123,8 @@ class Damager:
         changed = self._random.choice(columns).name if self._random.random() < 0.8 else ""
         names = ", ".join(column.quoted for column in columns)
         values = ", ".join(
-            self._random.choice(_OTHER[c.kind]).format(c=c.quoted) if c.name == changed else c.quoted for c in columns
+            self._random.choice(self._others[c.kind]).format(c=c.quoted) if c.name == changed else c.quoted
+            for c in columns
         )
         return self._changed(f"INSERT INTO {_quoted(place)} ({names}) SELECT {values} FROM {_quoted(place)} {end}")
 

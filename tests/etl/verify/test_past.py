@@ -1,0 +1,63 @@
+"""The downstream against the past: what base and archive tell, computed by other means than those that applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.apply import run_apply
+from etl.asof import here
+from etl.base.downstream_reader import DownstreamSnapshot
+from etl.settings import Settings
+from etl.verify.past import PastSide
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.etl.restore.restoring import archived, settings_of
+from tests.etl.verify.corrupting import Damager, damaged
+
+
+@pytest.fixture(scope="module")
+def pipeline(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A replica of every type, and its archive."""
+    mariadb_server.empty()
+    folder: Path = tmp_path_factory.mktemp("past")
+    relay = land(RECORDINGS / "types", f"file://{folder}/relay", 200)
+    archived(relay)
+    settings = settings_of(mariadb_server, relay.url)
+    last = relay.last()
+    assert last is not None
+    run_apply(settings, until_ts=last.hi, run_seconds=300, prepare=local_preparer(settings))
+    yield settings
+
+
+def compared(settings: Settings) -> tuple[dict[str, tuple[int, int]], int, PastSide]:
+    """By table how many rows must come and go; how many tables were compared; how."""
+    with DownstreamSnapshot.open(settings.downstream, 7, 1) as snapshot:
+        side = PastSide(settings, snapshot.checkpoint.commit_ts, here)
+        found = [one for opened in side.open() for one in opened.compare(settings, snapshot, lambda doing: None)]
+    wrong = {
+        one.table.full_name: (one.apart.come.num_rows, one.apart.gone.num_rows)
+        for one in found
+        if one.apart is not None
+    }
+    return wrong, len(found), side
+
+
+def test_every_corruption_is_found_without_a_tidb_and_nothing_else(
+    pipeline: Settings, mariadb_server: MariaDBServer
+) -> None:
+    wrong, tables, side = compared(pipeline)
+    assert (wrong, side.unknown) == ({}, {}) and tables > 30
+    assert any("not with TiDB" in note for note in side.notes)
+    damager = Damager(mariadb_server, 5, ("types",), float_zeros=False)
+    try:
+        before = damager.dump()
+        damager.damage(40)
+        expected = {name: (come, gone) for name, come, gone in damaged(before, damager.dump())}
+    finally:
+        damager.close()
+    assert len(expected) > 15
+    assert compared(pipeline)[0] == expected
