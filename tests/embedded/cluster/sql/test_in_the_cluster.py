@@ -1,5 +1,7 @@
 """The SQL port beside PD and TiKV: it reads what was played, at the timestamps that PD has handed out."""
 
+import time
+
 import pymysql
 import pytest
 
@@ -39,6 +41,7 @@ def test_reads_agree_with_what_was_played_and_with_pds_timestamps(started):
             ts = pd.tso()
             if select(started, "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'ledger'", ts)[0][0]:
                 during.append((ts, select(started, "SELECT COUNT(*) FROM bank.ledger", ts)))
+            time.sleep(0.05)
         started.wait_state("done")
         for ts, found in during[-5:]:
             assert select(started, "SELECT COUNT(*) FROM bank.ledger", ts) == found
