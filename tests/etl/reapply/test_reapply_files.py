@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +36,7 @@ from relay.jobs import (
     TableProgress,
 )
 from relay.retention import MIN_KEEP_MS, Consumers
+from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.reapply.reapplying import (
     Enough,
@@ -143,9 +141,9 @@ _CHILD = textwrap.dedent("""
     from tests.etl.reapply.reapplying import files_in, pipeline_with, reapply, small_batches
     url, folder, since, until = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     request = Request(since, until, small_batches(files_in(folder / "again"), 300))
-    reapply(pipeline_with(url, folder / "running"), request, on_progress=lambda _, __: print("batch", flush=True))
+    reapply(pipeline_with(url, folder / "running"), request, on_progress=ON_BATCH)
     print("done", flush=True)
-""")
+""").replace("ON_BATCH", ON_BATCH)
 
 
 def test_kill_9_in_the_middle_leaves_no_gap_and_nothing_twice(
@@ -156,19 +154,8 @@ def test_kill_9_in_the_middle_leaves_no_gap_and_nothing_twice(
     since = first.hi - 1
     rng = random.Random(5)
     argv = [sys.executable, "-c", _CHILD, shop.url, str(tmp_path), str(since), str(last.hi)]
-    for attempt in range(2):
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        try:
-            batches = rng.randrange(3, 12) if attempt < 1 else None
-            for number, line in enumerate(process.stdout):
-                assert attempt == 1 or line != "done\n"
-                if number == batches:
-                    time.sleep(rng.uniform(0, 0.02))
-                    process.send_signal(signal.SIGKILL)
-        finally:
-            process.kill()
-            process.wait(timeout=60)
+    assert not ends_by_itself(argv, rng.randrange(3, 12), rng)
+    assert ends_by_itself(argv, None, rng)
     assert messages_in(tmp_path / "again") == between(original, since, last.hi)
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -27,6 +25,7 @@ from etl.sinks import ApplyError, open_sink, read_checkpoint
 from etl.sinks.file import FileSink
 from etl.steps import CommitDetail, ScopedDdl, Step
 from relay import RelayLog
+from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
@@ -233,9 +232,9 @@ _WRITER = textwrap.dedent("""
     options = File(dir=folder, max_file_bytes=400_000, compression="gzip")
     settings = Settings(Upstream("unused"), Relay(url), Downstream(type="file"), apply=Apply(max_rows=2000), file=options)
     prepare = local_preparer(settings)
-    run_apply(settings, until_ts=hi, run_seconds=240, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
+    run_apply(settings, until_ts=hi, run_seconds=240, prepare=prepare, on_batch=ON_BATCH)
     print("done", flush=True)
-""")  # noqa: E501
+""").replace("ON_BATCH", ON_BATCH)  # noqa: E501
 
 
 def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
@@ -247,24 +246,11 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
     kills = 0
     finished = False
     for attempt in range(10):
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WRITER, shop.url, str(tmp_path), str(last.hi)], stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert process.stdout is not None
-            batches = generator.randrange(12) if attempt < 3 else None
-            for number, line in enumerate(process.stdout):
-                if line == "done\n":
-                    finished = True
-                elif number == batches:
-                    time.sleep(generator.uniform(0, 0.02))
-                    process.send_signal(signal.SIGKILL)
-            if finished:
-                break
-            kills += 1
-        finally:
-            process.kill()
-            process.wait(timeout=60)
+        argv = [sys.executable, "-c", _WRITER, shop.url, str(tmp_path), str(last.hi)]
+        finished = ends_by_itself(argv, generator.randrange(12) if attempt < 3 else None, generator)
+        if finished:
+            break
+        kills += 1
     assert finished and kills
     assert written(tmp_path) == original
 

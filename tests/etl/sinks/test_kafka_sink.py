@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import time
@@ -34,6 +32,7 @@ from etl.sinks._kafka_client import KafkaUnavailableError
 from etl.sinks.kafka import KafkaSink
 from etl.steps import CommitDetail, Step
 from relay import RelayLog
+from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
 
@@ -151,9 +150,9 @@ _SENDER = textwrap.dedent("""
     options = Kafka(brokers=brokers, topic=topic, savepoint=savepoint)
     settings = Settings(Upstream("unused"), Relay(url), Downstream(type="kafka"), apply=Apply(max_rows=150), kafka=options)
     prepare = local_preparer(settings)
-    run_apply(settings, until_ts=int(hi), run_seconds=240, prepare=prepare, on_batch=lambda batch: print("batch", flush=True))
+    run_apply(settings, until_ts=int(hi), run_seconds=240, prepare=prepare, on_batch=ON_BATCH)
     print("done", flush=True)
-""")  # noqa: E501
+""").replace("ON_BATCH", ON_BATCH)  # noqa: E501
 
 
 def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, options: Kafka) -> None:
@@ -173,22 +172,10 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, opti
             options.savepoint,
             str(last.hi),
         ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            batches = generator.randrange(12) if attempt < 3 else None
-            for number, line in enumerate(process.stdout):
-                if line == "done\n":
-                    finished = True
-                elif number == batches:
-                    time.sleep(generator.uniform(0, 0.02))
-                    process.send_signal(signal.SIGKILL)
-            if finished:
-                break
-            kills += 1
-        finally:
-            process.kill()
-            process.wait(timeout=60)
+        finished = ends_by_itself(command, generator.randrange(12) if attempt < 3 else None, generator)
+        if finished:
+            break
+        kills += 1
     assert finished and kills
     assert messages(options) == expected(shop)
 
