@@ -15,7 +15,7 @@ from etl.sinks import read_checkpoint
 from expectations.errors import QualityError
 from expectations.place import TableShape
 from expectations.suite import REPLICATION
-from relay import RelayError, RelayLog
+from relay import RelayError
 from relay.archive import Archive
 from upstream import tso
 
@@ -56,7 +56,7 @@ class ReplicationPlace:
         goes on where they end. Raises OSError.
         """
         count, before = 0, None
-        relay = RelayLog.open(self.settings.relay.url)
+        relay = self.settings.open_relay()
         try:
             for window in relay.windows(tso.compose(max(0, int(self.at_ms - hours * HOUR_MS)))):
                 if before is not None and window.lo != before:
@@ -76,7 +76,7 @@ class ReplicationPlace:
 
     def lag_s(self) -> float | None:
         """How far the checkpoint is behind the clock, None if there is none. Raises DownstreamError, relay errors."""
-        last = RelayLog.open(self.settings.relay.url).last()
+        last = self.settings.open_relay().last()
         found = read_checkpoint(self.settings.target, last.cluster_id) if last is not None else None
         return None if found is None else max(0.0, (self.at_ms - tso.physical_ms(found.commit_ts)) / 1000)
 

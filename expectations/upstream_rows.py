@@ -6,7 +6,6 @@ from etl.settings import Settings
 from etl.verify import Difference, VerifyRequest, create_verify, run_verify
 from expectations.errors import QualityError
 from expectations.lake_place import upstream_names
-from relay import RelayLog
 from relay.jobs import DONE, Runner
 from upstream import tso
 
@@ -35,7 +34,7 @@ def compared_with_upstream(settings: Settings, table: str, how: str) -> tuple[bo
 
 def _upstream(settings: Settings, table: str) -> str:
     """Its name upstream."""
-    last = RelayLog.open(settings.relay.url).last() if settings.routes.rules else None
+    last = settings.open_relay().last() if settings.routes.rules else None
     return table if last is None else upstream_names(settings, last.hi, {table})[table]
 
 

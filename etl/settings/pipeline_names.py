@@ -13,8 +13,10 @@ CONFIG_VARIABLE = "SLUICE_CONFIG"
 FOLDER_VARIABLE = "SLUICE_PIPELINES"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """What a pipeline may be called."""
-_TAKEN = re.compile(r"drill(_|\Z)")
-"""``restore_drill`` is a DAG of its own, so no pipeline's ``restore`` may be called so."""
+_TAKEN = re.compile(r"(drill|continuously)(_|\Z)")
+"""``restore_drill`` and ``verify_continuously`` are DAGs of their own, so no pipeline's ``restore`` or ``verify``
+may be called so.
+"""
 
 
 def name_of(path: Path) -> str:
@@ -48,7 +50,8 @@ def name_problem(path: Path, found: Collection[str]) -> str:
         )
     if _TAKEN.match(path.stem):
         return (
-            f"{path}: a pipeline can't be called {path.stem}: DAGs restore_{path.stem} would mean two; rename the file"
+            f"{path}: a pipeline can't be called {path.stem}: the DAGs restore_drill and verify_continuously are"
+            " others; rename the file"
         )
     if path.stem.lower() in {name.lower() for name in found}:
         return f"{path}: there is a pipeline whose name differs only in case; rename the file"

@@ -70,7 +70,7 @@ def test_a_pipeline_that_is_not_there_is_answered_with_those_that_are(folder):
         pipelines().named("shp")
 
 
-@pytest.mark.parametrize("name", ["my shop", "käse", "a.b", "drill", "drill_two", "x" * 65])
+@pytest.mark.parametrize("name", ["my shop", "käse", "a.b", "drill", "drill_two", "continuously", "x" * 65])
 def test_a_file_whose_name_no_dag_can_have_is_named_and_the_others_stay(folder, name):
     write(folder, shop="db")
     write(folder, **{name: "db2"})
