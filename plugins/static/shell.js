@@ -127,10 +127,13 @@ let latest;
 let timer;
 let lastGood = 0;
 let asking = false;
+let again = false; // somebody wanted to look while it was being asked
 
 async function look() {
   clearTimeout(timer);
-  if (!asking && !document.hidden) {
+  again = asking;
+  if (asking) return;
+  if (!document.hidden) {
     asking = true;
     try {
       latest = { document: await page.load(around), error: null };
@@ -141,7 +144,7 @@ async function look() {
     asking = false;
     redraw();
   }
-  timer = setTimeout(look, latest?.error ? 2 * EVERY_MS : (page.everyMs ?? EVERY_MS));
+  timer = setTimeout(look, again ? 0 : latest?.error ? 2 * EVERY_MS : (page.everyMs ?? EVERY_MS));
 }
 
 function lookAgain() {

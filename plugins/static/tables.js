@@ -17,11 +17,16 @@ let past = null;
 
 export async function load(around) {
   const one = around.query.get("table");
-  if (one) return await loadOne(around, one);
-  past = null;
+  const loaded = await (one ? loadOne(around, one) : loadList(around));
+  return around.query.get("table") === one ? loaded : await load(around); // somebody went on meanwhile
+}
+
+async function loadList(around) {
   everyMs = 5000;
   const wanted = Object.fromEntries(["find", "only", "sort", "down", "page"].map((key) => [key, around.query.get(key)]));
-  return { list: await around.ask("tables", wanted) };
+  const list = await around.ask("tables", wanted);
+  past = null;
+  return { list };
 }
 
 async function loadOne(around, table) {

@@ -15,9 +15,9 @@ let seen = null;
 
 export async function load(around) {
   const at = around.query.get("at");
-  if (at) return await loadOne(around, at);
-  seen = null;
-  return await loadList(around);
+  const loaded = await (at ? loadOne(around, at) : loadList(around));
+  if (!at) seen = null;
+  return around.query.get("at") === at ? loaded : await load(around); // somebody went on meanwhile
 }
 
 // The list: steps back in time until a page is full; then what is new on top of it.

@@ -377,7 +377,7 @@ def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     expect(tab.locator("#entries li")).to_have_count(1)
     assert "key=2" in tab.url
     tab.locator("#entries a").click()
-    expect(tab.locator("#title h1")).to_be_visible()
+    expect(tab.locator("#way-out")).to_be_visible()
     tab.go_back()
     expect(tab.locator("#entries li")).to_have_count(1)
     tab.locator("#search #key").fill("77")
