@@ -86,6 +86,8 @@ def _copy_rows(summary: RunSummary) -> dict[str, str]:
         ),
         "caught up": "not before the end" if late is None else f"{late:.1f} s after the copy",
         **({"copied again": summary.mended} if summary.mended else {}),
+        **({"verified": summary.verified} if summary.verified else {}),
+        **({"spoiled": summary.spoiled} if summary.spoiled else {}),
     }
 
 

@@ -6,6 +6,7 @@ that are downstream already as the last snapshot has them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,15 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
+class Wrong:
+    """One value of a row that isn't what it should be. `key`: the row's, as SQL says it."""
+
+    table: str
+    key: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Table:
     """A table with a key of one number, and nothing else that is unique."""
 
@@ -58,6 +68,40 @@ def damage(database: Connection[Any], snapshot: Path, tables: Mapping[str, int])
         if len(keys) >= 2 * (_REMOVED + _CHANGED + _ADDED):
             return _damaged(database, table, keys)
     return None
+
+
+def spoil(database: Connection[Any], tables: Mapping[str, int]) -> Wrong | None:
+    """Change one value of one row in `database`, in the largest of `tables` (rows by name) that suits; None if none
+    does.
+    """
+    for name in sorted(tables, key=lambda name: -tables[name]):
+        table = _described(database, name)
+        if table is None or not tables[name]:
+            continue
+        with database.cursor() as cursor:
+            cursor.execute(f"SELECT MIN(`{table.key}`) FROM {table.quoted}")
+            row = cursor.fetchone()
+        key = row[0] if row is not None else None
+        column = None if key is None else _raised(database, table, [str(key)])[1]
+        if column is not None:
+            return Wrong(name, f"{table.key}={key}", column)
+    return None
+
+
+def _raised(database: Connection[Any], table: _Table, keys: list[str]) -> tuple[int, str | None]:
+    """Add 1 to a value of each of these rows: how many took it, and in which column, the first that does."""
+    with database.cursor() as cursor:
+        for column in table.columns:
+            if column == table.key:
+                continue
+            with contextlib.suppress(pymysql.err.MySQLError):
+                changed = cursor.execute(
+                    f"UPDATE {table.quoted} SET `{column}` = 1 + COALESCE(`{column}`, 0) WHERE `{table.key}` IN"
+                    f" ({', '.join(keys)})"
+                )
+                if changed:
+                    return changed, column
+    return 0, None
 
 
 def _described(database: Connection[Any], full_name: str) -> _Table | None:
@@ -96,16 +140,7 @@ def _damaged(database: Connection[Any], table: _Table, keys: list[int]) -> Damag
     with database.cursor() as cursor:
         cursor.execute("SET foreign_key_checks = 0")
         gone = cursor.execute(f"DELETE FROM {table.quoted} WHERE `{table.key}` IN ({', '.join(removed)})")
-        other = 0
-        for column in others:  # until one takes it
-            try:
-                other = cursor.execute(
-                    f"UPDATE {table.quoted} SET `{column}` = 1 + COALESCE(`{column}`, 0) WHERE `{table.key}` IN"
-                    f" ({', '.join(changed)})"
-                )
-                break
-            except pymysql.err.MySQLError:
-                continue
+        other, _ = _raised(database, table, changed)
         more = cursor.execute(
             f"INSERT INTO {table.quoted} (`{table.key}`, {names}) SELECT `{table.key}` + {_FAR}, {names} FROM"
             f" {table.quoted} WHERE `{table.key}` IN ({', '.join(copied)})"

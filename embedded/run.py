@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embedded import accident, copies, replay
+from embedded import accident, copies, replay, verification
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
 from embedded.damage import Damage, damage
@@ -132,6 +132,7 @@ class _Run:
             self.summary.count(progress, trace.moves())
             self.summary.measure(trace, self._control.all_commits(), holds)
             if self.summary.copied:
+                self._verify(labels[-1])
                 self._have_accident(labels[-1])
         finally:
             trace.stop()
@@ -186,6 +187,34 @@ class _Run:
             f"a base for later: {base.tables} tables with {base.rows:,} rows as of commit_ts {base.ts}, read from"
             f" MariaDB at its checkpoint in {base.seconds:.1f} s. What is committed after it is archived as it comes"
         )
+
+    def _verify(self, label: Label) -> None:
+        """Both sides are equal; a value is changed in the replica, found, and made right."""
+        found = verification.verify(self._site, self._viewer)
+        self.summary.prove(found)
+        self._viewer.report(f"`sluice verify`: {self.summary.verified}")
+        wrong = verification.spoil_one(self._site, label.tables)
+        if wrong is None:
+            self._viewer.report("no table has a value that can be changed by the way")
+            return
+        found = verification.verify(self._site, self._viewer, wrong.table)
+        examples = [one for table in found.unequal for one in table.examples]
+        told = [f"{name}={value}" for one in examples for name, value in one.key.items()]
+        self._viewer.report(
+            f"somebody changes {wrong.column} of the row {wrong.key} of {wrong.table} in MariaDB. `sluice verify"
+            f" {wrong.table}` names {', '.join(told) or 'nothing'}: {examples[0].binlog if examples else ''}"
+        )
+        if not found.equal:
+            verification.repair(self._site, self._viewer, found)
+        again = verification.verify(self._site, self._viewer, wrong.table)
+        self.summary.spoiled = (
+            f"{found.differences} row of {wrong.table} ({', '.join(told)}), found in {found.seconds:.1f} s, repaired,"
+            f" and {again.rows:,} rows equal again"
+        )
+        if told != [wrong.key] or not again.equal:
+            self.summary.differences.append(
+                f"{wrong.key} of {wrong.table} was changed; found: {told}, equal after the repair: {again.equal}"
+            )
 
     def _have_accident(self, label: Label) -> None:
         """A table is emptied by mistake, the moment is found, and the table restored to right before it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from embedded.accident import Accident
 from embedded.view import CheckpointTrace, Progress
+from etl.verify import VerifySummary
 from upstream import tso
 
 _CAUGHT_UP_MS = 1_000
@@ -31,6 +32,9 @@ class RunSummary:
     """After the copy, until the replica was no more than a second behind; None if it never was."""
     mended: str = ""
     """What a backfill did to a damaged table."""
+    verified: str = ""
+    """What was compared with TiDB at a checkpoint; `spoiled`: how one value that was changed downstream was found."""
+    spoiled: str = ""
     accident: str = ""
     """What went wrong upstream, `found` by what, and what was `restored`."""
     found: str = ""
@@ -55,6 +59,14 @@ class RunSummary:
     start_s: float = 0.0
     """Until all parts were ready and the pipeline ran."""
     total_s: float = 0.0
+
+    def prove(self, verified: VerifySummary) -> None:
+        """Take over what a verification of all tables found."""
+        self.verified = (
+            f"{len(verified.tables)} tables, {verified.rows:,} rows equal to TiDB at commit_ts {verified.ts}, in"
+            f" {verified.seconds:.1f} s"
+        )
+        self.differences += [f"verify: {table.name}: {table.differences} {table.problem}" for table in verified.unequal]
 
     def recover(self, accident: Accident, commit_ts: int, seconds: float, rows: tuple[int, int]) -> None:
         """Take over what became of an accident. `rows`: of the restored table, and of the one beside it."""

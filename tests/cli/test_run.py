@@ -59,6 +59,8 @@ def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_runn
     assert came_with_the_copy + number(summary["transactions"].split()[0]) == 5_672
     assert "100 were missing, 50 different, 10 not in TiDB" in summary["copied again"]
     assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
+    assert re.match(r"4 tables, 10,\d+ rows equal to TiDB", summary["verified"])
+    assert re.match(r"1 row of \S+ \(\S+=\d+\), found in .* equal again", summary["spoiled"])
     gone = re.search(r"all ([\d,]+) rows gone", summary["accident"])[1]
     assert number(gone) > 1_000
     assert re.fullmatch(rf"(\S+)_restored\.(\S+): {gone} rows, as .*; \1\.\2: 0 rows", summary["restored"])
