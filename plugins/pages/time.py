@@ -47,16 +47,26 @@ async def time(
 
 def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
     wanted = [table for table in found.tables if find.lower() in table.name.lower()]
+    since = _since(found)
     tables = {name: getattr(found, name) for name in ("unknown", "holes", "faults", "bases")}
     return {
-        "url": found.url, "lo": found.lo, "hi": found.hi, "landed_ts": found.landed_ts, "keep": found.keep,
-        "promised_ts": found.promised_ts, "whole_from_ts": found.whole_from_ts, "held_by": found.held_by,
+        "url": found.url, "lo": found.lo or since, "hi": found.hi, "landed_ts": found.landed_ts, "keep": found.keep,
+        "promised_ts": found.promised_ts, "whole_from_ts": since, "held_by": found.held_by,
         "spaces": {name: asdict(space) for name, space in found.spaces.items()},
         "disks": [asdict(disk) for disk in found.disks],
         "tables": [asdict(table) for table in wanted[:_TABLES_SHOWN]],
         "tables_in_all": len(found.tables), "tables_found": len(wanted),
         **{name: [_plain(each) for each in some[:_HOLES_SHOWN]] for name, some in tables.items()},
     }  # fmt: skip
+
+
+def _since(found: ArchiveStatus) -> int:
+    """From when on every table can be restored, TSO, 0 if none can. An archive from the very beginning needs no base:
+    its first table was made then.
+    """
+    if found.whole_from_ts or found.lo or not found.hi or found.unknown:
+        return found.whole_from_ts
+    return min((table.from_ts for table in found.tables), default=0)
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ export function timeBar({ found, from, to, at, width, choose }) {
     found.drills.filter((drill) => drill.ts && inside(tsoMs(drill.ts))).map((drill) =>
       s("circle", { class: `drill ${drill.state}`, cx: x(tsoMs(drill.ts)), cy: TOP + THICK + 9, r: 4 }, s("title", {}, `Drill as of ${moment(tsoMs(drill.ts))}: ${drill.state}`)),
     ),
-    moments(from, to, Math.max(2, Math.floor(width / 110))).map((each) => s("text", { x: x(each.at), y: HEIGHT - 6, "text-anchor": "middle" }, each.text)),
+    moments(from, to, Math.max(2, Math.floor(width / 110))).map((each) => s("text", { x: x(each.at), y: HEIGHT - 6, "text-anchor": anchor(x(each.at), width) }, each.text)),
     at !== null && inside(at) && s("path", { class: "chosen", d: `M${x(at)},${TOP - 8}V${TOP + THICK + 8}` }),
     s("path", { class: "pointer", d: `M0,${TOP}v${THICK}`, visibility: "hidden" }),
   );
@@ -50,6 +50,9 @@ export function timeBar({ found, from, to, at, width, choose }) {
   };
   return figure;
 }
+
+// A label at an end stays inside.
+const anchor = (x, width) => (x < 24 ? "start" : x > width - 24 ? "end" : "middle");
 
 function point(figure, ms, { found, x, width }) {
   const tip = figure.querySelector(".tip");
