@@ -27,7 +27,7 @@ from embedded.stack import Stack  # noqa: E402
 from embedded.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
-TABS = ("overview", "tables", "transactions", "jobs", "quality", "time")
+TABS = ("overview", "jobs", "time")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 TRAFFIC = {"rate": 40, "transactions": None, "rows": 2, "tables": 6, "database": "shop"}
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}

@@ -72,8 +72,13 @@ function numbers({ downstream, landing, relay, archive, verified }) {
       verified.at_ms ? (differ ? `${many(verified.differences, "row")} of ${many(verified.differing.length, "table")} differ` : `${many(verified.tables, "table")}, all equal`) : "no table was compared yet",
       differ ? "bad" : "",
     ),
-    figure("Can be restored", archive.promised_ts !== 0 ? `last ${span(Date.now() - tsoMs(archive.promised_ts))}` : "no moment yet", archive.bases ? many(archive.bases, "base") : "no base yet"),
+    figure("Can be restored", restorable(archive), archive.bases ? many(archive.bases, "base") : "no base yet"),
   );
+}
+
+function restorable({ promised_ts, lo, hi }) {
+  if (tsoMs(promised_ts)) return `last ${span(Date.now() - tsoMs(promised_ts))}`;
+  return tsoMs(hi) && !tsoMs(lo) ? "from the beginning" : "no moment yet";
 }
 
 function lagCard(points, around) {
