@@ -27,7 +27,7 @@ from embedded.stack import Stack  # noqa: E402
 from embedded.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
-TABS = ("overview", "jobs", "time")
+TABS = ("overview", "tables", "transactions", "jobs", "quality", "time")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 TRAFFIC = {"rate": 40, "transactions": None, "rows": 2, "tables": 6, "database": "shop"}
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -45,6 +45,8 @@ def main(minutes: float) -> None:
             ClusterControl(site.ports["cluster-control"]).workload(dict(TRAFFIC))
             time.sleep(60 * minutes / 2)
             _trigger(airflow, "base", {"when_due": False, "source": "downstream"})
+            _trigger(airflow, "verify", {})
+            _trigger(airflow, "quality", {})
             time.sleep(60 * minutes / 2)
             _trigger(airflow, "backfill", {"tables": ["shop.*"]})
             time.sleep(20)
@@ -73,10 +75,20 @@ def _pictures(browser: Browser, home: Path, url: str) -> None:
             page.goto(f"{url}/plugin/sluice/sluice/{tab}")
             page.frame_locator("iframe").locator("main h1").wait_for(timeout=120_000)
             _take(page, f"{tab}-{scheme}")
+    _transaction(_logged_in(browser, url, password, color_scheme="light", viewport=WIDE), url)
     page = _logged_in(browser, url, password, color_scheme="light", viewport=PHONE)
     page.goto(f"{url}/sluice/overview")
     page.locator("main h1").wait_for(timeout=120_000)
     _take(page, "overview-phone")
+
+
+def _transaction(page: Page, url: str) -> None:
+    """One that is applied, with the SQL that takes it back."""
+    page.goto(f"{url}/sluice/transactions?kind=delete")
+    page.locator("#entries li a").last.click()
+    page.get_by_role("button", name="Show the SQL").click()
+    page.locator("#undo .held").first.wait_for()
+    _take(page, "transaction-light")
 
 
 def _logged_in(browser: Browser, url: str, password: str, **options: Any) -> Page:
