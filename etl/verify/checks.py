@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+import pyarrow as pa
+
 from errors import Signal, SluiceError
 from etl.backfill.table_key import range_key
 from etl.base.downstream_reader import TableChanged
@@ -17,7 +19,7 @@ from etl.verify.budget import Budget
 from etl.verify.continuous_state import SUSPECTS_KEPT, ContinuousState, Suspect
 from etl.verify.differences import differences_of
 from etl.verify.live_rows import LiveRows
-from etl.verify.rows_apart import Apart, keys_apart
+from etl.verify.rows_apart import Apart, keys_apart, keys_bytes
 from etl.verify.side import Difference
 from upstream.schema import Table
 
@@ -105,10 +107,20 @@ class Checks:
     def _suspect(self, found: Apart, ts: int) -> None:
         if len(self._state.suspects) >= SUSPECTS_KEPT:
             return
-        keys = keys_apart(found) if range_key(found.table) else None
-        condition = condition_of(found.table, keys) if keys is not None else ""
-        if not any(one.table == found.table.full_name and one.condition == condition for one in self._state.suspects):
-            self._state.suspects.append(Suspect(found.table.full_name, condition, ts, rows=found.count))
+        table = found.table
+        own = [one for one in self._state.suspects if one.table == table.full_name]
+        if not range_key(table):
+            if not own:
+                self._state.suspects.append(Suspect(table.full_name, "", ts, rows=found.count))
+            return
+        # What is known already isn't counted again, though another stretch came by it.
+        known = {key for one in own for key in one.keys}
+        apart = keys_apart(found)
+        names = [key.hex() for key in keys_bytes(table, apart)]
+        fresh = {name: at for at, name in enumerate(names) if name not in known}
+        if fresh:
+            condition = condition_of(table, apart.take(pa.array(sorted(fresh.values()))))
+            self._state.suspects.append(Suspect(table.full_name, condition, ts, rows=len(fresh), keys=list(fresh)))
 
     def _forget(self, suspect: Suspect) -> None:
         self._state.suspects.remove(suspect)

@@ -23,8 +23,9 @@ SUSPECTS_KEPT = 5_000
 @dataclass(slots=True)
 class Suspect:
     """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO): those that
-    `condition` takes, SQL over the key, "" for a table without one. `confirmed`: they weren't at a later checkpoint,
-    either. `rows`: how many differ; `example`: one of them as `Difference.to_json` has it.
+    `condition` takes, SQL over the key, "" for a table without one; `keys`: their bytes in hexadecimal digits.
+    `confirmed`: they weren't at a later checkpoint, either. `rows`: how many differ; `looked_ms`: when they were looked
+    at again last.
     """
 
     table: str
@@ -32,7 +33,7 @@ class Suspect:
     seen_ts: int
     confirmed: bool = False
     rows: int = 1
-    example: Mapping[str, Any] | None = None
+    keys: list[str] = field(default_factory=list)
     looked_ms: int = 0
 
 

@@ -21,9 +21,7 @@ class VerifyError(SluiceError):
 class UnequalError(SluiceError):
     """Both sides were compared, and aren't equal."""
 
-    way_out = (
-        "`sluice verify --json` tells each row that differs; `sluice backfill` copies tables anew beside replication"
-    )
+    way_out = "`sluice verify --json` tells each row that differs; `sluice verify --repair --apply` makes them right"
 
     @classmethod
     def of(cls, summary: VerifySummary) -> Self:
