@@ -78,7 +78,7 @@ function numbers({ downstream, landing, relay, archive, verified }) {
 
 function restorable({ promised_ts, lo, hi }) {
   if (tsoMs(promised_ts)) return `last ${span(Date.now() - tsoMs(promised_ts))}`;
-  return tsoMs(hi) && !tsoMs(lo) ? "from the beginning" : "no moment yet";
+  return tsoMs(hi) && !tsoMs(lo) ? "everything" : "no moment yet";
 }
 
 function lagCard(points, around) {

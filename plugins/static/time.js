@@ -156,12 +156,12 @@ function troubles({ holes, faults, unknown }) {
   );
 }
 
-function bases({ bases: found, keep }, around) {
+function bases({ bases: found, keep, whole_from_ts }, around) {
   const shown = [...found].sort((one, other) => (BigInt(other.ts) > BigInt(one.ts) ? 1 : -1)).slice(0, 12);
   return card(
     { id: "bases" },
     h("div", { class: "head" }, h("h2", {}, "Bases"), h("span", { class: "quiet small" }, keep.bases_every ? `one every ${keep.bases_every}` : "made by hand")),
-    !shown.length && h("p", { class: "quiet" }, "There is none: nothing can be restored before there is one."),
+    !shown.length && h("p", { class: "quiet" }, Number(whole_from_ts) ? "There is none yet: a restore begins with the first change that is kept." : "There is none: nothing can be restored before there is one."),
     shown.map((base) =>
       h(
         "div",
