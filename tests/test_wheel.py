@@ -126,7 +126,8 @@ def test_the_wheel_says_its_version_and_licence_and_holds_code_and_dags_only(whe
     assert {"dags/replicate.py", "dags/operate.py", "embedded/launch/airflow.cfg"} <= set(names)
     assert "upstream/_pb/binlog_pb2.py" in names
     kinds = {Path(name).suffix for name in names if ".dist-info" not in name}
-    assert kinds == {".py", ".pyi", ".proto", ".cfg"}
+    assert kinds == {".py", ".pyi", ".proto", ".cfg", ".css", ".js", ".svg"}
+    assert {"plugins/sluice_plugin.py", "plugins/static/shell.js"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "docs")) or "recordings" in name]
 
 

@@ -52,8 +52,7 @@ def real_dag(name):
     """The DAG `replicate` as it is, under another name, and paused."""
     text = (DAGS / "replicate.py").read_text()
     for there, wanted in (
-        ("def replicate()", f"def {name}()"),
-        ("\nreplicate()\n", f"\n{name}()\n"),
+        ('dag_id=pipeline.dag_id("replicate")', f"dag_id={name!r}"),
         ("is_paused_upon_creation=False", "is_paused_upon_creation=True"),
     ):
         assert text.count(there) == 1
