@@ -173,7 +173,7 @@ class Archive:
         return _keep_ms(self.drills_every)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
     """Whether both sides are equal: looked at all the time beside replication, and as a whole now and then."""
 
@@ -196,7 +196,7 @@ class Verify:
         return _keep_ms(self.every)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
     """What is expected of the data, and how often it is looked at."""
 

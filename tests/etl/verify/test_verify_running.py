@@ -124,7 +124,7 @@ def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running:
     running.caught_up()
     form = {"tables": [], "how": "auto", "when_due": True}
     assert tasks.begin(running.settings, form, "run 1") is None, "only when it is asked for"
-    often = replace(running.settings, verify=Verify("1h"))
+    often = replace(running.settings, verify=Verify(every="1h"))
     name = tasks.begin(often, form, "run 1")
     assert (name is None) == ("less than" in tasks.not_due(often)), "it was compared a moment ago, by another test"
     table = table_of(running)
