@@ -92,10 +92,10 @@ def test_every_corruption_is_found_and_nothing_else_and_the_printed_sql_makes_it
 
 def test_a_row_that_changed_since_stays_as_it_is_and_the_counts_tell(replica: Replica) -> None:
     with replica.server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("UPDATE types.pk_neg SET v = 'wrong' LIMIT 2")
+        cursor.execute("UPDATE types.pk_neg SET v = -77701 LIMIT 2")
         wrong = found(replica)
         assert {name: one.count for name, one in wrong.items()} == {"types.pk_neg": 2}
-        cursor.execute("UPDATE types.pk_neg SET v = 'since' WHERE v = 'wrong' LIMIT 1")
+        cursor.execute("UPDATE types.pk_neg SET v = -77702 WHERE v = -77701 LIMIT 1")
         with pytest.raises(pymysql.IntegrityError, match="Duplicate entry"):
             repaired(replica, wrong)
         written, wanted = repaired(replica, found(replica))
