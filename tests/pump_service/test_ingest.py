@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def _answer(ingest: Ingest, request: bytes) -> Record | str | None:
     try:
         return ingest.admit(b"before" + request + b"behind", 6, 6 + len(request))
     except Refused as refused:
-        return refused.text
+        return re.sub(r"lies [\d.]+ s ahead", "lies ahead", refused.text)  # the clock goes on between two of them
 
 
 def _request(tp: int, start: int, commit: int, value: bytes, cluster: int) -> bytes:

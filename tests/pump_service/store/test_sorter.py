@@ -190,3 +190,11 @@ def test_a_commit_that_comes_too_late_is_counted_but_a_replay_is_not() -> None:
     push(sorter, (C, 20, 60))  # the same again: a retry of TiDB's
     assert sorter.late_commits == 1
     assert sorter.max_commit_ts == 100
+
+
+def test_a_transaction_that_is_twice_in_one_batch_is_late_once_or_not_at_all() -> None:
+    sorter = Sorter(100, Pointer(0, 0))
+    push(sorter, (P, 110, 0), (C, 110, 120), (P, 110, 0), (C, 110, 120))
+    assert sorter.late_commits == 0
+    push(sorter, (P, 20, 0), (C, 20, 60), (P, 20, 0), (C, 20, 60), (P, 30, 0), (C, 30, 60))
+    assert sorter.late_commits == 2, "two transactions, and one of them came again"
