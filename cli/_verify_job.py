@@ -86,9 +86,7 @@ def _difference_lines(one: Difference) -> Iterator[str]:
     if row is not None and row != one.key:
         yield f"        {_values(row)}"
     if one.binlog:
-        yield f"        {one.binlog}{f', commit ts {one.commit_ts}' if one.commit_ts else ''}" + (
-            f", in the window {one.window}" if one.window else ""
-        )
+        yield f"        {one.binlog}" + (f", in the window {one.window}" if one.window else "")
 
 
 def _total(summary: VerifySummary) -> str:
