@@ -7,7 +7,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.schedule import LongestFirst, in_order
 
-pytest_plugins = ("tests.etl.mariadb_fixture", "tests.etl.spark_fixture", "tests.upstream.etcd_fixture")
+pytest_plugins = (
+    "tests.etl.mariadb_fixture",
+    "tests.etl.spark_fixture",
+    "tests.object_store.fixture",
+    "tests.upstream.etcd_fixture",
+)
 
 # How fast a machine draws and runs an example says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from archivekit import archive_all, merge_volumes
 from relaykit import BASE, HOUR, land
-from s3_server import Proxy, S3Server
 
 from relay import SKIP, Decision, Decisions, RelayCorruptError, RelayLog
 from relay.archive import Archive, ArchiveConflictError, carry_decisions, write_log
@@ -223,23 +222,15 @@ def test_a_disk_full_at_any_byte_leaves_the_archive_as_it_was_and_the_next_attem
     assert is_whole(relay, archive)
 
 
-def test_an_archive_in_an_object_store_is_appended_to_read_and_compacted(tmp_path, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    server = S3Server(tmp_path)
-    proxy = Proxy(server.port)
-    try:
-        relay = filled(tmp_path, 6)
-        archive = Archive.open(proxy.url.replace("/relay", "/archive"))
-        archive_all(relay, archive, [2])
-        assert is_whole(relay, archive)
-        merge_volumes(archive, archive.first().day, 0, 3, "merged")
-        assert archive.sweep(0) == 6
-        assert is_whole(relay, archive)
-        assert archive.log.find(BASE + 25).hi == relay.last().hi
-    finally:
-        proxy.close()
-        server.close()
+def test_an_archive_in_an_object_store_is_appended_to_read_and_compacted(tmp_path, s3_server):
+    relay = filled(tmp_path, 6)
+    archive = Archive.open(s3_server.url("archive"))
+    archive_all(relay, archive, [2])
+    assert is_whole(relay, archive)
+    merge_volumes(archive, archive.first().day, 0, 3, "merged")
+    assert archive.sweep(0) == 6
+    assert is_whole(relay, archive)
+    assert archive.log.find(BASE + 25).hi == relay.last().hi
 
 
 def test_decisions_go_with_the_windows_and_one_that_was_used_stays(tmp_path):

@@ -11,34 +11,19 @@ from pathlib import Path
 
 import pytest
 from relaykit import BASE, batch, land, window
-from s3_server import Proxy, S3Server
 
 from etl.landing._job import LandRanges
 from etl.prepare import PrepareOptions, PrepareWindows
 from relay import RelayError, RelayLog, WindowConflictError
+from tests.object_store.proxy import Fault
+from tests.object_store.s3_server import CREDENTIALS
 
-SECRET = "wJalrXUtnFEMI/K7MDENG#bPxRfiCY"
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    server = S3Server(tmp_path_factory.mktemp("s3"))
-    yield server
-    server.close()
+SECRET = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
 
 
 @pytest.fixture
-def proxy(s3, monkeypatch, request):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    proxy = Proxy(s3.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def log(proxy, request):
-    log = RelayLog.open(proxy.url.replace("/relay", f"/{request.node.name}"))
+def log(s3_server):
+    log = RelayLog.open(s3_server.url())
     log._storage._prove_condition()  # the first start of a pipeline
     return log
 
@@ -50,37 +35,39 @@ def _impatient(log):
     return impatient
 
 
-def test_an_upload_that_was_given_up_never_replaces_the_window_that_was_landed_meanwhile(log, proxy):
-    proxy.hold = f"{BASE}.json"
+def test_an_upload_that_was_given_up_never_replaces_the_window_that_was_landed_meanwhile(log, s3_server):
+    held = Fault("held", "PUT", f"{BASE}.json", times=1)
+    s3_server.inject(held)
     with pytest.raises(TimeoutError):
         _impatient(log).commit(window(BASE, BASE + 20))
-    proxy.hold = ""
     chain = [land(log, BASE, BASE + 30, BASE + 25, token="again"), land(log, BASE + 30, BASE + 40, BASE + 35)]
-    assert proxy.release() == [412]
+    assert held.release() == [412]
     assert list(log.windows(BASE)) == chain
     assert log.read(chain)["commit_ts"].to_pylist() == [BASE + 25, BASE + 35]
 
 
-def test_a_given_up_upload_that_arrives_first_is_a_landed_window_and_the_next_attempt_is_told(log, proxy):
-    proxy.hold = f"{BASE}.json"
+def test_a_given_up_upload_that_arrives_first_is_a_landed_window_and_the_next_attempt_is_told(log, s3_server):
+    held = Fault("held", "PUT", f"{BASE}.json", times=1)
+    s3_server.inject(held)
     with pytest.raises(TimeoutError):
         _impatient(log).commit(window(BASE, BASE + 20))
     assert log.last() is None
-    assert proxy.release() == [200]
+    assert held.release() == [200]
     with pytest.raises(WindowConflictError):
         land(log, BASE, BASE + 30, BASE + 25, token="again")
     assert [(found.lo, found.hi) for found in log.windows(BASE)] == [(BASE, BASE + 20)]
 
 
-def test_a_window_whose_answer_was_lost_is_landed(log, proxy):
-    proxy.lose = 1
+def test_a_window_whose_answer_was_lost_is_landed(log, s3_server):
+    lost = Fault("lost", "PUT", times=1)
+    s3_server.inject(lost)
     landed = land(log, BASE, BASE + 20)
-    assert proxy.lose == 0
+    assert lost.happened == 1
     assert log.last() == landed
 
 
-def test_a_store_that_ignores_the_condition_is_refused_before_anything_is_landed(log, proxy):
-    proxy.without = "if-none-match"
+def test_a_store_that_ignores_the_condition_is_refused_before_anything_is_landed(log, s3_server):
+    s3_server.inject(Fault("without", header="If-None-Match"))
     with pytest.raises(RelayError, match="If-None-Match"):
         land(RelayLog.open(log.url), BASE, BASE + 20, BASE + 5)
     assert log.last() is None
@@ -168,7 +155,7 @@ for call in (lambda: log._storage.read("not/there"), lambda: RelayLog.open(sys.a
 """  # noqa: E501
 
 
-def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log, proxy):
+def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log, s3_server):
     land(log, BASE, BASE + 20, BASE + 5)
     env = os.environ | {"RUST_LOG": "trace", "RUST_BACKTRACE": "1"}
     done = subprocess.run(
@@ -182,7 +169,7 @@ def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log
     said = done.stdout + done.stderr
     assert "FileNotFoundError" in said and "nobucket" in said and str(BASE + 20) in said
     assert SECRET not in said and SECRET[:12] not in said
-    assert proxy.secrets_seen  # the store was asked with them
+    assert s3_server.proxy.secrets_seen  # the store was asked with them
 
 
 def test_what_spark_is_given_holds_no_credentials(log):

@@ -19,7 +19,6 @@ from relay import RelayLog
 from relay.archive import Archive
 from tests.etl.archive.archiving import Growing, LocalJobs, differences, settings_of
 from tests.etl.relay_from_recording import RECORDINGS, land
-from tests.relay.s3_server import S3Server
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +65,15 @@ def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archive
         assert running.result() == "undisturbed"
 
 
-def test_an_archive_in_an_object_store_beside_its_relay_log(source, tmp_path, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    server = S3Server(tmp_path)
-    try:
-        options = f"region=us-east-1&endpoint_override=127.0.0.1:{server.port}&scheme=http"
-        settings = settings_of(f"s3://bucket/relay?{options}")
-        growing = Growing(source, settings.relay.url)
-        archiver = Archiver(settings, jobs=LocalJobs(settings), volume_bytes=1)
-        while growing.land(3):
-            archiver.through()
-        archive = Archive.open(settings.archive_url)
-        assert archive.url == f"s3://bucket/relay/archive?{options}"
-        assert differences(growing.relay, archive) == []
-        assert compact(settings, jobs=LocalJobs(settings, settings.archive_url)).into == 1
-        assert differences(growing.relay, archive) == []
-        assert check(settings, jobs=LocalJobs(settings)).problems == []
-    finally:
-        server.close()
+def test_an_archive_in_an_object_store_beside_its_relay_log(source, s3_server):
+    settings = settings_of(s3_server.url())
+    growing = Growing(source, settings.relay.url)
+    archiver = Archiver(settings, jobs=LocalJobs(settings), volume_bytes=1)
+    while growing.land(3):
+        archiver.through()
+    archive = Archive.open(settings.archive_url)
+    assert archive.url == s3_server.url("relay/archive")
+    assert differences(growing.relay, archive) == []
+    assert compact(settings, jobs=LocalJobs(settings, settings.archive_url)).into == 1
+    assert differences(growing.relay, archive) == []
+    assert check(settings, jobs=LocalJobs(settings)).problems == []

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from etl.copy.dumpling import DumplingFolder, DumplingOptions
 from etl.copy.errors import CopyError
 from relay.storage import open_storage
 from tests.etl.copy.copying import RECORDING, definitions
-from tests.relay.s3_server import Proxy, S3Server
+from tests.object_store.s3_server import S3Server
 from upstream.schema import Table
-
-
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    server = S3Server(tmp_path)
-    proxy = Proxy(server.port)
-    try:
-        yield proxy.url.replace("/relay", "/dump")
-    finally:
-        proxy.close()
-        server.close()
 
 
 def rows(url: str, made: Table, chunk_bytes: int) -> list[dict[str, object]]:
@@ -34,7 +18,8 @@ def rows(url: str, made: Table, chunk_bytes: int) -> list[dict[str, object]]:
     return [row for chunk in source.chunks(made) for batch in again.read(chunk, made) for row in batch.to_pylist()]
 
 
-def test_a_dump_in_an_object_store_is_read_whole_and_in_ranges(url: str) -> None:
+def test_a_dump_in_an_object_store_is_read_whole_and_in_ranges(s3_server: S3Server) -> None:
+    url = s3_server.url("dump")
     folder = RECORDING / "dump-csv-plain"
     storage = open_storage(url)
     for file in folder.iterdir():
