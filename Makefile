@@ -39,10 +39,11 @@ docs: setup ## the documentation as a site in site/, made without network; open 
 screenshots: setup ## pictures of the pages in docs/pages, of the stack with live traffic
 	@$(PYTHON) docs/_site/screenshots.py
 
-wheel: setup ## the package in dist/, and the requirements it was tested with
+wheel: setup ## the package in dist/, and the versions of others it was tested with
 	@rm -rf dist
 	@$(PYTHON) -m hatchling build -t wheel -d dist
 	@.venv/uv/bin/uv export --quiet --frozen --no-default-groups --no-emit-project -o dist/requirements.txt
+	@$(PYTHON) -m zipfile -e dist/sluice-*.whl dist/unpacked && mv dist/unpacked/embedded/constraints.txt dist/ && rm -rf dist/unpacked
 
 clean: down ## stop everything and remove the state folder, caches and what was built (.venv stays)
 	@rm -rf .sluice site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

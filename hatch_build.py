@@ -1,23 +1,71 @@
-"""Build hook: compiles the .proto files before a wheel or an editable install is made."""
+"""Build hook: compiles the .proto files before a wheel or an editable install is made, and gives a wheel what only it
+needs: the versions that the tests ran with, and a recording to try it with.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+RECORDING = "tests/recordings/shop"
+"""What `sluice run` and `sluice up` play unless told otherwise. The wheel has it as ``embedded/recordings/shop``."""
+OF_A_RECORDING = ("recording.json", "binlogs.bin.gz", "tikv-meta.jsonl.gz", "snapshots.json", "snapshots")
+"""What is played and compared of it; the rest is for tests."""
 
-class ProtobufBuildHook(BuildHookInterface):
+
+class SluiceBuildHook(BuildHookInterface):
     """Runs upstream/genproto.py, by file, because the package itself isn't importable while it is being built."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        upstream = Path(self.root) / "upstream"
+        root = Path(self.root)
+        upstream = root / "upstream"
         spec = importlib.util.spec_from_file_location("_sluice_genproto", upstream / "genproto.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         module.generate(upstream)
+        if self.target_name == "wheel" and version == "standard":
+            self._add_to_wheel(root, build_data["force_include"])
+
+    def _add_to_wheel(self, root: Path, included: dict[str, str]) -> None:
+        for name in OF_A_RECORDING:
+            included[str(root / RECORDING / name)] = f"embedded/recordings/shop/{name}"
+        self._scratch = tempfile.TemporaryDirectory()
+        constraints = Path(self._scratch.name) / "constraints.txt"
+        constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
+        included[str(constraints)] = "embedded/constraints.txt"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_scratch"):
+            self._scratch.cleanup()
+
+
+def tested_versions(lock: str) -> str:
+    """The contents of uv.lock as a constraints file for pip and uv: all that Sluice needs, its extras too, a line for
+    each version, with a marker where another Python gets another one.
+    """
+    packages: dict[str, list[dict[str, Any]]] = {}
+    for package in tomllib.loads(lock)["package"]:
+        packages.setdefault(package["name"], []).append(package)
+    wanted, waiting = set(), ["sluice"]
+    while waiting:
+        name = waiting.pop()
+        if name in wanted:
+            continue
+        wanted.add(name)
+        for package in packages[name]:
+            needed = [package.get("dependencies", []), *package.get("optional-dependencies", {}).values()]
+            waiting += [each["name"] for group in needed for each in group]
+    lines = []
+    for name in sorted(wanted - {"sluice"}):
+        for package in packages[name]:
+            marker = " or ".join(package.get("resolution-markers", []))
+            lines.append(f"{name}=={package['version']}{f' ; {marker}' if marker else ''}\n")
+    return "# The versions that this release of Sluice was tested with.\n" + "".join(lines)

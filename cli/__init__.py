@@ -44,6 +44,7 @@ _COMMANDS = {
     "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "pump": "Run a pump, in the place of TiDB's.",
+    "programs": "What the one-machine stack needs of this machine.",
     "dags": "Where the DAG files for Airflow are.",
     "bench": "Measure throughput and lag on this machine.",
 }

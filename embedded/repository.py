@@ -1,5 +1,5 @@
 """Where the files are that Sluice needs beside its code. A clone has all of them; a package installed from a wheel has
-the DAG files, but no recordings.
+the DAG files, the versions it was tested with, and of the recordings the one that is played by default.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 DAGS = REPOSITORY / "dags"
 """The folder with the DAG files."""
 
+CONSTRAINTS = REPOSITORY / "embedded" / "constraints.txt"
+"""The versions of other packages that this release was tested with. Only a wheel has it; a clone has uv.lock."""
+
+_IN_THE_WHEEL = REPOSITORY / "embedded" / "recordings"
+
 
 def default_home() -> Path:
     """The state folder of the one-machine stack: ``$SLUICE_HOME``, else ``.sluice`` in the repository; for an installed
@@ -29,8 +34,12 @@ def default_home() -> Path:
 
 
 def recording_folder(where: str) -> Path:
-    """The recording at `where`, a path in the repository. Raises StackError if this is no clone."""
+    """The recording at `where`, a path in the repository. Raises StackError if this is no clone, and the
+    package doesn't have it either.
+    """
     folder = REPOSITORY / where
+    if not folder.is_dir():
+        folder = _IN_THE_WHEEL / folder.name
     if not folder.is_dir():
         raise StackError(
             f"the recording {where} is in Sluice's repository, not in the installed package: run this in a clone, or"

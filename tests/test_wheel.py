@@ -22,9 +22,11 @@ from pathlib import Path
 import pytest
 
 from embedded.processes import marked
+from embedded.recording import Recording
 from embedded.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[1]
+RECORDING = "tests/recordings/shop"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 GUARD = """
 import os, sys
@@ -74,6 +76,7 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     unwanted = shutil.ignore_patterns(".*", "tests", "recordings", "docs", "_pb", "__pycache__", "site", "dist")
     shutil.copytree(ROOT, folder / "source", ignore=unwanted)
+    shutil.copytree(ROOT / RECORDING, folder / "source" / RECORDING)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(command, cwd=folder / "source", capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -115,7 +118,7 @@ def recording(tmp_path_factory):
     return folder
 
 
-def test_the_wheel_says_its_version_and_licence_and_holds_code_and_dags_only(wheel):
+def test_the_wheel_says_its_version_and_licence_and_holds_code_dags_and_one_recording_only(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
         metadata = email.message_from_bytes(file.read(f"sluice-{VERSION}.dist-info/METADATA"))
@@ -125,10 +128,27 @@ def test_the_wheel_says_its_version_and_licence_and_holds_code_and_dags_only(whe
     assert licence == (ROOT / "LICENSE").read_bytes()
     assert {"dags/replicate.py", "dags/operate.py", "embedded/launch/airflow.cfg"} <= set(names)
     assert "upstream/_pb/binlog_pb2.py" in names
-    kinds = {Path(name).suffix for name in names if ".dist-info" not in name}
-    assert kinds == {".py", ".pyi", ".proto", ".cfg", ".css", ".js", ".svg"}
+    played = {name for name in names if name.startswith("embedded/recordings/shop/")}
+    assert {f"embedded/recordings/shop/{name}" for name in ("recording.json", "binlogs.bin.gz")} <= played
+    kinds = {Path(name).suffix for name in names if ".dist-info" not in name and name not in played}
+    assert kinds == {".py", ".pyi", ".proto", ".cfg", ".css", ".js", ".svg", ".txt"}
     assert {"plugins/sluice_plugin.py", "plugins/static/shell.js"} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "docs")) or "recordings" in name]
+    assert not [name for name in names if name.startswith(("tests", "docs"))]
+    assert [name for name in names if "recordings" in name and name not in played] == []
+    assert not [name for name in played if "pump-data-dir" in name or "drainer" in name]
+
+
+def test_the_wheel_holds_the_versions_of_the_lock_file_as_constraints(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        held = file.read("embedded/constraints.txt").decode()
+    uv = Path(sys.prefix) / "uv" / "bin" / "uv"
+    command = [str(uv), "export", "--frozen", "--offline", "--quiet", "--no-default-groups", "--no-emit-project"]
+    command += ["--all-extras", "--no-hashes", "--no-annotate", "--no-header"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    wanted = {line.partition(" ;")[0].strip() for line in done.stdout.splitlines()}
+    assert len(wanted) > 100
+    assert wanted <= {line.partition(" ;")[0] for line in held.splitlines()}
 
 
 def test_the_clone_the_wheel_and_the_project_file_say_the_same_version(installed):
@@ -160,8 +180,42 @@ def test_every_module_of_the_wheel_can_be_imported_without_the_clone(installed, 
     assert done.returncode == 0, done.stderr
 
 
+def test_the_recording_that_is_played_by_default_is_in_the_package(installed):
+    told = "from embedded.repository import recording_folder; print(recording_folder('tests/recordings/shop'))"
+    done = subprocess.run(
+        [str(installed.python), "-c", told], cwd=installed.folder, capture_output=True, text=True, timeout=60
+    )
+    folder = Path(done.stdout.strip())
+    assert folder.is_relative_to(installed.python.parents[1]), done.stderr
+    assert {label.name for label in Recording(folder).labels} >= {"c_mid", "e_end"}
+    assert sum(1 for _ in Recording(folder).records()) == sum(1 for _ in Recording(ROOT / RECORDING).records())
+
+
+def test_versions_other_than_the_tested_ones_are_named(installed):
+    constraints = next((installed.python.parents[1] / "lib").glob("python*/site-packages/embedded/constraints.txt"))
+    whole = constraints.read_text()
+    assert "other versions than" not in installed.run("programs")[1]
+    constraints.write_text(re.sub(r"^pymysql==.*$", "pymysql==0.0.1", whole, flags=re.M))
+    try:
+        _, output = installed.run("programs")
+    finally:
+        constraints.write_text(whole)
+    assert re.search(
+        r"1 Python packages .* other versions than .*\n  pymysql [\d.]+, tested with 0\.0\.1$", output, re.M
+    )
+
+
+def test_airflow_is_told_where_the_dags_are_beside_a_folder_of_ones_own(installed):
+    code, folder = installed.run("dags")
+    assert code == 0
+    assert Path(folder.strip()).is_relative_to(installed.python.parents[1])
+    own, sluice = json.loads(installed.run("dags", "--bundles")[1])
+    assert own["kwargs"] == {}
+    assert sluice["kwargs"] == {"path": folder.strip()}
+
+
 def test_what_needs_a_recording_of_the_repository_says_so(installed):
-    for words in (("run",), ("bench", "apply"), ("bench", "land"), ("bench", "soak"), ("up", "etcd", "cluster")):
+    for words in (("bench", "apply"), ("bench", "land")):
         code, output = installed.run(*words)
         assert code == 1, output
         assert "not in the installed package" in output

@@ -24,6 +24,7 @@ from embedded.launch.part import (
     base_environment,
     get_json,
 )
+from embedded.launch.programs import require as _require_programs
 from embedded.launch.pump import NAMES as PUMP_NAMES
 from embedded.launch.pump import PORTS as _PUMP_PORTS
 from embedded.launch.pump import pump
@@ -50,7 +51,8 @@ PART_NAMES = (
 
 
 def build_parts(site: Site, dags: Path = DAGS) -> dict[str, Part]:
-    """All parts of the stack at `site`, by name. Raises MissingProgram if a program isn't installed."""
+    """All parts of the stack at `site`, by name. Raises MissingProgram, which names all that isn't installed."""
+    _require_programs()
     parts = [
         etcd(site),
         cluster(site),

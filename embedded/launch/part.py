@@ -20,6 +20,8 @@ from errors import RequestError, Signal
 LOOPBACK = "127.0.0.1"
 LIVE = "-"
 """In the place of a recording: none, the stand-in cluster is there for live traffic."""
+OWN_PROGRAMS = Path(sys.prefix) / "programs"
+"""Where `sluice programs --get` puts programs for somebody who isn't root."""
 
 
 class NotReady(Signal):
@@ -76,9 +78,12 @@ class Site:
 
 def find_program(name: str, package: str) -> str:
     """The path of an installed program; `package` is the Debian package that has it. Raises MissingProgram."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
+    places = f"/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:{OWN_PROGRAMS / 'bin'}"
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{places}")
     if not found:
-        raise MissingProgram(f"{name} is not installed: run `make setup`, or as root: apt-get install {package}")
+        raise MissingProgram(
+            f"{name} is not installed: as root: apt-get install {package}; without root: sluice programs --get"
+        )
     return found
 
 

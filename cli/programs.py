@@ -1,0 +1,53 @@
+"""sluice programs: what the one-machine stack needs beside Python's packages."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("programs")
+@click.option(
+    "--get",
+    "wanted",
+    is_flag=True,
+    help="Load what is missing from Debian and unpack it beside Sluice's Python packages. Needs no root.",
+)
+def command(*, wanted: bool) -> int:
+    """Which programs the one-machine stack needs, where they are, and how to get those that are missing.
+
+    A pump needs none of them, nor do tasks in an Airflow and a Spark of your own. Exit code 1 if one is missing.
+    """
+    from embedded.launch.part import OWN_PROGRAMS, MissingProgram
+    from embedded.launch.programs import NEEDED, OPTIONAL, how_to_get, missing, where
+
+    lacking = missing()
+    if lacking and wanted:
+        from embedded.without_root import get
+
+        get(lacking, OWN_PROGRAMS, click.echo)
+        lacking = missing()
+    for program in (*NEEDED, *OPTIONAL):
+        try:
+            place = where(program)
+        except MissingProgram:
+            place = "missing"
+        click.echo(f"{program.name:<20} {place:<55} {program.purpose}")
+    _show_versions()
+    if lacking:
+        click.echo(how_to_get(lacking), err=True)
+    return 1 if lacking else 0
+
+
+def _show_versions() -> None:
+    """Which packages have another version than the one this release was tested with."""
+    from embedded.versions import untested
+
+    different = untested()
+    if different:
+        click.echo(
+            f"{len(different)} Python packages in {sys.prefix} have other versions than this release was tested with:"
+        )
+        for name, (there, tested) in different.items():
+            click.echo(f"  {name} {there}, tested with {tested}")
