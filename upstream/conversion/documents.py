@@ -11,11 +11,14 @@ from upstream.codec.binary_json import decode_json, encode_json, quote
 from upstream.codec.errors import CodecError
 from upstream.codec.float import format_double
 from upstream.conversion import numbers
-from upstream.conversion.context import MisfitError, RefusedError
+from upstream.conversion.context import MisfitError, RefusedError, Session
 from upstream.conversion.numbers import MAX_INT, MAX_UINT, MIN_INT
 
 _EXACT_INTEGERS = 1 << 53
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_DEEP = 100
+_TYPED = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d\.\d{6})?\Z|-?\d{2,3}:\d\d:\d\d\.\d{6}\Z")
 
 
 class Ambiguous(float):
@@ -52,22 +55,49 @@ def write_bytes(text: bytes) -> str:
     return _NO_UTF8.sub(r"\\ufffd", quote(text.decode("utf-8", "surrogateescape")))
 
 
-def parse_text(text: bytes) -> str:
-    """JSON text as TiDB prints it after having read it. Raises MisfitError with NULL."""
+def parse_text(text: bytes, session: Session) -> str:
+    """JSON text as TiDB prints it after having read it. Raises MisfitError with NULL, RefusedError."""
     try:
-        decoded = text.decode()
-        json.loads(decoded, parse_constant=_no_constant)
-        return decode_json(encode_json(decoded))[0]
-    except (CodecError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        document = _whole_characters(json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=_no_constant))
+        shown = decode_json(encode_json(json.dumps(document)))[0]
+        deep = _depth(document) > _DEEP
+    except (CodecError, ValueError) as error:
         raise MisfitError(None, "no JSON") from error
+    except RecursionError as error:
+        raise RefusedError("JSON that is nested so deep") from error
+    if deep and not session.strict:
+        raise RefusedError(f"JSON that is nested deeper than {_DEEP}: versions of TiDB read it, or don't")
+    return shown
+
+
+def _whole_characters(value: Any) -> Any:
+    """With a replacement character for each byte that isn't UTF-8, and for half a pair of surrogates, as Go puts it."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_whole_characters(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+    return value
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, (list, dict)):
+        return 0
+    return 1 + max((_depth(item) for item in (value.values() if isinstance(value, dict) else value)), default=0)
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def unquoted(value: Any, text: str) -> bytes:
-    """A string without its quotes, anything else as its text."""
+def unquoted(value: Any, text: str, session: Session) -> bytes:
+    """A string without its quotes, anything else as its text. Raises RefusedError."""
+    if isinstance(value, str):
+        if not session.strict:  # which takes only what is a date as a string
+            _refuse_typed(value)
+        if len(value) > 1 and value[0] == value[-1] == '"':
+            raise RefusedError("a JSON string with quotes of its own around it, which TiDB may take for its own")
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else text.encode()
 
 
@@ -83,6 +113,7 @@ def to_int(value: Any, low: int, high: int) -> int:
     if isinstance(value, float):
         return numbers.float_to_int(value, low, high)
     if isinstance(value, str):
+        _refuse_typed(value)
         raw = value.encode("utf-8", "surrogateescape")
         return _stored(raw, low, high)
     raise MisfitError(0, "no number")
@@ -109,10 +140,11 @@ def _stored(raw: bytes, low: int, high: int) -> int:
 
 
 def to_float(value: Any) -> float:
-    """Raises MisfitError."""
+    """Raises MisfitError, RefusedError."""
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, str):
+        _refuse_typed(value)
         return numbers.text_to_float(value.encode("utf-8", "surrogateescape"))
     raise MisfitError(0.0, "no number")
 
@@ -125,6 +157,7 @@ def to_decimal(value: Any) -> Decimal:
     if isinstance(value, float):
         return numbers.EXACT.create_decimal(repr(value))
     if isinstance(value, str):
+        _refuse_typed(value)
         return numbers.text_to_decimal(value.encode("utf-8", "surrogateescape"))
     raise MisfitError(Decimal(0), "no number")
 
@@ -134,3 +167,8 @@ def _refuse_ambiguous(value: Any) -> None:
         raise RefusedError(
             f"{value.text} may be an integer or a double; their last digits differ, and the text doesn't tell"
         )
+
+
+def _refuse_typed(value: str) -> None:
+    if _TYPED.match(value):
+        raise RefusedError("it may be a string or a date or time in JSON, which the text doesn't tell")

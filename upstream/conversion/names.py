@@ -78,7 +78,7 @@ def _position(name: str, target: Column) -> int | None:
 
 
 def _key(text: str, collate: str) -> str:
-    if collate == "binary":
+    if collate == "binary" or "nopad" in collate:
         return text
     text = text.rstrip(" ") if "0900" not in collate else text
     return text if collate.endswith("_bin") else text.upper()

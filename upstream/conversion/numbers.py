@@ -28,6 +28,8 @@ _BLANK = (
 _SIGN_SECOND = re.compile(rb"\d[+-]\d")
 MAX_FLOAT32 = 3.4028234663852885981170418348451692544e38
 MAX_INT, MIN_INT, MAX_UINT = (1 << 63) - 1, -(1 << 63), (1 << 64) - 1
+OUT_OF_RANGE = "out of range"
+"""What `text_to_int` says of more than 64 bits."""
 EXACT = Context(prec=400, Emax=999_999, Emin=-999_999)
 
 
@@ -60,8 +62,13 @@ def float_to_int(value: float, low: int, high: int) -> int:
 
 
 def decimal_to_int(value: Decimal, low: int, high: int) -> int:
-    """A decimal as an integer of a type, halves away from zero. Raises MisfitError."""
-    return clip(int(value.to_integral_value(ROUND_HALF_UP, EXACT)), low, high)
+    """A decimal as an integer of a type, halves away from zero. Raises MisfitError; RefusedError for what is rounded up
+    and too large for an unsigned type, of which older versions of TiDB store one less than the greatest value.
+    """
+    number = int(value.to_integral_value(ROUND_HALF_UP, EXACT))
+    if low == 0 and number > high and number > value:
+        raise RefusedError("versions of TiDB cut off a decimal that is rounded up differently")
+    return clip(number, low, high)
 
 
 def trim(text: bytes) -> bytes:
@@ -95,7 +102,7 @@ def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
     shift = int(exponent or b"0")
     value = 0 if shift < -400 else int(EXACT.create_decimal(number.decode()).to_integral_value(ROUND_HALF_UP, EXACT))
     if not low <= value <= high:
-        raise MisfitError(None if unsigned else low if value < low else high, "out of range")
+        raise MisfitError(None if unsigned else low if value < low else high, OUT_OF_RANGE)
     if not whole:
         raise MisfitError(value, "not a number to its end")
     return value

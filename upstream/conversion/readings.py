@@ -52,7 +52,7 @@ def as_integer(value: Any, source: Column, low: int, high: int, session: Session
         case "json":
             return documents.to_int(documents.read(value), low, high)
         case "time":
-            return numbers.clip(durations.to_number(durations.round_to(durations.parse(value), 0)), low, high)
+            return numbers.clip(_time_number(durations.parse(value), low), low, high)
     return numbers.clip(_date_number(value, source, low, session), low, high)
 
 
@@ -86,6 +86,14 @@ def _date_number(value: str, source: Column, low: int, session: Session) -> int:
     for part, digits in zip(moment[:6], (4, 2, 2, 2, 2, 2), strict=True):
         number = number * 10**digits + part
     return number + up
+
+
+def _time_number(micro: int, low: int) -> int:
+    """``[-]HHMMSS``. As with dates, TiDB rounds the time for signed types and the number for unsigned ones."""
+    if low < 0:
+        return durations.to_number(durations.round_to(micro, 0))
+    number = durations.to_number(abs(micro)) + (abs(micro) % 1_000_000 >= 500_000)
+    return -number if micro < 0 else number
 
 
 def as_float(value: Any, source: Column, session: Session) -> float:
@@ -128,9 +136,12 @@ def as_decimal(value: Any, source: Column, session: Session) -> Decimal:
     return numbers.EXACT.create_decimal(value)
 
 
-def as_unsigned(value: Any, source: Column, session: Session) -> int | None:
-    """As an unsigned number of 64 bits, None if it isn't one."""
+def as_unsigned(value: Any, source: Column, session: Session) -> tuple[int | None, str]:
+    """(unsigned number of 64 bits, why it isn't the whole value or nothing). None if TiDB gives up; of JSON it takes
+    what there is of a number, unless that is a string with more than 64 bits.
+    """
     try:
-        return as_integer(value, source, 0, numbers.MAX_UINT, session)
-    except MisfitError:
-        return None
+        return as_integer(value, source, 0, numbers.MAX_UINT, session), ""
+    except MisfitError as misfit:
+        warned = source.kind == "json" and str(misfit) != numbers.OUT_OF_RANGE
+        return (int(misfit.instead) if warned else None), str(misfit)  # type: ignore[call-overload]

@@ -51,8 +51,8 @@ def _to_year(value: Any, source: Column, target: Column, session: Session) -> in
         if source.kind not in ("text", "binary", "json"):
             raise RefusedError("out of a YEAR's range: TiDB gives up on it") from found
         misfit, number = found, found.instead
-        if str(found) == "out of range":
-            raise MisfitError(0, "out of range") from found
+        if str(found) == numbers.OUT_OF_RANGE:
+            raise MisfitError(0, numbers.OUT_OF_RANGE) from found
     text = numbers.trim(value) if source.kind in ("text", "binary") else b""
     number = _year(number, zero_is_2000=len(value) != 4 and text.startswith(b"0") if text else False)
     if misfit is not None:
@@ -127,7 +127,7 @@ def _read_moment(value: Any, source: Column, target: Column, session: Session) -
             return _parsed(value, target, session)
         case "json":
             document = documents.read(value)
-            return _parsed(documents.unquoted(document, value), target, session)
+            return _parsed(documents.unquoted(document, value, session), target, session)
         case "int" | "year":
             if value > numbers.MAX_INT:
                 raise MisfitError(times.ZERO, "no date")
@@ -184,7 +184,7 @@ def _duration(value: Any, source: Column, target: Column, session: Session) -> i
         case "text" | "binary":
             return durations.from_text(value, target.fsp, session)
         case "json":
-            return durations.from_text(documents.unquoted(documents.read(value), value), target.fsp, session)
+            return durations.from_text(documents.unquoted(documents.read(value), value, session), target.fsp, session)
         case "int" | "year" | "float" | "double" | "decimal":
             return _duration_of_number(value, source, target, session)
     raise RefusedError(f"TiDB doesn't convert {source.kind} to TIME")
@@ -212,7 +212,7 @@ def _to_enum(value: Any, source: Column, target: Column, session: Session) -> st
         case "set":
             number = _misfitting(names.enum_of, set_text(source, value), target)
         case _:
-            number = _misfitting(names.enum_at, as_unsigned(value, source, session), target)
+            number = _numbered(names.enum_at, as_unsigned(value, source, session), target)
     if not number[0] and "" in target.elems:
         raise RefusedError("TiDB stored the ENUM's empty value, and the type has an empty element too")
     text = element_of(number[0], target)
@@ -230,17 +230,23 @@ def _to_set(value: Any, source: Column, target: Column, session: Session) -> str
         case "set":
             number = _misfitting(names.set_of, set_text(source, value), target)
         case _:
-            number = _misfitting(names.set_at, as_unsigned(value, source, session), target)
+            number = _numbered(names.set_at, as_unsigned(value, source, session), target)
     text = set_text(target, number[0])
     if number[1]:
         raise MisfitError(text, number[1])
     return text
 
 
+def _numbered(read: Callable[[Any, Column], int], found: tuple[int | None, str], target: Column) -> tuple[int, str]:
+    value, reason = found
+    if value is None:
+        return 0, reason
+    number, misfit = _misfitting(read, value, target)
+    return number, reason or misfit
+
+
 def _misfitting(read: Callable[[Any, Column], int], value: Any, target: Column) -> tuple[int, str]:
     """(number, why it didn't fit, or nothing)."""
-    if value is None:
-        return 0, "out of range"
     try:
         return read(value, target), ""
     except MisfitError as misfit:
@@ -272,7 +278,7 @@ def _to_json(value: Any, source: Column, target: Column, session: Session) -> st
         case "json":
             return str(value)
         case "text" | "binary":
-            return documents.parse_text(value)
+            return documents.parse_text(value, session)
         case "int" | "year":
             return documents.write(int(value))
         case "float" | "double" | "decimal":

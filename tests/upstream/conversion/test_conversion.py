@@ -56,6 +56,14 @@ def converted(value: Any, source: str, target: str, session: Session = LOOSE) ->
         (b' {"b":1,"a":[true]} ', "varchar(30)", "json", '{"a": [true], "b": 1}'), (b"no", "varchar(9)", "json", None), ("1.50", "decimal(5,2)", "json", "1.5"),  # noqa: E501
         (255, "bit(8)", "json", '"\\ufffd"'), ("10:11:12", "time", "json", '"10:11:12.000000"'), ('"x"', "json", "varchar(9)", '"x"'), ("true", "json", "int", 1),  # noqa: E501
         (256, "int", "bit(8)", 255), (-1, "bigint", "bit(64)", (1 << 64) - 1), (5, "bit(8)", "varchar(9)", "5"),
+        # a time of day is rounded for signed types, its number for unsigned ones
+        ("10:11:59.500", "time(3)", "int", 101200), ("10:11:59.500", "time(3)", "int unsigned", 101160), ("23:59:59.999999", "time(6)", "bit(40)", 235960),  # noqa: E501
+        # a number at the beginning of a JSON string counts, for ENUM and SET too
+        ('"2x"', "json", "enum('a','b')", "b"), ('"3x"', "json", "set('a','b')", "a,b"), ('"x"', "json", "set('a','b')", ""), ("-7", "json", "set('a','b')", ""),  # noqa: E501
+        # what JSON can't hold becomes a replacement character each
+        (b'"\\ud800x"', "varchar(20)", "json", '"\ufffdx"'), (b'"a\xff\xfe"', "blob", "json", '"a\ufffd\ufffd"'), (b'{"\xff": 1}', "blob", "json", '{"\ufffd": 1}'),  # noqa: E501
+        # names are compared as the collation says, which in an old cluster is byte for byte
+        (b"b ", "varchar(9)", "enum('a','b') collate utf8mb4_nopad_bin", ""), (b"b ", "varchar(9)", "set('a','b') collate utf8mb4_bin", "b"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_values_become_what_tidb_makes_of_them(value: Any, source: str, target: str, expected: Any) -> None:
@@ -79,6 +87,10 @@ def test_values_become_what_tidb_makes_of_them(value: Any, source: str, target: 
         (3, "int", "enum('a','')", LOOSE, "empty"),
         (b"\xff", "varbinary(9)", "varchar(9) character set latin1", LOOSE, "character set"),
         ("9223372036854775000", "json", "bigint", LOOSE, "integer or a double"),
+        ("255.5", "decimal(5,1)", "tinyint unsigned", LOOSE, "versions of TiDB"), ("300.7", "decimal(5,1)", "tinyint unsigned", LOOSE, "versions of TiDB"),  # noqa: E501
+        (b"[" * 101 + b"]" * 101, "text", "json", LOOSE, "versions of TiDB"),
+        ('"2024-02-29"', "json", "int", LOOSE, "a string or a date or"), ('"10:11:12.000000"', "json", "time", LOOSE, "a string or a date or"),  # noqa: E501
+        ('"\\"2024-02-29\\""', "json", "date", LOOSE, "quotes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exact_is_refused_with_its_reason(
