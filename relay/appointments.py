@@ -68,6 +68,7 @@ from typing import Any, Self, TypeVar
 
 from errors import RequestError
 from relay.errors import RelayCorruptError, RelayError
+from relay.format_version import parse_json
 from relay.storage import Storage
 
 REPLACE, MISSING, COMPARE = "replace", "missing", "compare"
@@ -346,7 +347,7 @@ _APPOINTMENT: dict[str, type] = {
 
 def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
     """The fields of a JSON object. Raises ValueError that names the one that is wrong."""
-    raw = json.loads(data)
+    raw = parse_json(data, "an appointment")
     if not isinstance(raw, dict) or set(raw) != set(kinds):
         raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")
     for key, value in raw.items():
@@ -356,7 +357,7 @@ def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _outcome(data: bytes) -> Outcome:
-    ((kind, raw),) = json.loads(data).items()
+    ((kind, raw),) = parse_json(data, "the outcome of an appointment").items()
     if kind == "void":
         return Void(**raw)
     if kind != "ready":
@@ -369,7 +370,7 @@ def _kind_of(outcome: Outcome) -> str:
 
 
 def _mending(data: bytes) -> Mending:
-    raw = json.loads(data)
+    raw = parse_json(data, "a table of which rows are missing (mending)")
     return Mending(str(raw["name"]), str(raw["job"]), tuple(map(int, raw["tables"])), int(raw["made_ms"]))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from relay.errors import RelayCorruptError
+from relay.format_version import parse_json
 from relay.numbered import Form, Numbered
 from relay.storage import Storage
 
@@ -43,7 +44,7 @@ class Control:
     @classmethod
     def from_json(cls, data: bytes) -> Control:
         """Read the file's content. Raises ValueError that names the key that is wrong."""
-        raw = json.loads(data)
+        raw = parse_json(data, "what operators ask for (control)")
         if not isinstance(raw, dict):
             raise ValueError("a JSON object is expected")
         for key, value in raw.items():

@@ -18,6 +18,7 @@ from typing import Any
 
 from errors import RequestError
 from relay.errors import RelayCorruptError, RelayError
+from relay.format_version import parse_json
 from relay.storage import Storage
 
 SKIP, REPLACE = "skip", "replace"
@@ -140,7 +141,7 @@ class Decisions:
     def _read(self, commit_ts: int) -> Decision | None:
         path = _path(commit_ts)
         try:
-            decision = Decision.from_dict(json.loads(self._storage.read(path)))
+            decision = Decision.from_dict(parse_json(self._storage.read(path), "a decision"))
             if decision.commit_ts != commit_ts:
                 raise ValueError(f"it is about commit_ts {decision.commit_ts}")
             return decision

@@ -38,6 +38,7 @@ from relay.control import Control, ControlFile
 from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.failures import Failures
+from relay.format_version import NewerFormatError, refuse_newer
 from relay.ownership import Ownership, Stop
 from relay.part import Part, read_parts, write_part
 from relay.places import FOLDER, Folder, names_in, place_of
@@ -81,6 +82,7 @@ class RelayLog:
     def of_pipeline(cls, url: str, name: str, downstream: str) -> RelayLog:
         """As `open`, for the pipeline of that name that writes to `downstream`. Raises RelayError, OSError."""
         storage = open_storage(url)
+        refuse_newer(storage, "the relay log")
         return cls(storage, place_of(storage, name, downstream))
 
     def all_pipelines(self) -> list[RelayLog]:
@@ -286,6 +288,8 @@ class RelayLog:
             return parse(self.place.read(path))
         except FileNotFoundError:
             return None
+        except NewerFormatError as error:
+            raise error.at(f"{self.place.url}/{path}") from None
         except ValueError as error:
             raise RelayCorruptError(
                 f"{self.place.url}/{path}: {error}", way_out="restore the file from a copy"
@@ -376,6 +380,8 @@ class RelayLog:
             window = Window.from_json(data)
             if window.path != path:
                 raise ValueError(f"the record is of the window that begins at {window.lo}")
+        except NewerFormatError as error:
+            raise error.at(f"window record {self.url}/{path}") from None
         except ValueError as error:
             raise RelayCorruptError(
                 f"window record {self.url}/{path}: {error}",

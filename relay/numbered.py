@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from relay.errors import RelayCorruptError, RelayError
+from relay.format_version import NewerFormatError
 from relay.storage import Storage
 
 __all__ = ["Form", "Numbered"]
@@ -64,6 +65,8 @@ class Numbered(Generic[T]):
                 return number, self._form.parse(self._storage.read(path))
             except FileNotFoundError:
                 continue
+            except NewerFormatError as error:
+                raise error.at(f"{self._storage.url}/{path}") from None
             except ValueError as error:
                 raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=self._form.way_out) from None
         raise self._contended()

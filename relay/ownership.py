@@ -15,12 +15,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from relay.format_version import parse_json
+
 __all__ = ["Ownership", "Stop"]
 
 
 def _fields(data: bytes, kinds: dict[str, tuple[type, ...]]) -> dict[str, Any]:
     """The fields of a JSON object. Raises ValueError that names the one that is wrong."""
-    raw = json.loads(data)
+    raw = parse_json(data, "what is known of the downstream (downstream.json, stop.json)")
     if not isinstance(raw, dict) or set(raw) != set(kinds):
         raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")
     for key, value in raw.items():

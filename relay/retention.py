@@ -16,6 +16,7 @@ import zlib
 from typing import Any
 
 from relay.errors import RelayCorruptError
+from relay.format_version import parse_json
 from relay.log import RelayLog
 
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -75,7 +76,7 @@ class Consumers:
         for name in self._storage.names("consumers"):
             path = f"consumers/{name}"
             try:
-                entry: Any = json.loads(self._storage.read(path))
+                entry: Any = parse_json(self._storage.read(path), "how far a consumer is")
                 found[name.removesuffix(".json")] = int(entry["checkpoint_ts"])
             except (ValueError, KeyError, TypeError) as error:
                 raise RelayCorruptError(

@@ -13,6 +13,8 @@ from typing import Any
 
 import google_crc32c
 
+from relay.format_version import newer
+
 __all__ = ["seal", "unseal"]
 
 _TRAILER = re.compile(rb',"crc32c":(\d{1,10})\}\s*\Z')
@@ -34,6 +36,8 @@ def unseal(data: bytes, version: int) -> dict[str, Any]:
         raise ValueError("the record's checksum is wrong: it was damaged or edited")
     raw: dict[str, Any] = json.loads(body)
     found = raw.pop("format", None)
+    if error := newer("the record", found, version):
+        raise error
     if found != version:
         raise ValueError(f"the record has format {found}, this version of Sluice reads {version}")
     return raw

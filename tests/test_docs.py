@@ -62,38 +62,44 @@ def site(tmp_path_factory):
 
 def pages(site: Path) -> list[Path]:
     """All but the one for addresses that aren't there: it may be shown anywhere, so its links begin with /."""
-    return [page for page in site.glob("*.html") if page.stem != "404"]
+    return [page for page in site.rglob("*.html") if page.stem != "404"]
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_document_is_a_page(site):
-    written = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"contributing", "changelog", "security"}
-    assert {page.stem for page in pages(site)} == written
+    docs = ROOT / "docs"
+    written = {str(path.relative_to(docs).with_suffix("")) for path in docs.rglob("*.md")}
+    shown = {str(page.relative_to(site).with_suffix("")) for page in pages(site)}
+    assert shown == written | {"contributing", "changelog", "security"}
 
 
 def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
-    for page in site.glob("*.html"):
+    for page in site.rglob("*.html"):
         assert not [where for where in Loads(page).loaded if re.match(r"(https?:)?//", where)], page.name
     for style in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", style.read_text(encoding="utf-8")), style.name
 
 
 def test_every_picture_is_there(site):
-    shown = {image for page in pages(site) for image in Loads(page).images}
-    assert {path.name for path in (ROOT / "docs").glob("*.svg")} <= shown
-    assert not [image for image in shown if not (site / image).is_file()]
+    shown = {page.parent / image for page in pages(site) for image in Loads(page).images}
+    assert {path.name for path in (ROOT / "docs").glob("*.svg")} <= {image.name for image in shown}
+    assert not [image for image in shown if not image.is_file()]
 
 
 def test_no_page_points_to_a_file_of_the_repository_that_is_no_page(site):
     for page in pages(site):
         links = re.findall(r'<a[^>]* href="([^"#]+)', page.read_text(encoding="utf-8"))
-        assert not [link for link in links if not re.match(r"\w+:", link) and not (site / link).is_file()], page.name
+        assert not [link for link in links if not re.match(r"\w+:", link) and not (page.parent / link).is_file()], (
+            page.name
+        )
 
 
 def test_every_file_of_ours_that_a_document_names_is_there():
     rooms = "bench|cli|dags|docs|embedded|etl|pump_service|relay|tests|upstream"
     named = re.compile(rf"`((?:{rooms})/[\w./-]+)`")
-    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    found = {(text.name, path) for text in texts for path in named.findall(text.read_text(encoding="utf-8"))}
+    found = {(text.name, path) for text in DOCUMENTS for path in named.findall(text.read_text(encoding="utf-8"))}
     assert len(found) > 10
     assert not {(text, path) for text, path in found if not (ROOT / path).exists()}
 
@@ -108,7 +114,7 @@ def commands(text: Path) -> list[str]:
     return sorted({re.sub(r" +(#|·).*", "", each).strip() for each in typed + quoted if "…" not in each})
 
 
-@pytest.mark.parametrize("text", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name)
+@pytest.mark.parametrize("text", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_and_option_that_a_document_shows_is_there(text):
     for line in commands(text):
         command, rest = group, shlex.split(line)[1:]
@@ -129,7 +135,7 @@ def test_every_command_and_option_that_a_document_shows_is_there(text):
 
 def test_what_documents_send_to_a_dag_are_fields_of_its_form():
     found = set()
-    for text in (ROOT / "docs").glob("*.md"):
+    for text in DOCUMENTS:
         blocks = re.sub(r" *\\\n *", " ", text.read_text(encoding="utf-8"))
         for dag, body in re.findall(r"/dags/(\w+)/dagRuns .*-d '(\{.*\})'", blocks):
             form = set(re.findall(r'^ +"(\w+)": Param\(', (ROOT / "dags" / f"{dag}.py").read_text(), re.MULTILINE))

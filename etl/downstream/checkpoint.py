@@ -16,6 +16,7 @@ is in docs/architecture.md, "The checkpoint row".
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -26,11 +27,20 @@ from etl.downstream.mysql import MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.settings import Downstream
 
+FORMAT = 1
+"""Of what stands under `sluice`: `"sluice": {"format": 2, ...}`; without it the format is 1."""
+
 
 class CheckpointError(SluiceError):
     """The checkpoint row can't be read; names cluster and content."""
 
     way_out = "repair the checkpoint row by hand, or remove it to begin where the relay log does"
+
+
+class NewerCheckpointError(CheckpointError):
+    """A newer version of Sluice wrote the checkpoint: going on from it here could lose or repeat changes."""
+
+    way_out = "install the version of Sluice that wrote it, or a newer one; nothing was changed"
 
 
 class CheckpointMovedError(SluiceError):
@@ -133,6 +143,7 @@ class Checkpoint:
         try:
             document = json.loads(text)
             sluice = document.get("sluice") or {}
+            refuse_newer(f"the checkpoint of cluster {cluster_id}", sluice)
             ours, flight = sluice.get("ddl"), sluice.get("flight")
             return cls(
                 commit_ts=int(document["commitTS"]),
@@ -198,6 +209,18 @@ class Checkpoint:
     def needs_safe_mode(self) -> bool:
         """Whether changes after it may be downstream, left there by a Drainer."""
         return not self.consistent and self.flight is None
+
+
+def refuse_newer(what: str, ours: Mapping[str, Any]) -> None:
+    """Raises NewerCheckpointError if `ours`, what Sluice says of itself in `what`, has a format that this version
+    doesn't know.
+    """
+    found = ours.get("format", FORMAT)
+    if found != FORMAT:
+        raise NewerCheckpointError(
+            f"{what} has format {found}, this version of Sluice reads {FORMAT}: a newer version wrote it",
+            way_out=NewerCheckpointError.way_out,
+        )
 
 
 def _by(found: Checkpoint | None, expected: Checkpoint | None) -> str:

@@ -12,6 +12,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
+from etl.downstream.checkpoint import refuse_newer
 from etl.downstream.mysql import MySQLSession
 from etl.formats.sql_text import fill, quote_name
 
@@ -54,6 +55,7 @@ class ChunkResult:
     def parse(cls, text: str) -> Self:
         """The inverse of `to_text`."""
         raw = json.loads(text)
+        refuse_newer("a note in sluice_chunks", raw)
         return cls(**raw | {"examples": tuple(raw["examples"])})
 
 

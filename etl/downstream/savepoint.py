@@ -25,7 +25,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from etl.downstream.checkpoint import Checkpoint, CheckpointError
+from etl.downstream.checkpoint import Checkpoint, CheckpointError, refuse_newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class SavepointFile:
         try:
             document = tomllib.loads(text)
             ours = document.get("sluice") or {}
+            refuse_newer(f"savepoint file {self.path}", ours)
             found = Savepoint(
                 Checkpoint(int(document.get("commitTS") or 0), int(document.get("schema-version") or 0)),
                 str(ours["place"]) if "place" in ours else None,

@@ -17,6 +17,12 @@ class StoreLockedError(StoreError):
     way_out = "end the other process, or give this pump a data-dir of its own"
 
 
+class NewerDataError(StoreError):
+    """A newer version of Sluice wrote this data directory; nothing in it was touched."""
+
+    way_out = "start the version of the pump that wrote it, or a newer one, or give this pump another data-dir"
+
+
 class StoreClosedError(StoreError):
     """The store is closed or closing: nothing is accepted any more."""
 

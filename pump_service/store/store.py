@@ -13,6 +13,7 @@ import pyarrow as pa
 from pump_service.store import pull
 from pump_service.store.binlog_head import encode_verdict
 from pump_service.store.collector import Collector
+from pump_service.store.data_format import refuse_newer
 from pump_service.store.directory_lock import lock
 from pump_service.store.errors import (
     CorruptRecordError,
@@ -50,6 +51,7 @@ class Store:
     def __init__(self, data_dir: Path, options: StoreOptions, resolver: Resolver | None) -> None:
         """Use `Store.open`."""
         self.data_dir, self.options = data_dir, options
+        refuse_newer(data_dir)
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_fd = lock(data_dir)
         try:
@@ -98,7 +100,8 @@ class Store:
         """Opens or creates the data directory of a pump, the original's included, and goes on from it.
 
         What is in the value log but not known to be in the index is indexed again, in the background if it takes longer
-        than `recovery_wait_s`; writes are accepted meanwhile. StoreLockedError if another process has the directory,
+        than `recovery_wait_s`; writes are accepted meanwhile. NewerDataError if a newer version wrote it,
+        StoreLockedError if another process has the directory,
         OSError if it can't be read or written.
         """
         store = cls(Path(data_dir), options, resolver)

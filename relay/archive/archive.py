@@ -13,6 +13,7 @@ from relay.archive.chain import Chain
 from relay.archive.errors import ArchiveConflictError
 from relay.archive.volume import Volume
 from relay.errors import RelayError
+from relay.format_version import refuse_newer
 from relay.storage import open_storage
 
 __all__ = ["Archive"]
@@ -24,7 +25,9 @@ class Archive(Chain):
     @classmethod
     def open(cls, url: str) -> Archive:
         """Open the archive at `url` (``file:///dir``, or s3, gs, az); it need not exist yet. Raises RelayError."""
-        return cls(open_storage(url))
+        storage = open_storage(url)
+        refuse_newer(storage, "the archive")
+        return cls(storage)
 
     @property
     def log(self) -> ArchiveLog:

@@ -21,6 +21,7 @@ from typing import Any
 
 from relay.archive.archive import Archive
 from relay.errors import RelayCorruptError, RelayError
+from relay.format_version import parse_json
 from relay.numbered import Form, Numbered
 from relay.storage import Storage
 from upstream import tso
@@ -113,7 +114,7 @@ class Holds:
             path = f"{_FOLDER}/{file}"
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    found[file.removesuffix(".json")] = Hold.from_json(json.loads(self._storage.read(path)))
+                    found[file.removesuffix(".json")] = Hold.from_json(parse_json(self._storage.read(path), "the hold"))
                 except (ValueError, KeyError, TypeError) as error:
                     raise RelayCorruptError(
                         f"{self._storage.url}/{path}: {error!r}: nothing is removed from the archive while it can't be"
@@ -150,7 +151,7 @@ def _text(floor: Floor) -> bytes:
 
 
 def _parse(data: bytes) -> Floor:
-    document = json.loads(data)
+    document = parse_json(data, "what is gone from the archive (floor)")
     try:
         return Floor(int(document["before_ts"]), tuple(map(str, document["bases"])), str(document["token"]))
     except (KeyError, TypeError) as error:

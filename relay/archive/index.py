@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from relay.archive.volume import ArchiveFile, checked
 from relay.errors import RelayCorruptError
+from relay.format_version import NewerFormatError, newer
 from relay.part import Part
 from relay.row_groups import Band, RowGroup, selection
 from relay.storage import Storage
@@ -166,7 +167,10 @@ class Index:
     def from_bytes(cls, data: bytes) -> Index:
         """The inverse of `to_bytes`. Strict: raises ValueError."""
         lines = _unpacked(data).split(b"\n")
-        header = checked("an index", json.loads(lines[0]), _HEADER)
+        raw = json.loads(lines[0])
+        if isinstance(raw, dict) and (error := newer("the index", raw.get("format"), _FORMAT)):
+            raise error
+        header = checked("an index", raw, _HEADER)
         if header.pop("format") != _FORMAT:
             raise ValueError(f"an index of a format that this version of Sluice doesn't read, it reads {_FORMAT}")
         if google_crc32c.value(b"\n".join(lines[1:])) != header.pop("crc32c"):
@@ -223,6 +227,8 @@ def read_index(storage: Storage, file: ArchiveFile) -> Index:
         )
     try:
         return Index.from_bytes(data)
+    except NewerFormatError as error:
+        raise error.at(where) from None
     except (ValueError, TypeError) as error:
         raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from None
 

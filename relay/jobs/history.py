@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from relay.format_version import parse_json
 from relay.jobs.runner import Runner
 from relay.numbered import Form, Numbered
 from relay.storage import Storage
@@ -83,7 +84,7 @@ class Entry:
     def from_json(cls, data: bytes) -> Self:
         """Read the file's content. Raises ValueError."""
         try:
-            document = json.loads(data)
+            document = parse_json(data, "the state of a job")
             runner = document["runner"]
             entry = cls(**{**document, "runner": None if runner is None else Runner.from_json(runner)})
         except (KeyError, TypeError) as error:

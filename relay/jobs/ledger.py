@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relay.errors import RelayCorruptError
+from relay.format_version import NewerFormatError, parse_json
 from relay.jobs.history import DONE, FAILED, OVER, PLANNED, Entry, open_history
 from relay.jobs.progress import JobProgress, Member, TableProgress, base_text, parse_base
 from relay.jobs.register import OpenJobs
@@ -127,7 +128,7 @@ class Ledger:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self._parsed(self.path(name), json.loads)
+            found: dict[str, Any] = self._parsed(self.path(name), lambda data: parse_json(data, "the document"))
         except FileNotFoundError:
             return None
         return found
@@ -135,6 +136,8 @@ class Ledger:
     def _parsed(self, path: str, parse: Any) -> Any:
         try:
             return parse(self._storage.read(path))
+        except NewerFormatError as error:
+            raise error.at(f"{self._storage.url}/{path}") from None
         except ValueError as error:
             raise RelayCorruptError(
                 f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"

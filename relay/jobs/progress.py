@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from relay.format_version import parse_json
 from relay.jobs.runner import Runner
 
 __all__ = ["Done", "JobProgress", "Member", "TableProgress"]
@@ -82,7 +83,7 @@ class Member:
     def from_json(cls, data: bytes) -> Self:
         """Read the file's content. Raises ValueError."""
         try:
-            document = json.loads(data)
+            document = parse_json(data, "the progress of a job")
             tables = {name: Done(**done) for name, done in document["tables"].items()}
             return cls(**{**document, "runner": Runner.from_json(document["runner"]), "tables": tables})
         except (KeyError, TypeError, AttributeError) as error:

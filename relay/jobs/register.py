@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from relay.format_version import parse_json
 from relay.jobs.spec import JobSpec
 from relay.numbered import Form, Numbered
 from relay.storage import Storage
@@ -52,7 +53,7 @@ class OpenJobs:
     def from_json(cls, data: bytes) -> Self:
         """Read the file's content. Raises ValueError."""
         try:
-            document = json.loads(data)
+            document = parse_json(data, "the list of open jobs")
             return cls(tuple(map(JobSpec.from_json, document["open"])), document["made"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"no list of jobs: {error!r}") from None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
+
+from relay.format_version import parse_json
 
 __all__ = ["JobSpec", "Touches"]
 
@@ -96,7 +97,7 @@ class JobSpec:
 
 def parse_spec(name: str, data: bytes) -> JobSpec:
     """The content of the job's `spec.json`, of this version or of the one before. Raises ValueError."""
-    document = json.loads(data)
+    document = parse_json(data, "what a job was asked for")
     if not isinstance(document, dict):
         raise ValueError("a JSON object is expected")
     return JobSpec.of_former(name, document) if "begun_ms" in document else JobSpec.from_json(document)

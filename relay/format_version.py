@@ -1,0 +1,74 @@
+"""Which format a relay log, an archive and their documents have, so that an older Sluice refuses what a newer one wrote
+before it changes anything.
+
+A document says so in its member ``format``; one without it has format 1. A release that changes what a document means
+writes a higher number. A release that changes anything else, such as which files there are, puts
+
+    <url>/format.json      {"format": 2, "by": "sluice 1.0"}
+
+at the root of the relay log or the archive, before it writes there. Without the file all of it has format 1.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from relay.errors import RelayError
+from relay.storage import Storage
+
+__all__ = ["FORMAT", "MARK", "NewerFormatError", "newer", "parse_json", "refuse_newer"]
+
+FORMAT = 1
+"""The newest that this version reads, and the one it writes."""
+MARK = "format.json"
+
+
+class NewerFormatError(RelayError):
+    """A newer version of Sluice wrote this. Nothing was changed."""
+
+    way_out = (
+        "install the version that wrote it, or a newer one, wherever Sluice runs: Airflow's tasks, Spark's workers, the"
+        " command"
+    )
+
+    def at(self, where: str) -> NewerFormatError:
+        """The same, with the name of the file in front."""
+        return NewerFormatError(f"{where}: {self.args[0]}", way_out=self.way_out)
+
+
+def newer(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
+    """The error for `what`, of which `found` is the format, if this version, which reads through `reads`, doesn't know
+    it.
+    """
+    if type(found) is not int or found <= reads:
+        return None
+    return NewerFormatError(
+        f"{what} has format {found}, this version of Sluice reads {reads}: a newer version wrote it",
+        way_out=NewerFormatError.way_out,
+    )
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    """A document of JSON, without its ``format``. `what`: for messages. Raises NewerFormatError, ValueError."""
+    raw = json.loads(data)
+    if isinstance(raw, dict) and (error := newer(what, raw.get("format"))):
+        raise error
+    if isinstance(raw, dict) and raw.get("format") == FORMAT:
+        del raw["format"]
+    return raw
+
+
+def refuse_newer(storage: Storage, what: str) -> None:
+    """Raises NewerFormatError if the relay log or archive in `storage` has a newer format, RelayError if its mark can't
+    be read, OSError.
+    """
+    try:
+        parse_json(storage.read(MARK), f"{what} {storage.url}")
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise RelayError(
+            f"{storage.url}/{MARK}: {error}: it says which format the files there have",
+            way_out="restore the file from a copy",
+        ) from None

@@ -1,0 +1,161 @@
+"""What a newer version wrote is refused by its format's name, and nothing of it is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+
+from etl.apply import run_apply
+from etl.downstream import CheckpointError, ChunkResult, SavepointFile
+from pump_service.store import Store
+from pump_service.store.errors import StoreError
+from relay import RelayError, RelayLog
+from relay.archive import Archive, Bases, Holds
+from relay.jobs import Jobs
+from relay.retention import Consumers
+from relay.sealed import seal
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.pump_service import storekit
+from tests.upgrade.record import settings_of
+from tests.upgrade.test_release_1 import as_it_was, expected_of, unpacked
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What release 1 wrote."""
+    return unpacked(tmp_path / "written")
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def newer_json(path: Path) -> None:
+    """The document as a version with format 2 would write it: with a key that nobody here knows."""
+    path.write_text(json.dumps({"format": 2, "unheard_of": True} | json.loads(path.read_text())))
+
+
+def newer_sealed(path: Path) -> None:
+    document = json.loads(path.read_text())
+    del document["crc32c"]
+    path.write_bytes(seal({**document, "format": 2, "unheard_of": True}))
+
+
+def newer_index(path: Path) -> None:
+    """An index of the archive, and the catalogue that names it by size and checksum."""
+    data = path.read_bytes()
+    text = pa.decompress(data[8:], int.from_bytes(data[:8], "little"), "zstd", asbytes=True)
+    text = text.replace(b'"format":1', b'"format":2', 1)
+    packed = len(text).to_bytes(8, "little") + pa.Codec("zstd").compress(text, asbytes=True)
+    path.write_bytes(packed)
+    (day,) = path.parents[2].glob("days/*/*.json")
+    document = json.loads(day.read_text())
+    del document["crc32c"]
+    index = document["volumes"][0]["index"]
+    index |= {"bytes": len(packed), "crc32c": google_crc32c.value(packed)}
+    day.write_bytes(seal(document))
+
+
+def relay_of(folder: Path) -> RelayLog:
+    return RelayLog.open(f"file://{folder}/relay")
+
+
+def archive_of(folder: Path) -> Archive:
+    return Archive.open(f"file://{folder}/archive")
+
+
+DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]]] = {
+    "window record": ("relay/windows/*/*.json", newer_sealed, lambda f: relay_of(f).last()),
+    "orders": ("relay/control/*.json", newer_json, lambda f: relay_of(f).control()),
+    "whose downstream it is": ("relay/downstream.json", newer_json, lambda f: relay_of(f).ownership()),
+    "decision": ("relay/decisions/*.json", newer_json, lambda f: relay_of(f).decisions.list()),
+    "position of a consumer": (
+        "relay/consumers/other.json", newer_json, lambda f: Consumers(relay_of(f)).positions(),
+    ),
+    "appointment": ("relay/appointments/*.json", newer_json, lambda f: relay_of(f).appointments.of_job("backfill")),
+    "list of open jobs": ("relay/open-jobs/*.json", newer_json, lambda f: Jobs(relay_of(f).storage).unfinished()),
+    "specification of a job": ("relay/jobs/*/spec.json", newer_json, lambda f: Jobs(relay_of(f).storage).list()),
+    "plan of a job": (
+        "relay/jobs/*/plan.json", newer_json, lambda f: Jobs(relay_of(f).storage).get("backfill").plan(),
+    ),
+    "catalogue": ("archive/days/*/*.json", newer_sealed, lambda f: archive_of(f).last()),
+    "index of a volume": ("archive/log/*/*.windows", newer_index, lambda f: archive_of(f).log.last()),
+    "base": ("archive/bases/*/base.json", newer_sealed, lambda f: Bases(archive_of(f).storage).latest(500)),
+    "hold": ("archive/holds/*.json", newer_json, lambda f: Holds(archive_of(f).storage).all()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_a_newer_document_is_refused_by_its_format(folder: Path, kind: str) -> None:
+    pattern, fake, read = DOCUMENTS[kind]
+    read(folder)
+    paths = list(folder.glob(pattern))
+    assert paths
+    for path in paths:
+        fake(path)
+    before = everything(folder)
+    with pytest.raises(RelayError, match="has format 2, this version of Sluice reads 1") as caught:
+        read(folder)
+    assert "install the version that wrote it" in caught.value.way_out
+    assert not caught.value.transient
+    assert everything(folder) == before
+
+
+def test_a_newer_relay_log_or_archive_is_refused_before_anything_is_claimed_in_it(
+    folder: Path, mariadb: MariaDBServer
+) -> None:
+    for place in ("relay", "archive"):
+        (folder / place / "format.json").write_text('{"format": 2, "by": "sluice 9"}')
+    before = everything(folder)
+    settings = settings_of(folder, mariadb)
+    with pytest.raises(RelayError, match=r"relay log file://.*relay has format 2"):
+        settings.open_relay()
+    with pytest.raises(RelayError, match="has format 2"):
+        run_apply(settings, run_seconds=60, prepare=local_preparer(settings))
+    with pytest.raises(RelayError, match=r"archive file://.*archive has format 2"):
+        archive_of(folder)
+    assert everything(folder) == before
+
+
+def test_a_newer_pump_s_data_directory_is_refused_before_it_is_touched(folder: Path) -> None:
+    data = folder / "pump"
+    (data / ".format").write_text("2\n")
+    torn = data / "value/000000.vlog"
+    torn.write_bytes(torn.read_bytes() + b"what a newer format may have behind the records")
+    before = everything(folder)
+    with pytest.raises(StoreError, match="have format '2'; this version of the pump reads 1") as caught:
+        Store.open(data, storekit.OPTIONS)
+    assert "start the version of the pump that wrote it" in str(caught.value)
+    assert everything(folder) == before
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_newer_checkpoint_row_is_refused_before_anything_is_written(
+    folder: Path, mariadb: MariaDBServer, mode: str
+) -> None:
+    as_it_was(folder, mariadb, "checkpoint")
+    row = json.loads(expected_of(folder)["checkpoint"])
+    row["sluice"] |= {"format": 2, "unheard_of": {}}
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(row),))
+    settings = settings_of(folder, mariadb, mode)
+    with pytest.raises(CheckpointError, match="checkpoint of cluster 7 has format 2, this version of Sluice reads 1"):
+        run_apply(settings, until_ts=expected_of(folder)["hi"][-1], run_seconds=60, prepare=local_preparer(settings))
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        assert json.loads(cursor.fetchall()[0][0]) == row
+
+
+def test_a_newer_savepoint_file_or_note_of_a_chunk_is_refused(folder: Path) -> None:
+    path = folder / "savepoint"
+    path.write_text(path.read_text().replace("[sluice]\n", "[sluice]\nformat = 2\n"))
+    with pytest.raises(CheckpointError, match="savepoint has format 2"):
+        SavepointFile(path, 7).load()
+    with pytest.raises(CheckpointError, match="sluice_chunks has format 2"):
+        ChunkResult.parse(json.dumps({"format": 2, "rows": 1}))
