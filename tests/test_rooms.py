@@ -22,6 +22,7 @@ ROOMS = {
     "cli": ANYTHING,
     "bench": ANYTHING - {"expectations"},
     "monitoring": set(),
+    "deploy": {"embedded"},
 }
 """What each may import."""
 ETL = {

@@ -1,0 +1,1 @@
+"""Running Sluice on more than one machine: what containers start, and what describes them."""

@@ -1,0 +1,98 @@
+"""``python -m deploy.start.healthy KIND ADDRESS …``: exit code 0 if a service serves, else 1 and a line that says why.
+
+    http URL                    answers with 200
+    pump URL [NODE]             the registry shows the pump online: it takes binlogs. NODE is by default the pump's own
+    airflow URL COMPONENT       the api-server at URL knows of a heartbeat (metadatabase: that alone): scheduler,
+                                dag_processor, triggerer
+    spark-worker URL            the worker is registered with a master
+    grpc HOST:PORT              speaks HTTP/2, as Spark Connect does
+
+Only the standard library is imported: this runs every few seconds in every container.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+_TIMEOUT_S = 8.0
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+_SETTINGS = 4
+"""The type of the first frame that every HTTP/2 server sends (RFC 9113, 3.4)."""
+
+
+class Unhealthy(Exception):
+    """It answers, but not as it should."""
+
+
+def http(url: str) -> bytes:
+    """What is answered. Raises OSError, also for a status that isn't 2xx."""
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=_TIMEOUT_S) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def pump(url: str, node: str = "") -> None:
+    """Raises Unhealthy unless the pump at `url` is online."""
+    states = {name: entry.get("State", entry.get("state")) for name, entry in _json(f"{url}/status")["status"].items()}
+    state = states.get(node or socket.gethostname())
+    if state != "online":
+        raise Unhealthy(f"pump {node or socket.gethostname()} is {state}, the registry has {states}")
+
+
+def airflow(url: str, component: str) -> None:
+    """Raises Unhealthy unless the component's last heartbeat is young."""
+    health = _json(f"{url}/api/v2/monitor/health")[component]
+    if health["status"] != "healthy":
+        raise Unhealthy(f"{component}: {health}")
+
+
+def spark_worker(url: str) -> None:
+    """Raises Unhealthy unless a master knows the worker."""
+    worker = _json(f"{url}/json/")
+    if not worker.get("masterurl"):
+        raise Unhealthy(f"no master knows worker {worker.get('id')}")
+
+
+def grpc(address: str) -> None:
+    """Raises Unhealthy if something else than HTTP/2 answers."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
+        connection.sendall(_HTTP2_PREFACE)
+        head = connection.recv(9, socket.MSG_WAITALL)
+    if len(head) < 9 or head[3] != _SETTINGS:
+        raise Unhealthy(f"{address} doesn't speak HTTP/2")
+
+
+KINDS: dict[str, Callable[..., object]] = {
+    "http": http,
+    "pump": pump,
+    "airflow": airflow,
+    "spark-worker": spark_worker,
+    "grpc": grpc,
+}
+
+
+def _json(url: str) -> Any:
+    return json.loads(http(url))
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    if len(arguments) < 2 or arguments[0] not in KINDS:
+        print(f"usage: python -m deploy.start.healthy {'|'.join(KINDS)} ADDRESS …", file=sys.stderr)
+        return 2
+    try:
+        KINDS[arguments[0]](*arguments[1:])
+    except (Unhealthy, OSError, ValueError, KeyError) as error:
+        print(f"{' '.join(arguments)}: {type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
