@@ -35,7 +35,8 @@ def request_url(url: str, secrets: dict[str, str]) -> str:
         secret_access_key=secrets["AWS_SECRET_ACCESS_KEY"],
         virtual_hosted_style_request=False,
     )
-    return obstore.sign(store, "PUT", "", _PATIENCE)
+    signed: str = obstore.sign(store, "PUT", "", _PATIENCE)
+    return signed
 
 
 def make(url: str, secrets: dict[str, str]) -> str:

@@ -20,7 +20,8 @@ _TIMEOUT_S = 60.0
 def order(environment: Mapping[str, str]) -> tuple[str, dict[str, object]]:
     """The path on the control port, and what to POST there. Raises ValueError for a rate that is no number."""
     if environment.get("STANDIN_RECORDING"):
-        wanted = {"until": environment.get("TRAFFIC_UNTIL") or None, "speed": environment.get("TRAFFIC_SPEED") or "1"}
+        wanted: dict[str, object] = {"until": environment.get("TRAFFIC_UNTIL") or None}
+        wanted["speed"] = environment.get("TRAFFIC_SPEED") or "1"
         return "/replay", wanted
     rate = float(environment.get("TRAFFIC_RATE") or 20)
     return "/workload", {"rate": rate, "transactions": None, "rows": 3, "tables": 4}
