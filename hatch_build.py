@@ -35,8 +35,9 @@ class SluiceBuildHook(BuildHookInterface):
             self._add_to_wheel(root, build_data["force_include"])
 
     def _add_to_wheel(self, root: Path, included: dict[str, str]) -> None:
-        for name in OF_A_RECORDING:
-            included[str(root / RECORDING / name)] = f"embedded/recordings/shop/{name}"
+        if (root / RECORDING).is_dir():  # an image is built without
+            for name in OF_A_RECORDING:
+                included[str(root / RECORDING / name)] = f"embedded/recordings/shop/{name}"
         self._scratch = tempfile.TemporaryDirectory()
         constraints = Path(self._scratch.name) / "constraints.txt"
         constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
