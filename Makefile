@@ -1,7 +1,7 @@
 # Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test lint docs screenshots wheel clean
+.PHONY: help setup run up down status test lint docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -44,6 +44,9 @@ wheel: setup ## the package in dist/, and the versions of others it was tested w
 	@$(PYTHON) -m hatchling build -t wheel -d dist
 	@.venv/uv/bin/uv export --quiet --frozen --no-default-groups --no-emit-project -o dist/requirements.txt
 	@$(PYTHON) -m zipfile -e dist/sluice-*.whl dist/unpacked && mv dist/unpacked/embedded/constraints.txt dist/ && rm -rf dist/unpacked
+
+tarball: setup ## a pump as a TiUP package in dist/, for machines with a Python and nothing else
+	@$(PYTHON) -m deploy.tiup dist && rm -rf dist/pump
 
 clean: down ## stop everything and remove the state folder, caches and what was built (.venv stays)
 	@rm -rf .sluice site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""A pump as a TiUP package; see `deploy.tiup.tarball`."""
