@@ -48,12 +48,7 @@ from relay.window import Window, hour_of, window_path
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_AGE_S = 3600.0
-_LOOKS = 3
-
-
-class _GoneError(RelayCorruptError):
-    """A window record was listed and isn't there."""
-
+_NO_END = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -136,9 +131,12 @@ class RelayLog:
         path = window_path(lo)
         try:
             data = self._storage.read(path)
+            try:
+                return self._parse(path, data)
+            except RelayCorruptError:  # it may have been damaged on the way here
+                return self._parse(path, self._storage.read(path))
         except FileNotFoundError:
             return None
-        return self._parse(path, data)
 
     def find(self, ts: int) -> Window | None:
         """The first window with hi > ts: the one that holds the commits right after ts. None if there is none yet.
@@ -147,40 +145,23 @@ class RelayLog:
         """
         if (exact := self.next(ts)) is not None:
             return exact
-        return self._look(lambda: self._find(ts))
-
-    def _find(self, ts: int) -> Window | None:
-        below = next(self._starts_before(ts + 1), None)
+        below = next(self._there(self._starts_before(ts + 1)), None)
         if below is not None:
-            window = self._get(below)
+            window = self._onward(below, ts)
             if window.hi > ts:
                 return window
         hours = (hour for hour in self._storage.names("windows") if hour >= hour_of(ts))
-        above = next((lo for hour in hours for lo in self._starts_in(hour) if lo > ts), None)
-        return self._get(above) if above is not None else None
+        return next(self._there(lo for hour in hours for lo in self._starts_in(hour) if lo > ts), None)
 
     def first(self) -> Window | None:
         """The oldest window, None if the log is empty."""
-        return self._look(self._first)
-
-    def _first(self) -> Window | None:
-        lo = next(self._starts(), None)
-        return None if lo is None else self._get(lo)
-
-    def _look(self, look: Callable[[], Window | None]) -> Window | None:
-        """What is found; looked for again if it was purged between a listing and the look at it."""
-        for _ in range(_LOOKS):
-            with contextlib.suppress(_GoneError):
-                return look()
-        return look()
+        return next(self._there(self._starts()), None)
 
     def last(self) -> Window | None:
         """The newest window, None if the log is empty."""
-        for hour in reversed(self._storage.names("windows")):
-            starts = self._starts_in(hour)
-            if starts:
-                return self._get(starts[-1])
-        return None
+        hours = reversed(self._storage.names("windows"))
+        listed = next(self._there(lo for hour in hours for lo in reversed(self._starts_in(hour))), None)
+        return None if listed is None else self._onward(listed, _NO_END)
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
         """The landed windows that hold commits in (from_ts, to_ts], in order; without to_ts, all.
@@ -335,7 +316,9 @@ class RelayLog:
         for lo in self._starts():
             if last is None or lo >= last.lo or stop():
                 break
-            window = self._get(lo)
+            window = self.next(lo)
+            if window is None:  # somebody else has removed it
+                continue
             if window.hi > before_ts:
                 break
             self._storage.remove(window.path)  # first, so that no record ever names a part that is gone
@@ -369,10 +352,14 @@ class RelayLog:
         names = self._storage.names(f"windows/{hour}")
         return [int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")]
 
-    def _get(self, lo: int) -> Window:
-        window = self.next(lo)
-        if window is None:
-            raise _GoneError(f"{self.url}/{window_path(lo)} was listed but is gone: is something deleting files?")
+    def _there(self, starts: Iterable[int]) -> Iterator[Window]:
+        """The windows that begin where a listing says; those that have been purged meanwhile are left out."""
+        return (window for lo in starts if (window := self.next(lo)) is not None)
+
+    def _onward(self, window: Window, ts: int) -> Window:
+        """Of the windows that follow, where a listing may not know of them yet, the first with hi > ts, or the last."""
+        while self._storage.lists_may_lag and window.hi <= ts and (following := self.next(window.hi)) is not None:
+            window = following
         return window
 
     def _parse(self, path: str, data: bytes) -> Window:

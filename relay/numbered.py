@@ -73,7 +73,10 @@ class Numbered(Generic[T]):
 
     def number(self) -> int:
         """The newest one's number, 0 if there is none; cheaper than `newest`."""
-        return max(self._numbers(), default=0)
+        number = max(self._numbers(), default=0)
+        while self._storage.lists_may_lag and self._is_there(number + 1):
+            number += 1
+        return number
 
     def change(self, change: Callable[[T], T]) -> T:
         """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several
@@ -96,9 +99,8 @@ class Numbered(Generic[T]):
         if self._kept is None:
             return True
         numbers = self._numbers()
-        if (
-            number not in numbers if number else numbers[-1] > self._kept
-        ):  # changed often since it was read: the name was free again
+        gone = not self._is_there(number) if number else max(numbers, default=0) > self._kept
+        if gone:  # changed often since it was read: the name was free again
             self._storage.remove(path)
             return False
         for old in numbers[: -self._kept]:
@@ -107,6 +109,13 @@ class Numbered(Generic[T]):
 
     def _numbers(self) -> list[int]:
         return sorted(int(match[1]) for match in map(_NAME.match, self._storage.names(self._folder)) if match)
+
+    def _is_there(self, number: int) -> bool:
+        try:
+            self._storage.read(self._path(number))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _path(self, number: int) -> str:
         return f"{self._folder}/{number:012d}.json"

@@ -113,21 +113,7 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         "restore the file from a copy, or, while the pumps still hold these commits, remove the window records from "
         "this one on and land again"
     )
-    try:
-        file = storage.open(part.path)
-    except FileNotFoundError:
-        raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
-    with file:
-        size = file.size()
-        if size != part.bytes:
-            raise RelayCorruptError(f"{where}: {size} bytes, but the window record says {part.bytes}", way_out=way_out)
-        crc = 0
-        while data := file.read(_READ_BYTES):
-            crc = google_crc32c.extend(crc, data)
-        if crc != part.crc32c:
-            raise RelayCorruptError(
-                f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}", way_out=way_out
-            )
+    with _checked(storage, part, where, way_out) as file:
         file.seek(0)
         rows = 0
         try:
@@ -142,6 +128,26 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
             raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from error
         if rows != part.rows:
             raise RelayCorruptError(f"{where}: {rows} rows, the window record says {part.rows}", way_out=way_out)
+
+
+def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.NativeFile:
+    """A part's file, of the right length and checksum. What was damaged on the way here is read once more."""
+    for last in (False, True):
+        try:
+            file = storage.open(part.path)
+        except FileNotFoundError:
+            raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
+        size, crc = file.size(), 0
+        while size == part.bytes and (data := file.read(_READ_BYTES)):
+            crc = google_crc32c.extend(crc, data)
+        if (size, crc) == (part.bytes, part.crc32c):
+            return file
+        file.close()
+        if last and size != part.bytes:
+            raise RelayCorruptError(f"{where}: {size} bytes, but the window record says {part.bytes}", way_out=way_out)
+    raise RelayCorruptError(
+        f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}", way_out=way_out
+    )
 
 
 def iter_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

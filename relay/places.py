@@ -29,6 +29,10 @@ class Folder:
         self._storage = storage
         self._folder = folder
 
+    @property
+    def lists_may_lag(self) -> bool:
+        return self._storage.lists_may_lag
+
     def new_file(self, path: str) -> Sink:
         return self._storage.new_file(self._at(path))
 

@@ -18,6 +18,8 @@ from relay.storage.protocol import Sink
 class LocalStorage:
     """A directory of this machine, or one that all machines mount."""
 
+    lists_may_lag = False
+
     def __init__(self, root: Path, url: str) -> None:
         self.url = url
         self._root = root

@@ -2,34 +2,46 @@
 
 A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it), so an upload that
 was given up and arrives late never takes the place of what was created meanwhile. A store that ignores the condition is
-refused.
+refused. A file is replaced on the condition that it still is the version that was there when the replacing began, so
+what arrives late doesn't undo what was written after it.
+
+A request may fail, or time out, after the store has done what it was asked for. So whoever is refused by a condition,
+or doesn't know, looks whether what is there is what it has sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar
 
 import obstore
 import pyarrow
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import BaseError
 from obstore.store import ObjectStore, from_url
 
 from relay.errors import RelayError
+from relay.storage._object_file import BEGINNING_BYTES, ObjectFile
 from relay.storage._patience import Patience
+from relay.storage._store_errors import ChangedError, UnknownConditionError, told
+from relay.storage._upload import ObjectSink
 from relay.storage.protocol import Sink
-from relay.storage.seekable import SeekableFile
 from relay.url import Place
+
+log = logging.getLogger("sluice")
 
 TIMEOUT_S = 60.0
 """How long one call to a store may take, its retries among it."""
 _ATTEMPT = timedelta(seconds=30)
-_RETRYING = timedelta(seconds=20)  # a retry is begun until then
-_BUFFER_BYTES = 8 * 2**20
+_RETRIES = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=20),  # a retry is begun until then
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+_TURNS = 20
 _PROBE = "conditional-create-probe"
 
 Result = TypeVar("Result")
@@ -47,59 +59,92 @@ def open_object_storage(place: Place, url: str) -> ObjectStorage:
         config["endpoint"] = f"{scheme}://{options['endpoint_override']}"
         client["allow_http"] = scheme == "http"
     try:
-        store = from_url(
-            place.store,
-            config=config or None,
-            client_options=client,
-            retry_config={"max_retries": 3, "retry_timeout": _RETRYING},
-        )
+        store = from_url(place.store, config=config or None, client_options=client, retry_config=_RETRIES)
     except (BaseError, ValueError) as error:
-        raise RelayError(f"relay URL {url}: {_first_line(error)}") from None
+        raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None
     return ObjectStorage(store, url, TIMEOUT_S)
 
 
 class ObjectStorage:
     """An object store. Every call to it ends within `timeout_s`, with TimeoutError; other failures are OSError."""
 
+    lists_may_lag = True
+
     def __init__(self, store: ObjectStore, url: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
-        self._store = store
+        self.store = store
+        self.timeout_s = timeout_s
         self._patience = Patience(url, timeout_s)
         self._proved = False
+        self._knows_versions = True
 
     def new_file(self, path: str) -> Sink:
-        with contextlib.suppress(FileNotFoundError):
-            self._call(f"looking for {path}", obstore.head, path)
-            raise FileExistsError(path)
-        return _ObjectSink(
-            self, path, self._call(f"opening {path}", obstore.open_writer, path, buffer_size=_BUFFER_BYTES)
-        )
+        return ObjectSink(self, path)
 
     def new_whole_file(self, path: str) -> Sink:
-        return self.new_file(path)
+        return ObjectSink(self, path)
 
     def new_scratch(self, path: str) -> Sink:
-        return self.new_file(path)
+        return ObjectSink(self, path)
 
     def create(self, path: str, data: bytes) -> None:
         self._prove_condition()
+        self.create_small(path, data)
+
+    def create_small(self, path: str, data: bytes) -> None:
+        """As `create`, for names that nobody else uses: the store isn't tried first."""
         try:
-            self._create(path, data)
-        except FileExistsError:
-            # The store may have taken the first of two attempts whose answer was lost.
-            if self.read(path) != data:
+            self._put(f"creating {path}", path, data, "create")
+        except PermissionError:
+            raise
+        except OSError:
+            # It may have been done: the answer was lost, and obstore, too, tries again and is refused then.
+            if not self._holds(path, data):
                 raise
 
     def replace(self, path: str, data: bytes) -> None:
-        self._call(f"writing {path}", obstore.put, path, data, use_multipart=False)
+        what = f"writing {path}"
+        for _ in range(_TURNS):
+            try:
+                self._put(what, path, data, self._version(path))
+                return
+            except UnknownConditionError:
+                if not self._knows_versions:
+                    raise
+                self._knows_versions = False
+                log.warning("%s: the store can't replace a file only if it is as it was (If-Match)", self.url)
+            except PermissionError:
+                raise
+            except (ChangedError, FileExistsError):
+                if self._holds(path, data):
+                    return
+            except OSError:
+                if not self._holds(path, data):
+                    raise
+                return
+        raise OSError(f"{self.url}: {what}: changed by others all the time; try again")
 
     def read(self, path: str) -> bytes:
         data: bytes = self._call(f"reading {path}", lambda store: obstore.get(store, path).bytes().to_bytes())
         return data
 
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`."""
+        data: bytes = self._call(
+            f"reading {path}", lambda store: obstore.get_range(store, path, start=start, end=end).to_bytes()
+        )
+        return data
+
+    def size(self, path: str) -> int | None:
+        """Of a file, None if it isn't there."""
+        try:
+            return int(self._call(f"looking for {path}", obstore.head, path)["size"])
+        except FileNotFoundError:
+            return None
+
     def open(self, path: str) -> pyarrow.NativeFile:
-        size = self._call(f"opening {path}", obstore.head, path)["size"]
-        return pyarrow.PythonFile(_ObjectFile(self, path, size), mode="r")
+        size, beginning = self._call(f"opening {path}", _beginning, path)
+        return pyarrow.PythonFile(ObjectFile(self, path, size, beginning), mode="r")
 
     def names(self, path: str) -> list[str]:
         found = self._list(path)
@@ -120,8 +165,25 @@ class ObjectStorage:
     def sweep(self, path: str, older_than_s: float) -> int:
         return 0  # uploads are published whole; the store drops abandoned ones by its own rules
 
-    def _create(self, path: str, data: bytes) -> None:
-        self._call(f"creating {path}", obstore.put, path, data, mode="create", use_multipart=False)
+    def _put(self, what: str, path: str, data: bytes, mode: Any) -> None:
+        self._call(what, obstore.put, path, data, mode=mode, use_multipart=False)
+
+    def _version(self, path: str) -> Any:
+        """On which condition a file is replaced: it is the version that is there now, or there still is none."""
+        if not self._knows_versions:
+            return "overwrite"
+        try:
+            found = self._call(f"looking for {path}", obstore.head, path)
+        except FileNotFoundError:
+            return "create"
+        return {name: found[name] for name in ("e_tag", "version") if found.get(name) is not None}
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        """Whether a file is there with this content; False if nothing tells."""
+        try:
+            return self.read(path) == data
+        except OSError:
+            return False
 
     def _prove_condition(self) -> None:
         """Once a process: a file that exists can't be created. RelayError from a store that says it can."""
@@ -129,7 +191,7 @@ class ObjectStorage:
             return
         for _ in range(2):  # the first attempt may be the one that makes it
             try:
-                self._create(_PROBE, secrets.token_bytes(8))
+                self._put(f"creating {_PROBE}", _PROBE, secrets.token_bytes(8), "create")
             except FileExistsError:
                 self._proved = True
                 return
@@ -145,72 +207,26 @@ class ObjectStorage:
         )
 
     def _call(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        return self.guarded(what, function, self._store, *args, **options)
+        return self.guarded(what, function, self.store, *args, **options)
 
     def guarded(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
         """The function's result, in time, its errors as OSError."""
         try:
             return self._patience.call(what, function, *args, **options)
-        except AlreadyExistsError:
-            raise FileExistsError(f"{self.url}: {what}: it exists") from None
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise PermissionError(f"{self.url}: {what}: {_first_line(error)}") from None
-        except BaseError as error:
-            raise OSError(f"{self.url}: {what}: {_first_line(error)}") from None
+        except (BaseError, FileNotFoundError, NotImplementedError) as error:
+            raise told(self.url, what, error) from None
 
 
-class _ObjectFile(SeekableFile):
-    """An object that is read in ranges."""
-
-    def __init__(self, storage: ObjectStorage, path: str, size: int) -> None:
-        super().__init__(size)
-        self._storage, self._path = storage, path
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._at + size, self._size)
-        if end <= self._at:
-            return b""
-        read, path = self._storage._call, self._path
-        data: bytes = read(
-            f"reading {path}", lambda store: obstore.get_range(store, path, start=self._at, end=end).to_bytes()
-        )
-        self._at += len(data)
-        return data
-
-
-class _ObjectSink:
-    """An upload. It is published when it ends; given up, nothing of it is seen."""
-
-    def __init__(self, storage: ObjectStorage, path: str, writer: Any) -> None:
-        self._storage, self._path, self._writer = storage, path, writer
-        self._waiting = bytearray()
-
-    def write(self, data: bytes | memoryview) -> int:
-        self._waiting += data
-        if len(self._waiting) >= _BUFFER_BYTES:
-            self._flush()
-        return len(data)
-
-    def _flush(self) -> None:
-        data, self._waiting = bytes(self._waiting), bytearray()
-        if data:
-            self._storage.guarded(f"writing {self._path}", self._writer.write, data)
-
-    def __enter__(self) -> Sink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._flush()
-            self._storage.guarded(f"closing {self._path}", self._writer.close)
-        self._writer = None
+def _beginning(store: ObjectStore, path: str) -> tuple[int, bytes]:
+    """A file's size and what it begins with."""
+    try:
+        found = obstore.get(store, path, options={"range": (0, BEGINNING_BYTES)})
+        return found.meta["size"], found.bytes().to_bytes()
+    except BaseError:
+        if obstore.head(store, path)["size"]:
+            raise
+        return 0, b""  # of an empty file there is no range
 
 
 def _base(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]

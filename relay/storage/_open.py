@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 from relay.storage._local import LocalStorage
 from relay.storage.protocol import Storage
 from relay.url import parse_url
 
+_CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_", "SERVICE_ACCOUNT")
+_opened: dict[tuple[object, ...], Storage] = {}
+
 
 def open_storage(url: str) -> Storage:
-    """The store at a URL; a plain absolute path is a local directory. Raises RelayError for a URL nobody
-    understands.
+    """The store at a URL; a plain absolute path is a local directory. A process has one of each object store, whose
+    connections are kept. Raises RelayError for a URL nobody understands.
     """
     place = parse_url(url)
     if place.directory is not None:
@@ -17,4 +22,8 @@ def open_storage(url: str) -> Storage:
     # obstore is loaded only where it is used: not in every one of Spark's workers
     from relay.storage._object_store import open_object_storage
 
-    return open_object_storage(place, url)
+    told = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_CREDENTIALS)))
+    key = os.getpid(), url, hash(told)
+    if key not in _opened:
+        _opened[key] = open_object_storage(place, url)
+    return _opened[key]

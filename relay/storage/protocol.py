@@ -40,8 +40,16 @@ class Storage(Protocol):
 
     url: str
 
+    @property
+    def lists_may_lag(self) -> bool:
+        """Whether `names` and `sizes` may not know yet of what was created, or removed, a moment ago. What is read by
+        its name is always as it is now.
+        """
+
     def new_file(self, path: str) -> Sink:
-        """Write a file whose name nobody else uses. Raises FileExistsError if it is there already."""
+        """Write a file whose name nobody else uses. Raises FileExistsError if it is there already, at the latest when
+        it ends.
+        """
 
     def new_whole_file(self, path: str) -> Sink:
         """As `new_file`, for readers who look at the directory themselves: the name is there once the file is whole.

@@ -40,6 +40,12 @@ class Listed:
                 self._removed[key] = now
                 self._created.pop(key, None)
 
+    def age(self, seconds: float) -> None:
+        """What has happened so far happened so many seconds before."""
+        with self._lock:
+            self._created = {key: at - seconds for key, at in self._created.items()}
+            self._removed = {key: at - seconds for key, at in self._removed.items()}
+
     def older(self, path: str, body: bytes, seconds: float) -> bytes:
         """The answer to a list as it was so many seconds before."""
         since = time.monotonic() - seconds

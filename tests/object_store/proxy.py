@@ -15,7 +15,8 @@ from typing import Any
 
 from tests.object_store.lagging import Listed
 
-KINDS = ("slow", "busy", "failed", "failed after", "reset", "lost", "held", "lag", "cut", "flipped", "without")
+KINDS = ("slow", "busy", "failed", "failed after", "reset", "lost", "held", "lag", "cut", "flipped", "without",
+         "unknown condition")  # fmt: skip
 _NOT_PASSED_ON = ("transfer-encoding", "content-length", "connection", "date", "server")
 _WAIT_S = 120.0
 
@@ -32,7 +33,7 @@ class Fault:
     - ``held``: it reaches the server when the fault is over (`release`, `heal`), though its client may have left
     - ``lag``: a list doesn't know of what was created in the last `seconds`, and knows what was removed in them
     - ``cut``: half of the body, then the connection breaks; ``flipped``: a bit of the body is another one
-    - ``without``: the header `header` isn't passed on
+    - ``without``: the header `header` isn't passed on; ``unknown condition``: 501 for requests that have it
     """
 
     kind: str
@@ -119,6 +120,7 @@ class FaultyProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = 1 << 16  # an answer's head and body go together, else the second waits for an acknowledgement
 
             def setup(self) -> None:
                 super().setup()
@@ -182,6 +184,9 @@ class FaultyProxy:
         if "reset" in kinds:
             handler.close_connection = True
             return
+        if "unknown condition" in kinds and kinds["unknown condition"].header in handler.headers:
+            _send(handler, _error(501, "NotImplemented"))
+            return
         for kind, status, code in (("busy", 503, "SlowDown"), ("failed", 500, "InternalError")):
             if kind in kinds:
                 _send(handler, _error(status, code))
@@ -236,6 +241,7 @@ def _send(handler: Any, answer: _Answer) -> None:
     handler.send_header("Content-Length", answer.length or "0")
     handler.end_headers()
     handler.wfile.write(answer.body)
+    handler.wfile.flush()
 
 
 def _error(status: int, code: str) -> _Answer:

@@ -15,6 +15,8 @@ from relaykit import BASE, batch, land, window
 from etl.landing._job import LandRanges
 from etl.prepare import PrepareOptions, PrepareWindows
 from relay import RelayError, RelayLog, WindowConflictError
+from relay.storage._object_store import open_object_storage
+from relay.url import parse_url
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import CREDENTIALS
 
@@ -30,9 +32,14 @@ def log(s3_server):
 
 def _impatient(log):
     """The log as a process sees it that waits half a second for a call."""
-    impatient = RelayLog.open(log.url)
+    impatient = _another(log)
     impatient._storage._patience._seconds = 0.5
     return impatient
+
+
+def _another(log):
+    """The log as another process sees it."""
+    return RelayLog(open_object_storage(parse_url(log.url), log.url))
 
 
 def test_an_upload_that_was_given_up_never_replaces_the_window_that_was_landed_meanwhile(log, s3_server):
@@ -69,7 +76,7 @@ def test_a_window_whose_answer_was_lost_is_landed(log, s3_server):
 def test_a_store_that_ignores_the_condition_is_refused_before_anything_is_landed(log, s3_server):
     s3_server.inject(Fault("without", header="If-None-Match"))
     with pytest.raises(RelayError, match="If-None-Match"):
-        land(RelayLog.open(log.url), BASE, BASE + 20, BASE + 5)
+        land(_another(log), BASE, BASE + 20, BASE + 5)
     assert log.last() is None
 
 
