@@ -34,6 +34,7 @@ from etl.copy.dumpling import DumplingFolder
 from etl.copy.loads import SparkLoads
 from etl.settings import Relay, Settings, load_settings
 from etl.spark.calls import SparkCalls
+from etl.spark.place import Place
 from relay.archive import Archive, Base, BaseFile, Making, base_id
 from upstream.schema import Schema
 
@@ -108,7 +109,7 @@ class _Run:
         plan: BasePlan = plan_of_source(base_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {})
         archive.bases.begin(plan.base, Making("bench"))
         function = WriteChunks(dict(source.spec()), settings.archive_url)
-        calls = SparkCalls((settings.spark.remote, "base", settings.relay.url), function, TIMEOUT_S)
+        calls = SparkCalls(Place(settings.spark, "base", settings.relay.url), function, TIMEOUT_S)
         calls.connect()
         done: Written = {}
         with self._measured("from a dump") as result:
@@ -126,7 +127,7 @@ class _Run:
         source = BaseSource.of(settings.archive_url, base)
         bootstrap = Bootstrap(settings, source, _KNOWN, _CLUSTER)
         bootstrap.indexes_after_bytes = 0
-        make = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
+        make = SparkLoads(Place(settings.spark, "copy", settings.relay.url), source.spec())
         with self._measured("a base into a database, with the secondary index") as result:
             bootstrap.run(make)
             _count(result, [file for table in base.tables for file in table.files])

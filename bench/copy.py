@@ -34,6 +34,7 @@ from etl.copy.dumpling import DumplingFolder
 from etl.copy.loads import SparkLoads
 from etl.copy.source import Chunk
 from etl.settings import Relay, Settings, load_settings
+from etl.spark.place import Place
 from upstream import tso
 from upstream.column_types import CHAR, FLAG_NOT_NULL, FLAG_PRIMARY_KEY, INT
 from upstream.schema import Column, Index, Schema, Table
@@ -131,10 +132,10 @@ def measure_making(
     try:
         stack.claim()
         stack.up(("spark",), report=report)
-        remote = load_settings(stack.home / "sluice.toml").spark.remote
+        server = load_settings(stack.home / "sluice.toml").spark
         write_dump(folder / "dump", form, rows)
         source = DumplingFolder.open(str(folder / "dump"))
-        make = SparkLoads(remote, (folder / "relay").as_uri(), source.spec())
+        make = SparkLoads(Place(server, "copy", (folder / "relay").as_uri()), source.spec())
         results = []
         for number in (max(workers), *workers):  # the first one warms up
             report(f"making loads, workers: {number}")
@@ -202,7 +203,7 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     bootstrap.indexes_after_bytes = 0 if indexes == "after" else 1 << 60
     result = CopyResult(form, indexes)
     processes = _Processes(stack)
-    make = SparkLoads(settings.spark.remote, settings.relay.url, source.spec())
+    make = SparkLoads(Place(settings.spark, "copy", settings.relay.url), source.spec())
 
     def progressed(progress: Progress) -> None:
         if progress.chunks == progress.chunks_in_all and not result.rows_seconds:

@@ -43,6 +43,7 @@ _COMMANDS = {
     "undo": "The SQL that takes one transaction back.",
     "config": "Turn a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
+    "spark": "Run a process of a Spark cluster.",
     "pump": "Run a pump, in the place of TiDB's.",
     "programs": "What the one-machine stack needs of this machine.",
     "dags": "Where the DAG files for Airflow are.",

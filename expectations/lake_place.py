@@ -104,7 +104,7 @@ def lake_place(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[La
         ts = last.hi
     single = upstream_names(settings, ts, {name for name in names if name != REPLICATION})
     past = tables_as_of(settings, ts, [name.translate(EXACTLY) for name in sorted(single.values())])
-    with as_frames(past, settings.spark.remote, f"quality {secrets.token_hex(6)}") as frames, _found_by_others(frames):
+    with as_frames(past, settings.spark, f"quality {secrets.token_hex(6)}") as frames, _found_by_others(frames):
         yield LakePlace(frames, past.tables, single, ts)
 
 

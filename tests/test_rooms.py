@@ -38,7 +38,7 @@ ETL = {
     "shapes": {"formats", "steps"},
     "settings": {"rules", "sql_tls"},
     "downstream": {"dialect", "formats", "server_errors", "settings"},
-    "spark": set(),
+    "spark": {"settings"},
     "explode": {"spark"},
     "prepare": {"recorded_schema", "rules", "shapes", "spark", "steps"},
     "lake": {"recorded_schema", "shapes"},
@@ -64,7 +64,7 @@ ETL = {
     },
     "reapply": {
         "apply", "backfill", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
-        "server_errors", "settings", "shapes", "sinks", "steps",
+        "server_errors", "settings", "shapes", "sinks", "spark", "steps",
     },
     "metrics": {"overview", "ownership", "settings"},
     "overview": {"downstream", "operate", "ownership", "retain", "settings", "sinks"},
@@ -76,7 +76,7 @@ ETL = {
     },
     "restore": {
         "apply", "archive", "asof", "base", "copy", "ddl", "downstream", "formats", "ownership", "prepare",
-        "recorded_schema", "rules", "settings", "sinks",
+        "recorded_schema", "rules", "settings", "sinks", "spark",
     },
     "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "verify": {

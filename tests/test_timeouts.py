@@ -14,7 +14,7 @@ import pytest
 
 from etl.downstream import DownstreamError, MySQLSession
 from etl.operate import status
-from etl.settings import Downstream, Relay, Settings, Upstream
+from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.spark import session as spark_session
 from etl.spark.errors import SparkUnavailableError
 from relay import RelayLog
@@ -135,7 +135,7 @@ def test_pump(hole: BlackHole) -> None:
 
 def test_spark(hole: BlackHole) -> None:
     assert str(hole.port) in ends(
-        lambda: spark_session.attach(f"sc://127.0.0.1:{hole.port}", "test", timeout_s=1),
+        lambda: spark_session.attach(Spark(f"sc://127.0.0.1:{hole.port}"), "test", timeout_s=1),
         SparkUnavailableError,
     )
     assert hole.accepted

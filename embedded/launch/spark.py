@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import uuid
-from importlib.util import find_spec
 from pathlib import Path
 
 from embedded.launch.part import LOOPBACK, MissingProgram, Part, Site, find_program
+from etl.spark.start import ConnectServer, Listening
 
 PORTS = ("spark",)
 _LOG4J = """\
@@ -23,14 +23,6 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-
-
-def spark_home() -> Path:
-    """The folder of the installed pyspark, which holds Spark's jars. Raises MissingProgram."""
-    spec = find_spec("pyspark")
-    if spec is None or not spec.origin:
-        raise MissingProgram("pyspark is not installed: run `make setup`")
-    return Path(spec.origin).parent
 
 
 def java_home() -> Path:
@@ -50,28 +42,16 @@ def spark(site: Site) -> Part:
     """The Spark Connect server, master ``local[*]``; Python workers use this interpreter and see the repository."""
     port = site.ports["spark"]
     data = site.data("spark")
-    home = spark_home()
     scratch = data / "local"
-    settings = {
-        "spark.master": "local[*]",
-        "spark.driver.memory": "1g",
-        # The JVM plans small jobs; the work is done by Python. Its optimising compiler takes a core for minutes.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.host": LOOPBACK,
+    own = {
         "spark.driver.bindAddress": LOOPBACK,
         "spark.connect.grpc.binding.address": LOOPBACK,
-        "spark.connect.grpc.binding.port": str(port),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(data / "warehouse"),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.python.unix.domain.socket.enabled": "true",
     }
     sockets = data / "s"
     if len(os.fsencode(sockets)) < 60:  # Spark appends a name of about 40 bytes, a socket's path may have 107
-        settings["spark.python.unix.domain.socket.dir"] = str(sockets)
+        own["spark.python.unix.domain.socket.dir"] = str(sockets)
 
     def prepare() -> None:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -80,20 +60,15 @@ def spark(site: Site) -> Part:
             folder.mkdir(parents=True, exist_ok=True)
         (data / "conf" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
 
+    command = ConnectServer(Listening(LOOPBACK, port), "local[*]", own, sys.executable).command()
     return Part(
         name="spark",
-        argv=(
-            "/bin/bash", str(home / "bin" / "spark-submit"),
-            "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "sluice",
-            *(word for key, value in settings.items() for word in ("--conf", f"{key}={value}")),
-        ),
-        env={
-            "SPARK_HOME": str(home),
+        argv=command.argv,
+        env=dict(command.env)
+        | {
             "SPARK_CONF_DIR": str(data / "conf"),
             "SPARK_LOCAL_IP": LOOPBACK,
             "JAVA_HOME": str(java_home()),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
             "TMPDIR": str(scratch),
         },
         cwd=data,

@@ -14,6 +14,7 @@ from etl.spark import session as spark_session
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
+from etl.spark.place import Place
 from etl.steps import STEP_SCHEMA
 
 _TIMEOUT_S = 600.0
@@ -21,14 +22,10 @@ _TASKS = pa.schema([("windows", pa.string())])
 
 
 class SparkPreparer:
-    """Prepares windows of a relay log on the Spark Connect server at `remote`. Connects at the first use; one job at a
-    time. `role`: whose session it is there, see `etl.spark.session.connect`.
-    """
+    """Prepares windows of a relay log on Spark. Connects at the first use; one job at a time."""
 
-    def __init__(self, remote: str, relay_url: str, options: PrepareOptions, role: str = "apply") -> None:
-        self._remote = remote
-        self._role = role
-        self._relay_url = relay_url
+    def __init__(self, place: Place, options: PrepareOptions) -> None:
+        self._place = place
         self._options = options
         self._spark: Any = None
         self._frame: TaskFrame | None = None
@@ -47,8 +44,8 @@ class SparkPreparer:
         which a WorkerError is too.
         """
         if self._frame is None:
-            self._spark = spark_session.connect(self._remote, self._role, self._relay_url)
-            self._frame = TaskFrame(self._spark, PrepareWindows(self._relay_url, self._options), _TASKS, STEP_SCHEMA)
+            self._spark = spark_session.connect(self._place)
+            self._frame = TaskFrame(self._spark, PrepareWindows(self._place.url, self._options), _TASKS, STEP_SCHEMA)
         with self._judge.telling():
             frame = self._frame.of(pa.table({"windows": [json.dumps(windows.to_json())]}))
             for batch in stream(self._spark, frame, _TIMEOUT_S):

@@ -33,6 +33,7 @@ from etl.prepare import PrepareOptions
 from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, read_checkpoint, sink_shape
 from etl.spark.errors import SparkError
+from etl.spark.place import Place
 from etl.steps import Step
 from etl.waiting import Waiting
 from relay import Appointment, RelayLog, Window
@@ -70,7 +71,7 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
     limits = _Limits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
         options, role = prepare_options(settings), settings.spark_role("apply")
-        prepare = SparkPreparer(settings.spark.remote, settings.relay.url, options, role)
+        prepare = SparkPreparer(Place(settings.spark, role, settings.relay.url), options)
         prepare.warm_up()
     try:
         first = _wait_for_first(settings.open_relay(), limits)

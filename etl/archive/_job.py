@@ -24,6 +24,7 @@ from etl.spark.errors import SparkError, WorkerError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import collect
 from etl.spark.judge import Judge
+from etl.spark.place import Place
 from relay.archive import Volume
 
 _TIMEOUT_S = 1800.0
@@ -55,11 +56,9 @@ class ArchiveJobs:
     lost. Threads may run jobs at once.
     """
 
-    def __init__(
-        self, remote: str, role: str, url: str, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA
-    ) -> None:
-        """`role`, `url`: whose session it is there, see `etl.spark.session.connect`. `tasks`: of its rows."""
-        self._place = remote, role, url
+    def __init__(self, place: Place, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA) -> None:
+        """`tasks`: the schema of its rows."""
+        self._place = place
         self._function = function
         self._tasks = tasks
         self._connection: tuple[Any, TaskFrame] | None = None
@@ -68,7 +67,7 @@ class ArchiveJobs:
     def connect(self) -> None:
         """Have a session. Raises SparkUnavailableError."""
         if self._connection is None:
-            spark = spark_session.connect(*self._place)
+            spark = spark_session.connect(self._place)
             self._connection = spark, TaskFrame(spark, self._function, self._tasks, RESULT_SCHEMA)
 
     def run(self, task: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from etl.archive.report import ArchiveSummary, Progress, ms_since
 from etl.archive.stopping import OnVolume, Stop, never, wait
 from etl.archive.worker import MakeVolumes
 from etl.settings import Settings
+from etl.spark.place import Place
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, RelayError, Window
 from relay.archive import Archive, ArchiveConflictError, carry_decisions
@@ -281,4 +282,5 @@ class Archiver:
 
 def _on_spark(settings: Settings, role: str) -> ArchiveJobs:
     work = MakeVolumes(settings.relay.url, settings.archive_url)
-    return ArchiveJobs(settings.spark.remote, settings.spark_role(role), settings.relay.url, work)
+    place = Place(settings.spark, settings.spark_role(role), settings.relay.url, (settings.archive_url,))
+    return ArchiveJobs(place, work)

@@ -15,6 +15,7 @@ from typing import Any
 from etl.archive._job import ArchiveJobs, Jobs
 from etl.archive.verifying import TASK_SCHEMA, ReadVolumes
 from etl.settings import Settings
+from etl.spark.place import Place
 from relay import RelayGapError
 from relay.archive import Archive, Volume
 
@@ -71,7 +72,7 @@ def check(
     summary = CheckSummary()
     work = ReadVolumes(settings.archive_url)
     role = f"{ROLE} {secrets.token_hex(6)}"  # a session of its own: another check's jobs go on
-    jobs = jobs or ArchiveJobs(settings.spark.remote, role, settings.archive_url, work, tasks=TASK_SCHEMA)
+    jobs = jobs or ArchiveJobs(Place(settings.spark, role, settings.archive_url), work, tasks=TASK_SCHEMA)
     with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
         volumes = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)
         running: deque[tuple[Volume, Future[list[str]]]] = deque()

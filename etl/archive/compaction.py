@@ -22,6 +22,7 @@ from etl.archive.stopping import OnVolume, Stop, never, wait
 from etl.archive.worker import MakeVolumes
 from etl.lake import remove_superseded
 from etl.settings import Settings
+from etl.spark.place import Place
 from etl.waiting import Waiting
 from relay.archive import Archive, ArchiveConflictError, Holds, Volume
 
@@ -71,7 +72,7 @@ class _Compactor:
         self._archive = Archive.open(settings.archive_url)
         self._attempts = Attempts(self._archive.storage)
         work = MakeVolumes(settings.archive_url, settings.archive_url)
-        jobs = jobs or ArchiveJobs(settings.spark.remote, settings.spark_role(ROLE), settings.archive_url, work)
+        jobs = jobs or ArchiveJobs(Place(settings.spark, settings.spark_role(ROLE), settings.archive_url), work)
         self._ahead = VolumesAhead(jobs, work, at_once=1)
         self._waiting = Waiting(log, "compacting the archive")
 

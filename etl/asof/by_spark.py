@@ -18,11 +18,14 @@ from etl.asof.finishing import Finish, Result
 from etl.asof.pieces import pieces
 from etl.asof.plan import PIECES, Plan
 from etl.asof.worker import MARK, Compute, Deal, finished, rows_of
+from etl.settings import Spark
 from etl.spark import session as spark_session
+from etl.spark.elsewhere import function_on
 from etl.spark.errors import WorkerError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
+from etl.spark.place import Place
 
 TASKS = pa.schema([pa.field("number", pa.int32())])
 _ORDER = ("bucket", "step", "table_id", "task", "number")
@@ -32,16 +35,17 @@ _TIMEOUT_S = 3600.0
 class BySpark:
     """Runs plans on a Spark Connect server."""
 
-    def __init__(self, remote: str) -> None:
+    def __init__(self, server: Spark, archive_url: str) -> None:
         # A session of its own: two that share one would end each other's jobs.
-        self._place = remote, f"as-of {secrets.token_hex(6)}"
+        self._place = Place(server, f"as-of {secrets.token_hex(6)}", archive_url)
 
     def __call__(self, plan: Plan, finish: Finish) -> Iterator[Result]:
         """Results as they come. Raises AsOfError, SparkError."""
         with unmarked(), Judge().telling():
-            spark = spark_session.attach(*self._place)
+            spark = spark_session.connect(self._place)
             try:
-                computed = in_order(spark, plan).mapInArrow(Compute(replace(plan, tasks=()), finish), RESULT_TYPES)
+                compute = function_on(spark, Compute(replace(plan, tasks=()), finish))
+                computed = in_order(spark, plan).mapInArrow(compute, RESULT_TYPES)
                 for batch in stream(spark, computed, _TIMEOUT_S):
                     for row in batch.to_pylist():
                         yield Result(**row)

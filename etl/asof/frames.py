@@ -14,7 +14,9 @@ from etl.asof.finishing import Rows
 from etl.asof.front import Past
 from etl.asof.typed import Typed, typed_columns
 from etl.asof.worker import Compute
+from etl.settings import Spark
 from etl.spark import session as spark_session
+from etl.spark.elsewhere import function_on
 from etl.spark.judge import Judge
 
 __all__ = ["Frames", "as_frames"]
@@ -42,24 +44,25 @@ class Frames:
 
 
 @contextlib.contextmanager
-def as_frames(past: Past, remote: str, session_name: str) -> Iterator[Frames]:
-    """The tables of `past` as frames with the lake's types, in a session on the server at `remote`; no more than one
+def as_frames(past: Past, server: Spark, session_name: str) -> Iterator[Frames]:
+    """The tables of `past` as frames with the lake's types, in a session on `server`; no more than one
     process at a time has a session of that name. Raises AsOfError, SparkError.
     """
     with past.held(), unmarked(), Judge().telling():
-        spark = spark_session.attach(remote, session_name)
+        spark = spark_session.attach(server, session_name, places=(past.archive_url,))
         kept = []
         try:
             frames: dict[str, Any] = {}
             for plan in past.asked.plans:
-                compute = Compute(replace(plan, tasks=()), Rows())
+                compute = function_on(spark, Compute(replace(plan, tasks=()), Rows()))
                 payloads = in_order(spark, plan).mapInArrow(compute, RESULT_TYPES).persist()
                 kept.append(payloads)
                 own = {name for buckets in plan.families for name in buckets.family.results[past.moments[-1]]}
                 for name in sorted(own & past.tables.keys()):
                     of_table = payloads.where((payloads["name"] == name) & (payloads["moment"] == past.moments[-1]))
                     found = past.tables[name]
-                    frames[name] = of_table.mapInArrow(Typed(found.table, found.left_out), _ddl(past, name))
+                    typed = function_on(spark, Typed(found.table, found.left_out))
+                    frames[name] = of_table.mapInArrow(typed, _ddl(past, name))
             yield Frames(spark, frames)
         finally:
             with contextlib.suppress(Exception):  # the session's end takes them as well

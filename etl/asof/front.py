@@ -151,7 +151,7 @@ def _past(
     ids: dict[int, str] = {}
     asked = ask(archive.log, _bases(archive, moments[0], ids), moments, tables, ignored)
     used = tuple(ids[ts] for ts in asked.bases)
-    return Past(url, asked, used, run or BySpark(settings.spark.remote), moments)
+    return Past(url, asked, used, run or BySpark(settings.spark, url), moments)
 
 
 def _bases(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[Start]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from etl.backfill.reader import ChunkRead, ReadChunks, ReadOrder
 from etl.copy.tidb_session import TidbAddress
 from etl.spark.calls import SparkCalls
+from etl.spark.place import Place
 
 _TIMEOUT_S = 600.0
 
@@ -17,10 +18,10 @@ ReadChunk = Callable[[ReadOrder], ChunkRead]
 class SparkReads:
     """Reads chunks on a Spark Connect server."""
 
-    def __init__(self, remote: str, relay_url: str, address: TidbAddress, role: str = "backfill") -> None:
-        """`remote`: the Spark Connect server. `role`: whose session it is there."""
-        function = ReadChunks(address.to_json(), relay_url)
-        self._calls = SparkCalls((remote, role, relay_url), function, _TIMEOUT_S)
+    def __init__(self, place: Place, address: TidbAddress) -> None:
+        """`place`: on the relay log, where the rows go."""
+        function = ReadChunks(address.to_json(), place.url)
+        self._calls = SparkCalls(place, function, _TIMEOUT_S)
 
     def __call__(self, order: ReadOrder) -> ChunkRead:
         (text,) = self._calls([order.to_text()])

@@ -18,6 +18,7 @@ from etl.backfill.sweeping import sweep
 from etl.backfill.tables import UpstreamTables
 from etl.ownership import Pipeline
 from etl.settings import Settings
+from etl.spark.place import Place
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, Jobs, Runner, Touches
 
 KIND = "backfill"
@@ -148,9 +149,8 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
         job = place.jobs.get(job_id)
         request, plan = _asked(job)
         if read is None:
-            spark = SparkReads(
-                settings.spark.remote, settings.relay.url, place.upstream.address, settings.spark_role("backfill")
-            )
+            on_spark = Place(settings.spark, settings.spark_role("backfill"), settings.relay.url)
+            spark = SparkReads(on_spark, place.upstream.address)
             stack.callback(spark.close)
             read = spark
         run = stack.enter_context(job.run_as(runner))

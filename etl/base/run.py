@@ -23,10 +23,12 @@ from etl.base.request import ARCHIVE, DOWNSTREAM, BaseWish
 from etl.base.rolled import ROLLED_BYTES, past_of, rolling
 from etl.base.unchanged import ids_of
 from etl.copy.gc_hold import GcHold
+from etl.copy.sources import place_of
 from etl.downstream import MySQLSession
 from etl.ownership import Pipeline
 from etl.settings import Settings
 from etl.spark.calls import SparkCalls
+from etl.spark.place import Place
 from relay.archive import Base, BaseTable, Making, base_id
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, Run, Runner, TableProgress
 
@@ -221,7 +223,14 @@ class _Making:
         settings = self._place.settings
         function = WriteChunks(dict(self._plan.spec), settings.archive_url)
         calls = SparkCalls(
-            (settings.spark.remote, settings.spark_role("base"), settings.relay.url), function, TIMEOUT_S
+            Place(
+                settings.spark,
+                settings.spark_role("base"),
+                settings.relay.url,
+                (settings.archive_url, *place_of(self._plan.spec)),
+            ),
+            function,
+            TIMEOUT_S,
         )
         stack.callback(calls.close)
         self._doing(f"waiting for Spark at {settings.spark.remote}")

@@ -13,7 +13,9 @@ import pyarrow as pa
 from etl.copy.chunk_files import CopyChunks
 from etl.copy.load_files import read_file, remove_files
 from etl.copy.source import Chunk
+from etl.copy.sources import place_of
 from etl.spark.calls import SparkCalls
+from etl.spark.place import Place
 from relay.appointments import Load
 from relay.storage import open_storage
 from upstream.schema import Table
@@ -29,12 +31,11 @@ class SparkLoads:
     Connects at the first use, and anew after the connection was lost.
     """
 
-    def __init__(self, remote: str, relay_url: str, spec: Mapping[str, Any], role: str = "copy") -> None:
-        """`remote`: the Spark Connect server; `role`: whose session it is there. `spec`: the source's,
-        see `etl.copy.sources`.
-        """
-        self._storage = open_storage(relay_url)
-        self._calls = SparkCalls((remote, role, relay_url), CopyChunks(dict(spec), relay_url), _TIMEOUT_S)
+    def __init__(self, place: Place, spec: Mapping[str, Any]) -> None:
+        """`place`: on the relay log, where the files go. `spec`: the source's, see `etl.copy.sources`."""
+        self._storage = open_storage(place.url)
+        place = place._replace(also=(*place.also, *place_of(spec)))
+        self._calls = SparkCalls(place, CopyChunks(dict(spec), place.url), _TIMEOUT_S)
 
     def __call__(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         prefix = secrets.token_hex(6)

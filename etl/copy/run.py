@@ -26,6 +26,7 @@ from etl.copy.watch import Watch, check_kept
 from etl.landing.planner import Planner
 from etl.ownership import Pipeline
 from etl.settings import Settings
+from etl.spark.place import Place
 from relay.jobs import CANCEL, CANCELLED, OVER, Job, Jobs, Run, Runner
 from relay.retention import Consumers, consumer_name
 
@@ -157,7 +158,7 @@ class BootstrapWork:
     def loads(self, on_progress: ShowProgress | None = None) -> MakeLoads:
         """Made on Spark, which is waited for."""
         settings, role = self._settings, self._settings.spark_role("copy")
-        spark = SparkLoads(settings.spark.remote, settings.relay.url, self._source.spec(), role)
+        spark = SparkLoads(Place(settings.spark, role, settings.relay.url), self._source.spec())
         self._stack.callback(spark.close)
         if on_progress is not None:
             on_progress(Progress(doing=f"waiting for Spark at {self._settings.spark.remote}"))

@@ -10,6 +10,11 @@ from etl.copy.errors import CopyError
 from etl.copy.source import Source
 
 
+def place_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The URL that whoever reads a source with this `Source.spec` reads files at; none for a database."""
+    return (str(spec["url"]),) if "url" in spec else ()
+
+
 def open_source(spec: Mapping[str, Any]) -> Source:
     """The source that `spec` describes, to read chunks from. Raises CopyError."""
     if spec.get("kind") == "dumpling":

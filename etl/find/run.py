@@ -23,6 +23,7 @@ from etl.spark import session as spark_session
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
+from etl.spark.place import Place
 from relay import Window
 
 HERE_CHANGES = 1_000_000
@@ -116,7 +117,7 @@ class _Search:
             return
         # A session of its own: another search's is not to be interrupted.
         role = f"find {secrets.token_hex(6)}"
-        spark = spark_session.connect(self._settings.spark.remote, role, self._stretch.url)
+        spark = spark_session.connect(Place(self._settings.spark, role, self._stretch.url))
         try:
             frame = TaskFrame(spark, FindInWindows(self._stretch.url, self._query.to_json()), TASKS, RESULTS)
             for tasks in itertools.chain([first], batches):

@@ -21,6 +21,7 @@ from etl.landing.planner import Plan, Planner
 from etl.settings import Window
 from etl.spark import session as spark_session
 from etl.spark.judge import Judge
+from etl.spark.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -55,8 +56,8 @@ class _Running:
 class JobsAhead:
     """Plans windows and has Spark write their parts."""
 
-    def __init__(self, place: tuple[str, str, str], cluster: Cluster, window: Window, limits: RunLimits) -> None:
-        """`place`: the Spark Connect server, a role and the relay log's URL, see `etl.spark.session.connect`.
+    def __init__(self, place: Place, cluster: Cluster, window: Window, limits: RunLimits) -> None:
+        """`place`: on the relay log.
         `window`: how much one may hold. Nothing is connected yet.
         """
         self._place = place
@@ -87,7 +88,7 @@ class JobsAhead:
         """
         if self._job is not None:
             return
-        self._spark = spark_session.connect(*self._place, timeout_s=10)
+        self._spark = spark_session.connect(self._place, timeout_s=10)
         work = LandRanges(self._place[2], self._cluster.id, self._cluster.tls)
         self._job = LandingJob(self._spark, work, self._judge)
         if self._begun == 0:

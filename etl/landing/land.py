@@ -28,6 +28,7 @@ from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, 
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from etl.spark.errors import SparkError
+from etl.spark.place import Place
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, WindowConflictError
 from relay.turn import Turn
@@ -90,7 +91,7 @@ class _Loop:
         self._cluster = Cluster(settings.upstream)
         self._orders = Orders(self._relay, settings.ignored_ts)
         self._jobs = JobsAhead(
-            (settings.spark.remote, settings.spark_role("land"), settings.relay.url),
+            Place(settings.spark, settings.spark_role("land"), settings.relay.url),
             self._cluster,
             settings.window,
             limits,

@@ -20,6 +20,7 @@ from etl.reapply.request import Request
 from etl.reapply.summary import ReapplySummary, consumer_of
 from etl.reapply.target import OtherSink
 from etl.settings import Settings
+from etl.spark.place import Place
 from relay import RelayGapError
 from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Done, Job, Run, TableProgress, stopping_on_orders
 from relay.retention import Consumers
@@ -58,7 +59,7 @@ class IntoSink:
         sink = self._begin().open(self._name)
         if prepare is None:
             role = f"reapply {self._job.id}"  # a session of its own: the pipeline's goes on undisturbed
-            prepare = SparkPreparer(own.spark.remote, own.relay.url, prepare_options(own), role)
+            prepare = SparkPreparer(Place(own.spark, role, own.relay.url), prepare_options(own))
         with stopping_on_orders(self._run, self._stop):
             done = apply_past(
                 self._relay, PastRange(request.since, request.until), sink,

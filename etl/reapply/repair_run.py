@@ -22,6 +22,7 @@ from etl.reapply.window_range import WindowRange, look
 from etl.rules import RouteError
 from etl.settings import Downstream, Settings
 from etl.shapes.identity import locating_columns
+from etl.spark.place import Place
 from relay import RelayError
 from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Job, Run
 from relay.retention import Consumers
@@ -101,7 +102,7 @@ def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) 
         raise ReapplyError(f"the relay log {relay.url} no longer holds what was committed after {request.since}")
     if prepare is None:
         options, role = newest_options(settings, request), f"reapply {job.id}"
-        prepare = SparkPreparer(settings.spark.remote, settings.relay.url, options, role)
+        prepare = SparkPreparer(Place(settings.spark, role, settings.relay.url), options)
     touched = TouchedRows(relay, prepare, request.settings(settings).filters, request.since, request.until)
     with ExitStack() as stack:
         pd = PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls())

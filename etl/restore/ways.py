@@ -12,6 +12,7 @@ from etl.asof.front import Run
 from etl.copy.base_source import BaseSource
 from etl.copy.loads import MakeLoads, SparkLoads
 from etl.settings import Settings
+from etl.spark.place import Place
 
 __all__ = ["OnSpark", "Ways"]
 
@@ -38,13 +39,13 @@ class OnSpark:
     @contextmanager
     def loads(self, own: Settings, source: BaseSource) -> Iterator[MakeLoads]:
         with contextlib.closing(
-            SparkLoads(own.spark.remote, own.relay.url, source.spec(), own.spark_role("copy"))
+            SparkLoads(Place(own.spark, own.spark_role("copy"), own.relay.url), source.spec())
         ) as spark:
             yield spark
 
     @contextmanager
     def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
-        preparer = SparkPreparer(own.spark.remote, url, prepare_options(own), self._role)
+        preparer = SparkPreparer(Place(own.spark, self._role, url), prepare_options(own))
         try:
             yield preparer
         finally:

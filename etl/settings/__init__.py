@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Quality,
         Relay,
         Settings,
-        Spark,
         Target,
         Upstream,
         Verify,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     )
     from etl.settings.sinks import File, Kafka
     from etl.settings.sluice_toml import load_settings, parse_settings
+    from etl.settings.spark import Spark
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -73,7 +73,7 @@ __getattr__ = on_first_use(
         "Quality": "etl.settings.sections",
         "Relay": "etl.settings.sections",
         "Settings": "etl.settings.sections",
-        "Spark": "etl.settings.sections",
+        "Spark": "etl.settings.spark",
         "Target": "etl.settings.sections",
         "Upstream": "etl.settings.sections",
         "Verify": "etl.settings.sections",

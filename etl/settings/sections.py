@@ -5,17 +5,17 @@ Keys are written with hyphens there. How the file is read: `etl.settings.sluice_
 
 from __future__ import annotations
 
-import os
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.rules import Filter, Routes, Rules
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
 from etl.settings.errors import SettingsError
 from etl.settings.pipeline_names import dag_id
+from etl.settings.secrets import from_connection, from_environment, from_file
 from etl.settings.sinks import File, Kafka
+from etl.settings.spark import Spark
 from etl.sql_tls import sql_tls
 
 if TYPE_CHECKING:
@@ -237,13 +237,6 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
-class Spark:
-    """The Spark Connect server."""
-
-    remote: str = "sc://127.0.0.1:15002"
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """How much one landed window may hold."""
 
@@ -320,35 +313,11 @@ class Downstream:
         it isn't there.
         """
         if self.password_env:
-            try:
-                return os.environ[self.password_env]
-            except KeyError:
-                raise SettingsError(
-                    f"[downstream] password-env: the environment has no variable {self.password_env}"
-                ) from None
+            return from_environment("[downstream] password-env", self.password_env)
         if self.password_file:
-            try:
-                return Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
-            except (OSError, IndexError, UnicodeDecodeError) as error:
-                said = (
-                    error.strerror
-                    if isinstance(error, OSError)
-                    else "it holds no line"
-                    if isinstance(error, IndexError)
-                    else "it is not UTF-8"
-                )
-                raise SettingsError(f"[downstream] password-file {self.password_file}: {said}") from None
+            return from_file("[downstream] password-file", self.password_file)
         if self.password_connection:
-            from airflow.sdk import Connection
-            from airflow.sdk.exceptions import AirflowNotFoundException
-
-            try:
-                return Connection.get(self.password_connection).password or ""
-            except Exception as error:  # Airflow's own: not found, or no way to ask for it now
-                raise SettingsError(
-                    f"[downstream] password-connection {self.password_connection}: {type(error).__name__}: {error}",
-                    transient=not isinstance(error, AirflowNotFoundException),
-                ) from None
+            return from_connection("[downstream] password-connection", self.password_connection)
         if self.password_drainer_config:
             try:
                 return drainer_password(self.password_drainer_config)

@@ -26,7 +26,7 @@ from etl.settings.sections import MODES, Downstream, Quality, Settings
 log = logging.getLogger("sluice")
 
 
-_SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret)$", re.IGNORECASE)
+_SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret|token)$", re.IGNORECASE)
 
 _POSITIVE = {
     "max_transactions",
@@ -119,6 +119,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     _check_places(name, settings)
     _check_pipeline(name, settings)
     _check_spans(name, settings)
+    _check_spark(name, settings)
     _check_downstream(name, settings)
     return settings
 
@@ -138,6 +139,13 @@ def _check_pipeline(name: str, settings: Settings) -> None:
         raise SettingsError(
             f"{name}: [relay] pipeline = {settings.relay.pipeline!r}: letters, digits, _ and - only, at most 64"
         )
+
+
+def _check_spark(name: str, settings: Settings) -> None:
+    try:
+        settings.spark.check()
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from None
 
 
 def _check_spans(name: str, settings: Settings) -> None:
@@ -184,16 +192,26 @@ def _check_downstream(name: str, settings: Settings) -> None:
             raise SettingsError(f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'")
 
 
+def _dotted(table: Mapping[str, object]) -> dict[str, object]:
+    """TOML takes an unquoted ``spark.executor.memory`` for three tables: they become one key again."""
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        inner = _dotted(value) if isinstance(value, dict) else {"": value}
+        found |= {f"{key}.{rest}".rstrip("."): one for rest, one in inner.items()}
+    return found
+
+
 def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> object:
     hints = typing.get_type_hints(kind)
     values: dict[str, object] = {}
     for key, value in raw.items():
         attribute = key.replace("-", "_")
         if attribute not in hints and _SECRET.search(key):
+            what, where = ("tokens", "[spark]") if section == "spark" else ("passwords", "[downstream]")
             raise SettingsError(
-                f"{name}: [{section}] {key}: passwords are not written into this file; say where it is with"
-                " password-env (an environment variable), password-file (a file's first line) or password-connection"
-                " (an Airflow connection) in [downstream]"
+                f"{name}: [{section}] {key}: {what} are not written into this file; say where it is with"
+                f" {what[:-1]}-env (an environment variable), {what[:-1]}-file (a file's first line) or"
+                f" {what[:-1]}-connection (an Airflow connection) in {where}"
             )
         if attribute not in hints or "_" in key:
             known = ", ".join(hint.replace("_", "-") for hint in hints)
@@ -203,6 +221,7 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected")
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
+        value = _dotted(value) if isinstance(value, dict) else value
         for option, scalar in value.items() if isinstance(value, dict) else ():
             if not isinstance(scalar, str | int | bool):
                 raise SettingsError(

@@ -13,6 +13,7 @@ from etl.spark.errors import SparkError, WorkerError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
+from etl.spark.place import Place
 from etl.spark.worker import TEXTS
 
 __all__ = ["SparkCalls"]
@@ -23,13 +24,11 @@ class SparkCalls:
 
     def __init__(
         self,
-        place: tuple[str, str, str],
+        place: Place,
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         timeout_s: float,
     ) -> None:
-        """`place`: the Spark Connect server, a role and a relay log's URL, see `etl.spark.session.connect`. `function`
-        maps batches in TEXTS to batches in TEXTS.
-        """
+        """`function` maps batches in TEXTS to batches in TEXTS."""
         self._place = place
         self._function = function
         self._timeout_s = timeout_s
@@ -61,7 +60,7 @@ class SparkCalls:
     def _connected(self) -> tuple[Any, TaskFrame]:
         with self._lock:
             if self._connection is None:
-                spark = spark_session.connect(*self._place)
+                spark = spark_session.connect(self._place)
                 self._connection = spark, TaskFrame(spark, self._function, TEXTS, TEXTS)
             return self._connection
 

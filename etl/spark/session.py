@@ -4,6 +4,9 @@ A session id is derived from a name, so that every run of the same role on the s
 of the run before, whose Python workers are warm (a new session costs 3 s, this 0.5 s). Whatever a killed predecessor
 left running in it is interrupted first. Sessions are never stopped from here: the server drops them when nobody has
 used them for a while.
+
+Workers of a cluster get Sluice over the session, once: see `etl.spark.package`. Another version of it has another
+session, as what a Python process has imported stays.
 """
 
 from __future__ import annotations
@@ -12,17 +15,23 @@ import contextlib
 import time
 import uuid
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 from pyspark.errors import PySparkException
-from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
+from errors import Signal
+from etl.settings import Spark
+from etl.spark.channel import Channel
+from etl.spark.conf import configure
+from etl.spark.elsewhere import Needs
 from etl.spark.errors import SparkUnavailableError
 from etl.spark.judge import first_line, is_closed_session
+from etl.spark.place import Place
 
 # The error that comes of it says it, too.
 warnings.filterwarnings("ignore", message=r".*RETRIES_EXCEEDED", category=UserWarning)
@@ -37,13 +46,12 @@ _CONFS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20),
     "spark.sql.session.timeZone": "UTC",
 }
-_CHANNEL = [
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-]
 _GENERATIONS = 1_000
 _MARK = "spark.sluice.attached"
+
+
+class _OtherVersion(Signal):
+    """The session was made ready by another version of Sluice, and has been closed."""
 
 
 def session_id(session_name: str, generation: int = 0) -> str:
@@ -51,31 +59,35 @@ def session_id(session_name: str, generation: int = 0) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{session_name}#{generation}"))
 
 
-def connect(remote: str, role: str, relay_url: str, timeout_s: float = 60.0) -> SparkSession:
-    """Attach to the session of a role ("land", "apply") on a relay log; see `attach`."""
-    return attach(remote, f"{role} {relay_url}", timeout_s)
+def connect(place: Place, timeout_s: float = 60.0) -> SparkSession:
+    """Attach to the session of a role ("land", "apply") on a relay log or archive; see `attach`."""
+    return attach(place.server, f"{place.role} {place.url}", timeout_s, places=(place.url, *place.also))
 
 
-def attach(remote: str, session_name: str, timeout_s: float = 60.0) -> SparkSession:
-    """Attach to the session that `session_name` stands for, on the server at `remote` (``sc://host:port``).
+def attach(server: Spark, session_name: str, timeout_s: float = 60.0, *, places: Sequence[str] = ()) -> SparkSession:
+    """Attach to the session that `session_name` stands for. Its workers read and write at `places`, URLs.
 
     Jobs left in it are interrupted. Waits up to `timeout_s` for a server that is starting.
-    Raises SparkUnavailableError.
+    Raises SparkUnavailableError; SettingsError where the server can't be asked as the settings say, was started with
+    others, or its workers don't see a folder among `places`.
     """
     deadline = time.monotonic() + timeout_s
     wait_s = 0.1
     generation = 0
     while True:
         try:
-            return _attach(remote, session_id(session_name, generation))
+            return _attach(server, session_id(session_name, generation), places)
+        except _OtherVersion:
+            generation += 1
+            continue
         except (PySparkException, grpc.RpcError, AssertionError) as error:
             if is_closed_session(error) and generation < _GENERATIONS:
                 generation += 1
                 continue
             if time.monotonic() + wait_s > deadline:
                 raise SparkUnavailableError(
-                    f"Spark Connect at {remote} doesn't answer after {timeout_s:.0f} s ({first_line(error)}); is it"
-                    " running?"
+                    f"Spark Connect at {server.remote} doesn't answer after {timeout_s:.0f} s ({first_line(error)}); is"
+                    " it running?"
                 ) from error
         time.sleep(wait_s)
         wait_s = min(wait_s * 2, 2.0)
@@ -87,9 +99,8 @@ def close(spark: SparkSession) -> None:
         spark.client.close()
 
 
-def _attach(remote: str, identifier: str) -> SparkSession:
-    builder = DefaultChannelBuilder(f"{remote.rstrip('/')}/;session_id={identifier};user_id=sluice", _CHANNEL)
-    spark = SparkSession(connection=builder)
+def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSession:
+    spark = SparkSession(connection=Channel(server, identifier))
     try:
         client: Any = spark.client
         client.set_retry_policies([DefaultPolicy(max_retries=4, initial_backoff=50, max_backoff=1_000, jitter=50)])
@@ -99,11 +110,23 @@ def _attach(remote: str, identifier: str) -> SparkSession:
             interrupt=15.0, release_session=15.0, artifact_status=30.0, clone_session=30.0, get_status=15.0,
             fetch_error_details=15.0,
         )  # fmt: skip
-        if spark.conf.get(_MARK, "") == "yes":
-            spark.interruptAll()
-        for name, value in (_CONFS | {_MARK: "yes"}).items():
-            spark.conf.set(name, value)
+        _make_ready(server, spark, places)
         return spark
     except BaseException:
         close(spark)
         raise
+
+
+def _make_ready(server: Spark, spark: Any, places: Sequence[str]) -> None:
+    mark, master = spark.client.get_config_with_defaults((_MARK, ""), ("spark.master", ""))
+    needs = Needs(server, master or "")
+    needs.check_places(places)
+    if mark:
+        spark.interruptAll()
+    if mark and mark != needs.mark:
+        spark.stop()
+        raise _OtherVersion
+    if not mark:
+        needs.send(spark)
+    configure(spark, server, _CONFS | needs.confs | {_MARK: needs.mark})
+    needs.note(spark)

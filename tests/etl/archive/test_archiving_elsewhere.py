@@ -15,6 +15,7 @@ from etl.archive._job import ArchiveJobs
 from etl.archive.archiver import ROLE, Archiver
 from etl.archive.worker import RESULT_SCHEMA
 from etl.settings import Spark
+from etl.spark.place import Place
 from relay import RelayLog
 from relay.archive import Archive
 from tests.etl.archive.archiving import Growing, LocalJobs, differences, settings_of
@@ -52,7 +53,7 @@ def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archive
                 time.sleep(0.05)
             yield pa.RecordBatch.from_pylist([{"result": '"undisturbed"'}], RESULT_SCHEMA)
 
-    jobs = ArchiveJobs(spark_remote, ROLE, settings.relay.url, until_it_may_end)
+    jobs = ArchiveJobs(Place(settings.spark, ROLE, settings.relay.url), until_it_may_end)
     jobs.connect()
     with contextlib.closing(jobs), ThreadPoolExecutor(1) as threads:
         running = threads.submit(jobs.run, {"token": "t", "records": b"", "binlog_bytes": 0})

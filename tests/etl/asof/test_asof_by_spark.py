@@ -15,7 +15,7 @@ from errors import RequestError
 from etl.archive import NotYetLandedError, archive_through
 from etl.asof import AsOfError, BySpark, Fingerprint, differences_between, fingerprint, here, tables_as_of
 from etl.base.plan import schemas_of, table_of
-from etl.settings import Settings, parse_settings
+from etl.settings import Settings, Spark, parse_settings
 from relay import RelayLog
 from relay.archive import Archive, Base, base_id
 from tests.etl.asof.asking import labels
@@ -41,9 +41,9 @@ def archived(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Set
 
 
 @pytest.fixture(scope="module")
-def by_spark(spark_remote: str) -> BySpark:
+def by_spark(spark_remote: str, archived: Settings) -> BySpark:
     """One session for all."""
-    return BySpark(spark_remote)
+    return BySpark(Spark(spark_remote), archived.archive_url)
 
 
 def _moment(settings: Settings, label: str) -> int:

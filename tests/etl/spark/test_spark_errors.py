@@ -5,6 +5,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from errors import SluiceError
+from etl.settings import Spark
 from etl.spark.errors import SparkError, WorkerError, from_worker, told_to_client
 from etl.spark.frame import TaskFrame
 from etl.spark.job import collect
@@ -44,7 +45,7 @@ def worker():
     ],
 )
 def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, way_out):
-    spark = attach(spark_remote, "errors")
+    spark = attach(Spark(spark_remote), "errors")
     try:
         frame = TaskFrame(spark, worker(), SCHEMA, SCHEMA)
         judge = Judge()

@@ -6,11 +6,13 @@ import time
 
 import pytest
 
+from etl.settings import Spark
 from etl.spark.errors import SparkUnavailableError
 from etl.spark.session import attach, close, session_id
 
 ENDLESS = """
 import sys
+from etl.settings import Spark
 from etl.spark.session import attach
 remote, mark = sys.argv[1:]
 def forever(batches):
@@ -19,16 +21,16 @@ def forever(batches):
         open(mark, "w").close()
         time.sleep(600)
         yield batch
-spark = attach(remote, "victim")
+spark = attach(Spark(remote), "victim")
 spark.range(1).mapInArrow(forever, "id long").collect()
 """
 
 
 def test_a_name_always_gives_the_same_session(spark_remote):
-    first = attach(spark_remote, "same")
+    first = attach(Spark(spark_remote), "same")
     first.conf.set("spark.sluice.test", "still here")
     close(first)
-    second = attach(spark_remote, "same")
+    second = attach(Spark(spark_remote), "same")
     assert second.session_id == session_id("same")
     assert second.conf.get("spark.sluice.test") == "still here"
     close(second)
@@ -45,7 +47,7 @@ def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
     finally:
         child.kill()
         child.wait()
-    spark = attach(spark_remote, "victim")
+    spark = attach(Spark(spark_remote), "victim")
     deadline = time.monotonic() + 60
     while spark.interruptAll():
         assert time.monotonic() < deadline, "the job of the killed process goes on"
@@ -55,9 +57,9 @@ def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
 
 
 def test_a_session_closed_on_the_server_gives_way_to_a_new_one(spark_remote):
-    first = attach(spark_remote, "closed")
+    first = attach(Spark(spark_remote), "closed")
     first.stop()
-    second = attach(spark_remote, "closed")
+    second = attach(Spark(spark_remote), "closed")
     assert second.session_id == session_id("closed", 1)
     assert second.range(2).count() == 2
     close(second)
@@ -68,5 +70,5 @@ def test_a_server_that_is_not_there_is_named_within_the_time_out():
     with pytest.raises(
         SparkUnavailableError, match=r"sc://127\.0\.0\.1:1 doesn't answer after .* \(.*Connection refused\)"
     ):
-        attach("sc://127.0.0.1:1", "nobody", timeout_s=1)
+        attach(Spark("sc://127.0.0.1:1"), "nobody", timeout_s=1)
     assert time.monotonic() - began < 60

@@ -1,0 +1,121 @@
+"""sluice spark: the processes of a Spark cluster, each in the foreground."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from etl.spark.start import Command
+
+_HOST = click.option(
+    "--host", envvar="SPARK_LOCAL_HOSTNAME", default=socket.gethostname, show_default="this machine's name",
+    help="The name or address by which others reach it.",
+)  # fmt: skip
+
+
+def _port(default: int, envvar: str) -> Callable[..., Any]:
+    kind = click.IntRange(1, 65535)
+    return click.option(
+        "--port", type=kind, envvar=envvar, default=default, show_default=True, help="Where it listens."
+    )
+
+
+def _web_port(default: int, envvar: str) -> Callable[..., Any]:
+    kind = click.IntRange(1, 65535)
+    return click.option(
+        "--web-port", type=kind, envvar=envvar, default=default, show_default=True, help="Where its pages are."
+    )
+
+
+@click.group("spark")
+def command() -> None:
+    """Start a process of a Spark cluster, from the pyspark that is installed. It stays in the foreground; Spark's own
+    environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) count, too."""
+
+
+@command.command("master")
+@_HOST
+@_port(7077, "SPARK_MASTER_PORT")
+@_web_port(8080, "SPARK_MASTER_WEBUI_PORT")
+@click.option(
+    "--recovery", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder in which it keeps what it knows, so that running sessions survive its restart.",
+)  # fmt: skip
+def master_command(host: str, port: int, web_port: int, recovery: Path | None) -> None:
+    """A standalone master."""
+    from etl.spark.start import Listening, master
+
+    if recovery is not None:
+        recovery.mkdir(parents=True, exist_ok=True)
+    _become(master(Listening(host, port, web_port), recovery))
+
+
+@command.command("worker")
+@click.argument("master", envvar="SPARK_MASTER")
+@_HOST
+@_port(7078, "SPARK_WORKER_PORT")
+@_web_port(8081, "SPARK_WORKER_WEBUI_PORT")
+@click.option("--cores", type=click.IntRange(1), envvar="SPARK_WORKER_CORES", help="[all of this machine]")
+@click.option(
+    "--memory", envvar="SPARK_WORKER_MEMORY", default="2g", show_default=True, help="For its executors' JVMs."
+)
+@click.option(
+    "--folder", envvar="SPARK_WORKER_DIR", type=click.Path(file_okay=False, path_type=Path),
+    default=Path("spark-worker"), show_default=True, help="For what executors leave on disk.",
+)  # fmt: skip
+def worker_command(
+    master: str, host: str, port: int, web_port: int, cores: int | None, memory: str, folder: Path
+) -> None:
+    """A standalone worker of a MASTER (spark://host:7077)."""
+    from etl.spark.start import Listening, Room, worker
+
+    room = Room(cores or os.cpu_count() or 1, memory, folder.absolute())
+    for name in ("work", "local"):
+        (room.folder / name).mkdir(parents=True, exist_ok=True)
+    _become(worker(Listening(host, port, web_port), master, room))
+
+
+@command.command("connect")
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False), envvar="SLUICE_CONFIG",
+    help="Settings file whose [spark] master and [spark.conf] count.",
+)  # fmt: skip
+@click.option("--master", envvar="SPARK_MASTER", help="In the place of [spark] master.")
+@_HOST
+@_port(15002, "SPARK_CONNECT_PORT")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's more.")
+@click.option(
+    "--python",
+    envvar="PYSPARK_PYTHON",
+    default="",
+    help="The workers' Python [this one on this machine, else python3].",
+)
+def connect_command(
+    config: str | None, master: str | None, host: str, port: int, conf: tuple[str, ...], python: str
+) -> None:
+    """A Spark Connect server on any master, for all of Sluice's sessions."""
+    from etl.settings import Spark, load_settings
+    from etl.spark.start import ConnectServer, Listening
+
+    section = load_settings(config).spark if config else Spark()
+    more = {}
+    for one in conf:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{one}: KEY=VALUE expected", param_hint="--conf")
+        more[key] = value
+    server = ConnectServer(
+        Listening(host, port), master or section.master, section.conf_texts | more, python or section.python
+    )
+    _become(server.command())
+
+
+def _become(command: Command) -> None:
+    """Replace this process, so that signals reach Spark itself."""
+    os.execve(command.argv[0], list(command.argv), dict(os.environ) | dict(command.env))  # noqa: S606 (no shell)

@@ -1,0 +1,49 @@
+"""Where a secret is read from: the settings file says where it is, and never what it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from etl.settings.errors import SettingsError
+
+
+def from_environment(key: str, variable: str) -> str:
+    """The value of an environment variable. `key` names the setting in errors, as in ``[spark] token-env``. Raises
+    SettingsError.
+    """
+    try:
+        return os.environ[variable]
+    except KeyError:
+        raise SettingsError(f"{key}: the environment has no variable {variable}") from None
+
+
+def from_file(key: str, path: str) -> str:
+    """The first line of a file. Raises SettingsError."""
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError, UnicodeDecodeError) as error:
+        said = (
+            error.strerror
+            if isinstance(error, OSError)
+            else "it holds no line"
+            if isinstance(error, IndexError)
+            else "it is not UTF-8"
+        )
+        raise SettingsError(f"{key} {path}: {said}") from None
+
+
+def from_connection(key: str, connection: str) -> str:
+    """The password of an Airflow connection, "" if it has none. Raises SettingsError, transient where Airflow can't be
+    asked now.
+    """
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        return Connection.get(connection).password or ""
+    except Exception as error:  # Airflow's own: not found, or no way to ask for it now
+        raise SettingsError(
+            f"{key} {connection}: {type(error).__name__}: {error}",
+            transient=not isinstance(error, AirflowNotFoundException),
+        ) from None

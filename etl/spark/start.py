@@ -1,0 +1,145 @@
+"""How the processes of a Spark cluster are started, from the pyspark that is installed: a standalone master, its
+workers, and a Spark Connect server on any master.
+
+Each is one process in the foreground, with all that it needs in its command line and environment: for a container, a
+systemd unit, or a test.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from errors import RequestError
+
+_DAEMON_MEMORY = "256m"
+_FEW_THREADS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The JVM plans and hands over small jobs, and Python does the work: its optimising compiler takes a core for
+minutes.
+"""
+
+
+class SparkMissingError(RequestError):
+    """pyspark isn't installed, or without Spark's jars."""
+
+    way_out = "pip install pyspark[connect]==4.3.0 (pyspark-client alone has no server)"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`env` comes on top of the process's environment, and holds no secrets."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a process listens: what others reach it by, and its port."""
+
+    host: str
+    port: int
+    web_port: int = 0
+    """Of its pages; 0 for none in particular."""
+
+
+def spark_home() -> Path:
+    """The folder of the installed pyspark, which holds Spark's jars. Raises SparkMissingError."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.origin:
+        raise SparkMissingError("pyspark is not installed")
+    home = Path(spec.origin).parent
+    if not (home / "jars").is_dir():
+        raise SparkMissingError(f"{home} has no jars of Spark's")
+    return home
+
+
+def master(listening: Listening, recovery: Path | None = None) -> Command:
+    """A standalone master. With a folder for `recovery` it knows its workers and applications after a restart; without
+    one a restarted master gives a running Connect server no executors any more. Raises SparkMissingError.
+    """
+    options = _FEW_THREADS
+    if recovery is not None:
+        options += f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
+    words = ["--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port)]
+    return _daemon("org.apache.spark.deploy.master.Master", words, {"SPARK_MASTER_OPTS": options})
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a worker offers. `folder`: for what its executors leave on disk, logs and shuffled rows."""
+
+    cores: int
+    memory: str
+    folder: Path
+
+
+def worker(listening: Listening, master_url: str, room: Room) -> Command:
+    """A standalone worker of the master at `master_url` (``spark://host:port``). Raises SparkMissingError."""
+    words = [
+        "--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port),
+        "--cores", str(room.cores), "--memory", room.memory, "--work-dir", str(room.folder / "work"), master_url,
+    ]  # fmt: skip
+    # What ended applications left is removed after a day: shipped packages, and the executors' logs.
+    options = f"{_FEW_THREADS} -Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=86400"
+    env = {"SPARK_WORKER_OPTS": options, "SPARK_LOCAL_DIRS": str(room.folder / "local")}
+    return _daemon("org.apache.spark.deploy.worker.Worker", words, env)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectServer:
+    """A Spark Connect server: the driver of one application on `master`, for all of Sluice's sessions."""
+
+    listening: Listening
+    """The gRPC port. Executors come back to its host."""
+    master: str
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark's, on top of those that Sluice needs."""
+    python: str = ""
+    """The Python of the workers; by default this one where they are of this machine, and ``python3`` elsewhere."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers are processes of this machine."""
+        return self.master.startswith("local")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All settings that it is started with."""
+        found = {
+            "spark.master": self.master,
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": _FEW_THREADS,
+            "spark.executor.extraJavaOptions": _FEW_THREADS,
+            "spark.driver.host": self.listening.host,
+            "spark.connect.grpc.binding.port": str(self.listening.port),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            # A worker's first input over TCP is held up by 40 ms.
+            "spark.python.unix.domain.socket.enabled": "true",
+        }
+        return found | dict(self.conf)
+
+    def command(self) -> Command:
+        """Raises SparkMissingError."""
+        home = spark_home()
+        python = self.python or (sys.executable if self.is_local else "python3")
+        return Command(
+            (
+                "/bin/bash", str(home / "bin" / "spark-submit"),
+                "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "sluice",
+                *(word for key, value in self.settings.items() for word in ("--conf", f"{key}={value}")),
+            ),
+            {"SPARK_HOME": str(home), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        )  # fmt: skip
+
+
+def _daemon(name: str, words: list[str], env: Mapping[str, str]) -> Command:
+    home = spark_home()
+    own = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY}
+    return Command(("/bin/bash", str(home / "bin" / "spark-class"), name, *words), own | dict(env))

@@ -1,0 +1,98 @@
+"""How Sluice comes to workers, and what is said of a worker that doesn't fit."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etl.settings import SettingsError, Spark
+from etl.spark.elsewhere import Needs
+from etl.spark.errors import WorkerError
+from etl.spark.fitting import Fitting, differences, versions
+from etl.spark.package import archive, fingerprint
+
+_IMPORTS_ALL = """
+import sys, zipfile
+sys.path[:] = [sys.argv[1], *(path for path in sys.path if "site-packages" in path or "lib/python" in path)]
+from etl.spark import package
+import etl.archive.worker, etl.asof.worker, etl.copy.chunk_files, etl.explode.worker, etl.find.worker
+import etl.prepare.worker
+for name, module in sys.modules.items():
+    if name.split(".")[0] in package.PACKAGES and getattr(module, "__file__", None):
+        assert module.__file__.startswith(sys.argv[1]) and module.__file__.endswith(".pyc"), module.__file__
+print(package.fingerprint())
+"""
+
+
+def test_the_archive_is_all_that_workers_import_of_sluice_and_knows_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.zip"
+    path.write_bytes(archive())
+    said = subprocess.run(
+        [sys.executable, "-I", "-c", _IMPORTS_ALL, str(path)], capture_output=True, text=True, timeout=250
+    )
+    assert said.stdout.strip() == fingerprint(), said.stderr
+
+
+def _here(batches):
+    return batches
+
+
+def test_a_worker_with_other_versions_says_at_first_use_what_and_on_which_host() -> None:
+    wanted = versions() | {"Python": "3.9", "pyspark": "4.2.0", "pyarrow": "1.0", "Sluice": "0123", "none": "1"}
+    fitting = Fitting(wanted, Fitting.of(_here).function)
+    with pytest.raises(WorkerError) as caught:
+        list(fitting(iter(())))
+    said = str(caught.value)
+    assert f"the Spark worker on {socket.gethostname()} doesn't fit" in said
+    for text in ("in place of 3.9", "in place of 4.2.0", "in place of 1.0", f"Sluice {fingerprint()} in", "no none"):
+        assert text in said
+
+
+def test_a_worker_that_fits_does_its_work() -> None:
+    assert list(Fitting.of(_here)(iter([1, 2]))) == [1, 2]
+
+
+def test_minor_versions_of_what_is_not_shared_may_differ() -> None:
+    here = {"pyarrow": "20.0.1", "zstandard": "0.25", "pyspark": "4.3.0", "obstore": ""}
+    wanted = {"pyarrow": "20.1", "zstandard": "0.23", "pyspark": "4.3.0", "obstore": "0.12"}
+    assert differences(here, wanted) == ["no obstore"]
+
+
+@pytest.mark.parametrize(
+    ("master", "remote", "here"),
+    [
+        ("local[*]", "sc://127.0.0.1:1", True),
+        ("local[*]", "sc://spark:1", False),
+        ("local-cluster[2,1,1024]", "sc://127.0.0.1:1", False),
+        ("spark://one:7077", "sc://127.0.0.1:1", False),
+        ("yarn", "sc://localhost:1", False),
+        ("", "sc://127.0.0.1:1", False),
+    ],
+)
+def test_workers_elsewhere_are_sent_sluice_and_get_no_folders(master: str, remote: str, here: bool) -> None:
+    needs = Needs(Spark(remote), master)
+    assert needs.sends_package is not here
+    if here:
+        needs.check_places(["file:///relay"])
+    else:
+        needs.check_places(["s3://bucket/relay"])
+        with pytest.raises(SettingsError, match=r"/relay is a folder of this machine.*shared-files = true"):
+            needs.check_places(["s3://bucket/relay", "/relay"])
+        Needs(Spark(remote, shared_files=True), master).check_places(["file:///relay"])
+
+
+def test_a_session_of_another_version_or_way_is_another_session(tmp_path: Path) -> None:
+    environment = tmp_path / "env.tar.gz"
+    environment.write_bytes(b"x")
+    remote = "sc://spark:1"
+    kinds = [Spark(remote), Spark(remote, package="never"), Spark(remote, environment=str(environment))]
+    marks = {Needs(kind, "yarn").mark for kind in kinds}
+    assert len(marks) == 3
+    assert Needs(kinds[2], "yarn").confs == {"spark.sql.execution.pyspark.python": "environment/bin/python"}
+    environment.unlink()
+    with pytest.raises(SettingsError, match="there is no such file"):
+        Needs(kinds[2], "yarn").send(None)
