@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping
 
 from deploy.start.secret_files import become
-from embedded.launch.spark import java_home, spark_home
+from embedded.launch.spark import java_home
+from etl.spark.start import spark_home
 
 MASTER_PORT, MASTER_PAGE = 7077, 8080
 WORKER_PORT, WORKER_PAGE = 7078, 8081
