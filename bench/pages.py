@@ -1,10 +1,11 @@
 """What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay log, 10,000 tables, a
-month of archive with a base every few days, 200 jobs.
+month of archive with a DDL and 500 changed tables an hour and a base every few days, 200 jobs.
 
     python -m bench.pages [FOLDER]
 
-Makes the pipeline there, unless it is there, and says how long each answer takes the first time and then. A page never
-waits for one longer than a second: see `plugins.answers`.
+Makes the pipeline there, unless it is there, and says how long each answer takes the first time and then: once without
+the summaries that the DAG `archive` keeps (`etl.retain.summaries`), and with them. A page never waits for one longer
+than a second: see `plugins.answers`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +24,18 @@ from typing import Any
 from etl.settings import load_settings
 from etl.settings.pipelines import NamedPipeline
 from relay import RelayLog, Window, hour_of
-from relay.archive import Archive, Base, BaseFile, BaseTable, Volume, day_of
+from relay.archive import Archive, Base, BaseFile, BaseTable, LakeFile, Volume, day_of
 from relay.archive.catalogue import Day
 from relay.archive.index import Index, IndexedWindow, write_index
 from relay.jobs import DONE, Done, Jobs, Runner, TableProgress, Touches
 from relay.measures import Measures, TableCount, source_of
 from relay.verified import TableVerified, Verifications, VerifiedRun
 from upstream import tso
+from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob, Effect
 from upstream.schema import Table
 
-WINDOWS, TABLES, JOBS, BASES, HOURS = 250_000, 10_000, 200, 5, 720
+WINDOWS, TABLES, JOBS, BASES, HOURS, MINUTES, CHANGED = 250_000, 10_000, 200, 5, 720, 60, 500
 END = tso.compose(1_790_000_000_000)
 
 
@@ -72,11 +76,8 @@ def _archive(archive: Archive) -> None:
     step = tso.span(3_600_000)
     days: dict[str, list[Volume]] = {}
     for number in range(HOURS):
-        window = _window(END - (HOURS - number) * step, END - (HOURS - number - 1) * step)
-        index = Index(window.lo, window.hi, 1, None, 0, (IndexedWindow(window, ()),))
-        file = write_index(archive.storage, f"log/{number}.windows", index)
-        volume = Volume(window.lo, window.hi, 1, "t", 0, 350, 1, 0, 7, 0, None, file, (), {})
-        days.setdefault(day_of(window.lo), []).append(volume)
+        volume = _volume(archive, number, END - (HOURS - number) * step, END - (HOURS - number - 1) * step)
+        days.setdefault(day_of(volume.lo), []).append(volume)
     follows = None
     for day, volumes in days.items():
         document = Day(day).changed(volumes=tuple(volumes), follows=follows)
@@ -94,6 +95,20 @@ def _archive(archive: Archive) -> None:
             for n in range(TABLES)
         )
         archive.bases.publish(Base(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
+
+
+def _volume(archive: Archive, number: int, lo: int, hi: int) -> Volume:
+    """An hour, with a DDL, in which a part of the tables were changed."""
+    step = (hi - lo) // MINUTES
+    windows = [_window(lo + n * step, lo + (n + 1) * step if n < MINUTES - 1 else hi) for n in range(MINUTES)]
+    table = Table(number % TABLES, 1, "shop", f"t{number % TABLES}")
+    ddl = DdlJob(lo + 1, query="ALTER TABLE", type=Action.ADD_COLUMN, effect=Effect({}, {table.id: table}))
+    windows[0] = replace(windows[0], ddls=(ddl.to_json(),), tables={str(table.id): table.to_json()})
+    index = Index(lo, hi, 1, None, 0, tuple(IndexedWindow(window, ()) for window in windows))
+    file = write_index(archive.storage, f"log/{number}.windows", index)
+    changed = {n % TABLES: 7 for n in range(number * CHANGED, (number + 1) * CHANGED)}
+    lake = tuple(LakeFile(f"lake/shop/t{n}/{number}.parquet", 9, 7, 5, "shop", f"t{n}", n, 7, "d") for n in changed)
+    return Volume(lo, hi, 1, "t", 0, MINUTES, 1, 7 * CHANGED, number, 0, None, file, lake, changed)
 
 
 def _instead(document: Day, _: Day) -> Day:

@@ -4,6 +4,7 @@ two who change at a time one begins anew, from what the other made of it. The ne
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,21 +55,29 @@ class Numbered(Generic[T]):
     def newest(self) -> tuple[int, T]:
         """The newest and its number, 0 if nobody has changed it yet. Raises RelayCorruptError, which names the file."""
         for _ in range(_ATTEMPTS):
-            number = self.number()
-            if not number:
+            number, text = self.text()
+            if text is None:
                 first = self._form.first()
                 if not self.number():
                     return 0, first
                 continue
-            path = self._path(number)
             try:
-                return number, self._form.parse(self._storage.read(path))
-            except FileNotFoundError:
-                continue
+                return number, self._form.parse(text)
             except NewerFormatError as error:
-                raise error.at(f"{self._storage.url}/{path}") from None
+                raise error.at(f"{self._storage.url}/{self._path(number)}") from None
             except ValueError as error:
+                path = self._path(number)
                 raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=self._form.way_out) from None
+        raise self._contended()
+
+    def text(self) -> tuple[int, bytes | None]:
+        """The newest one's number, and what its file says; 0 and None if nobody has changed it yet."""
+        for _ in range(_ATTEMPTS):
+            number = self.number()
+            if not number:
+                return 0, None
+            with contextlib.suppress(FileNotFoundError):
+                return number, self._storage.read(self._path(number))
         raise self._contended()
 
     def number(self) -> int:

@@ -6,7 +6,8 @@ In the schema `database` there is
     load_<n> (id BIGINT PRIMARY KEY, k INT, pad VARCHAR(row_bytes))     all other rows of the transactions
 
 so that a prober can read from `txn` downstream which transactions have arrived, and from the commit log when each of
-them committed. A transaction's first row goes to `txn`; the others are inserts into, or updates in, the load tables.
+them committed. A transaction's first row goes to `txn`; the others are inserts into, updates in, or deletes from the
+load tables.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from embedded.cluster.ddl_writer import ColumnSpec, DDLWriter, Writer
 from errors import RequestError
 from upstream import column_types, pb
 from upstream.codec.memcomparable import encode_int
-from upstream.rows import encode_insert, encode_update
+from upstream.rows import encode_delete, encode_insert, encode_update
 from upstream.schema import Table
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class WorkloadError(RequestError, ValueError):
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
     """`rate`: transactions/s, None: as many as the pumps take. `transactions`: how many, None: until stopped. `rows`:
-    row changes a transaction. `updates`: share of the changes in load tables that are updates. `row_bytes`: length of
-    `pad`.
+    row changes a transaction. `updates`, `deletes`: shares of the changes in load tables that are such. `row_bytes`:
+    length of `pad`.
     """
 
     rate: float | None = 20.0
@@ -48,6 +49,7 @@ class WorkloadOptions:
     tables: int = 1
     row_bytes: int = 100
     updates: float = 0.3
+    deletes: float = 0.0
     database: str = "sluice_load"
     seed: int = 1
 
@@ -83,6 +85,7 @@ _LIMITS: tuple[tuple[str, float, float], ...] = (
     ("tables", 1, 100),
     ("row_bytes", 1, 16_000),
     ("updates", 0.0, 1.0),
+    ("deletes", 0.0, 1.0),
     ("seed", 0, 1 << 32),
 )
 
@@ -263,16 +266,21 @@ class Workload:
         assert pool is not None
         for _ in range(self.options.rows - 1):
             # A row being changed is out of the pool until its transaction has committed: values follow commit order.
-            if pool and self._random.random() < self.options.updates:
+            drawn = self._random.random()
+            if pool and drawn < self.options.updates + self.options.deletes:
                 at = self._random.randrange(len(pool))
                 pool[at], pool[-1] = pool[-1], pool[at]
                 which, row_id, k = pool.pop()
                 table = database.loads[which]
                 old, new = ({"id": row_id, "k": v, "pad": self._pad(row_id, v)} for v in (k, k + 1))
                 change = by_table.setdefault(which, pb.binlog.TableMutation(table_id=table.id))
-                change.updated_rows.append(encode_update(table, old, new))
-                change.sequence.append(pb.binlog.Update)
-                after.append((which, row_id, k + 1))
+                if drawn < self.options.updates:
+                    change.updated_rows.append(encode_update(table, old, new))
+                    change.sequence.append(pb.binlog.Update)
+                    after.append((which, row_id, k + 1))
+                else:
+                    change.deleted_rows.append(encode_delete(table, old))
+                    change.sequence.append(pb.binlog.DeleteRow)
             else:
                 row_id, database.next_row = database.next_row, database.next_row + 1
                 which = row_id % len(database.loads)

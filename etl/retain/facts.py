@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etl.retain.contents import Contents
+from etl.retain.known import KnownVolume
 from etl.retain.needs import Facts
 from etl.retain.origins import Snapshot, Turn
 from relay import Window
-from relay.archive import Archive, Base, Volume
+from relay.archive import Archive
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 
-__all__ = ["facts_of", "snapshot_of", "turns_of_window"]
+__all__ = ["facts_of", "turns_between", "turns_of_window"]
 
 _BEGIN = frozenset(
     {
@@ -27,23 +28,33 @@ _BEGIN = frozenset(
 """Jobs after which a table that wasn't there before is there, without rows."""
 
 
-def facts_of(archive: Archive, contents: Contents, bases: Iterable[Base], floor_ts: int = 0) -> Facts | None:
+def facts_of(archive: Archive, contents: Contents, bases: Iterable[Snapshot], floor_ts: int = 0) -> Facts | None:
     """What there is behind the last hole and `floor_ts`, None if nothing is. Raises RelayCorruptError, OSError."""
     volumes = [volume for volume in contents.unbroken if volume.hi > floor_ts]
     if not volumes:
         return None
-    turns = tuple(_turns(archive, volumes))
-    return Facts(volumes[0].lo, volumes[-1].hi, tuple(map(snapshot_of, bases)), turns)
+    turns = tuple(_turns(archive, contents, volumes[0].lo))
+    return Facts(volumes[0].lo, volumes[-1].hi, tuple(bases), turns)
 
 
-def snapshot_of(base: Base) -> Snapshot:
-    """A base's tables, by id."""
-    return Snapshot(base.ts, {int(table.table["id"]): table.full_name for table in base.tables}, base.id)
-
-
-def _turns(archive: Archive, volumes: Sequence[Volume]) -> Iterator[Turn]:
-    """What DDL did in volumes. Only indexes of those are read that leave another schema version than the one before."""
+def _turns(archive: Archive, contents: Contents, after_ts: int) -> Iterator[Turn]:
+    """What DDL did after a moment at which a volume begins."""
     version = -1
+    for day in contents.days:
+        volumes = [volume for volume in day.volumes if volume.lo >= after_ts]
+        if not volumes:
+            continue
+        if day.turns is None:
+            yield from turns_between(archive, volumes, version)
+        else:
+            yield from (turn for turn in day.turns if turn.ts > after_ts)
+        version = volumes[-1].schema_version
+
+
+def turns_between(archive: Archive, volumes: Iterable[KnownVolume], version: int) -> Iterator[Turn]:
+    """What DDL did in volumes, before which TiDB's schema version was `version`. Only indexes of those are read that
+    leave another version than the one before. Raises RelayCorruptError, OSError.
+    """
     for volume in volumes:
         if volume.schema_version != version:
             for window in archive.log.windows(volume.lo, volume.hi):

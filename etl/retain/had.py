@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from etl.retain.contents import read_contents
-from etl.retain.facts import facts_of, snapshot_of
+from etl.retain.facts import facts_of
+from etl.retain.known import KnownBase
 from etl.retain.origins import Snapshot, known_at
 from etl.retain.run import keep_of
+from etl.retain.summaries import Summaries
 from etl.settings import Settings
 from relay.archive import Archive, Base
 
@@ -17,8 +19,8 @@ def had_at(settings: Settings, base: Base | None, ts: int) -> dict[int, str]:
     beginning) by reading the archive: their names then, by id. Raises RelayCorruptError, OSError.
     """
     archive = Archive.open(settings.archive_url)
-    facts = facts_of(archive, read_contents(archive), ())
-    start = snapshot_of(base) if base is not None else Snapshot(facts.lo if facts is not None else 0)
+    facts = facts_of(archive, read_contents(archive, Summaries(archive).day), ())
+    start = KnownBase.of(base).snapshot if base is not None else Snapshot(facts.lo if facts is not None else 0)
     turns = facts.turns if facts is not None else ()
     wanted = keep_of(settings).wanted
     return {i: origin.name for i, origin in known_at(start, turns, ts).items() if wanted(origin.name)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from etl.retain.origins import Origin, Snapshot, Turn, known_at
 from upstream import tso
 
-__all__ = ["Facts", "Keep", "Needs", "needs", "promised_from"]
+__all__ = ["Facts", "Keep", "Needs", "held_by", "needs", "promised_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,12 @@ def needs(facts: Facts, keep: Keep, now_ts: int, held: Sequence[str] = (), held_
     before, why = _cut(facts, promised, chosen, held_ts)
     rely_on = tuple(sorted(relied | thin_rely)) if forget or before else ()
     return Needs(promised, tuple(sorted(forget)), before, rely_on, why)
+
+
+def held_by(facts: Facts, keep: Keep, now_ts: int) -> str:
+    """As `needs` says it, without a look at what may go."""
+    promised = promised_from(facts, keep, now_ts)
+    return _cut(facts, promised, _chosen(facts, keep, promised), None)[1]
 
 
 def _chosen(facts: Facts, keep: Keep, moment: int) -> dict[int, Origin]:

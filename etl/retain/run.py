@@ -14,15 +14,17 @@ from etl.retain.checked import CheckedBases
 from etl.retain.contents import Contents, read_contents
 from etl.retain.errors import RetainError
 from etl.retain.facts import facts_of
+from etl.retain.known import KnownBase
 from etl.retain.needs import Facts, Keep, Needs, needs
 from etl.retain.relay_windows import RelayLetGo, let_go_of_windows
+from etl.retain.summaries import Listed, renew_summaries
 from etl.settings import Settings
 from relay import RelayCorruptError, RelayError
 from relay.archive import DEAD_AFTER_MS, Archive, Base, Bases, Hold, Holds
 from relay.jobs import Jobs
 from upstream import tso
 
-__all__ = ["RetainSummary", "keep_of", "living_holds", "readable_bases", "retain"]
+__all__ = ["RetainSummary", "keep_of", "living_holds", "retain"]
 
 log = logging.getLogger("sluice.archive")
 
@@ -60,8 +62,11 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
     except (RelayError, RetainError) as error:
         failed = error
     summary = RetainSummary(gone.windows, gone.changes, gone.held_by)
-    if not stop():
-        summary = _of_archive(archive, Jobs.of(relay), keep_of(settings), summary)
+    try:
+        if not stop():
+            summary = _of_archive(archive, Jobs.of(relay), keep_of(settings), summary)
+    finally:
+        renew_summaries(relay, archive)
     log.info("retention: %s", summary.as_dict())
     if failed is not None:
         raise failed
@@ -94,7 +99,7 @@ def living_holds(archive: Archive, jobs: Jobs, now_ts: int, *, bury: bool = Fals
     return living
 
 
-def readable_bases(archive: Archive, holds: Holds) -> tuple[list[Base], list[str]]:
+def _readable_bases(archive: Archive, holds: Holds) -> tuple[list[Base], list[str]]:
     """The bases that are there, and aren't about to go; and what is wrong with others. Raises OSError."""
     found: list[Base] = []
     faults: list[str] = []
@@ -111,15 +116,16 @@ def readable_bases(archive: Archive, holds: Holds) -> tuple[list[Base], list[str
 
 
 def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary) -> RetainSummary:
-    contents = read_contents(archive)
+    contents = read_contents(archive, Listed(archive).day)
     _refuse_holes(archive, contents, keep)
     if not contents.volumes:
         return summary
     holds, end = Holds(archive.storage), contents.volumes[-1].hi
     living = living_holds(archive, jobs, end, bury=True)
     _go_on(archive, holds, living)
-    bases, faults = readable_bases(archive, holds)
-    facts = facts_of(archive, contents, bases, holds.floor().before_ts)
+    bases, faults = _readable_bases(archive, holds)
+    snapshots = [KnownBase.of(base).snapshot for base in bases]
+    facts = facts_of(archive, contents, snapshots, holds.floor().before_ts)
     if facts is None:
         return summary
     found = _judged(CheckedBases(archive), facts, bases, lambda facts: _needs(facts, keep, living), faults)

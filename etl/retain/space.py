@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from etl.retain.known import KnownBase, KnownVolume, owner_of
+from etl.retain.summaries import HourSizes
 from relay import RelayLog, hour_of
-from relay.archive import Base, LakeFile, Volume
-from relay.storage import Storage
 from upstream import tso
 
 __all__ = ["Growth", "Space", "archive_space", "bases_space", "full_in_days", "relay_space"]
@@ -35,20 +35,20 @@ class Space:
 def relay_space(relay: RelayLog, keep_ms: int) -> Space:
     """The relay log's parts and records. Raises RelayCorruptError, OSError."""
     first, last = relay.first(), relay.last()
-    hours = {hour: _bytes(relay.storage, f"parts/{hour}") for hour in relay.storage.names("parts")}
-    size = sum(hours.values()) + _bytes(relay.storage, "windows")
+    hours = HourSizes(relay.storage).all()
+    size = sum(records + parts for records, parts in hours.values())
     if first is None or last is None:
         return Space(size, Growth(0.0, None))
     since = max(first.lo, last.hi - tso.span(_DAY_MS))
-    lately = sum(taken for hour, taken in hours.items() if hour >= hour_of(since))
+    lately = sum(parts for hour, (_, parts) in hours.items() if hour >= hour_of(since))
     return Space(size, Growth(_a_day(lately, since, last.hi), _left(keep_ms, first.lo, last.hi)))
 
 
-def archive_space(volumes: Sequence[Volume], keep_ms: int, *, lake: bool) -> Space:
+def archive_space(volumes: Sequence[KnownVolume], keep_ms: int, *, lake: bool) -> Space:
     """The archive's log, or its lake."""
 
-    def taken(found: Iterable[Volume]) -> int:
-        return sum(file.bytes for volume in found for file in volume.files if isinstance(file, LakeFile) is lake)
+    def taken(found: Iterable[KnownVolume]) -> int:
+        return sum(volume.lake_bytes if lake else volume.log_bytes for volume in found)
 
     if not volumes:
         return Space(0, Growth(0.0, None))
@@ -58,20 +58,19 @@ def archive_space(volumes: Sequence[Volume], keep_ms: int, *, lake: bool) -> Spa
     return Space(taken(volumes), Growth(rate, _left(keep_ms, volumes[0].lo, end)))
 
 
-def bases_space(bases: Sequence[Base], keep_ms: int) -> Space:
+def bases_space(bases: Sequence[KnownBase], keep_ms: int) -> Space:
     """All bases, a file that several refer to counted once. What they grow by is what the last one took of its own, as
     often as they were made of late.
     """
-    owned: dict[str, dict[str, int]] = {base.id: {} for base in bases}
-    files = {file.path: file.bytes for base in bases for table in base.tables for file in table.files}
-    for path, size in files.items():
-        owned.setdefault(path.split("/")[1], {})[path] = size
+    there = {base.id for base in bases}
+    left = {path: size for base in bases for path, size in base.others.items() if owner_of(path) not in there}
+    size = sum(base.own_bytes for base in bases) + sum(left.values())
     if len(bases) < 2:
-        return Space(sum(files.values()), Growth(0.0, None))
+        return Space(size, Growth(0.0, None))
     last, before = bases[-1], bases[-2]
     between = max(tso.ms_between(before.ts, last.ts), _HOUR_MS)
-    rate = sum(owned[last.id].values()) / between * _DAY_MS
-    return Space(sum(files.values()), Growth(rate, _left(keep_ms, bases[0].ts, last.ts)))
+    rate = last.own_bytes / between * _DAY_MS
+    return Space(size, Growth(rate, _left(keep_ms, bases[0].ts, last.ts)))
 
 
 def full_in_days(free: int, growths: Iterable[Growth]) -> float | None:
@@ -97,10 +96,3 @@ def _a_day(new: int, lo: int, hi: int) -> float:
 def _left(keep_ms: int, lo: int, hi: int) -> float | None:
     """For how many days nothing goes yet, None for ever."""
     return max(0.0, (keep_ms - tso.ms_between(lo, hi)) / _DAY_MS) if keep_ms else None
-
-
-def _bytes(storage: Storage, folder: str) -> int:
-    sizes: Mapping[str, int] = storage.sizes(folder)
-    return sum(sizes.values()) + sum(
-        _bytes(storage, f"{folder}/{name}") for name in storage.names(folder) if name not in sizes
-    )

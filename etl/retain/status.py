@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from etl.retain.contents import Contents, Hole, read_contents
 from etl.retain.facts import facts_of
-from etl.retain.needs import Facts, needs
+from etl.retain.known import KnownBase, KnownDay, changes_of
+from etl.retain.needs import Facts, held_by, promised_from
 from etl.retain.ranges import TableRange, table_ranges
-from etl.retain.run import keep_of, living_holds, readable_bases
+from etl.retain.run import keep_of, living_holds
 from etl.retain.space import Space, archive_space, bases_space, full_in_days, relay_space
+from etl.retain.summaries import Summaries, readable
 from etl.retain.tasks import RETAIN
 from etl.settings import Settings
 from relay import Failure, RelayLog
-from relay.archive import Archive, Base, Hold, Holds, Volume
+from relay.archive import Archive, Hold, Holds
 from relay.jobs import Jobs
 from relay.storage import LocalStorage
 from upstream import tso
@@ -76,29 +78,31 @@ class ArchiveStatus:
 def archive_status(settings: Settings) -> ArchiveStatus:
     """Look at everything but the rows. Raises RelayCorruptError for the relay log's own records, OSError."""
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
-    contents = read_contents(archive)
-    bases, faults = readable_bases(archive, Holds(archive.storage))
-    facts = facts_of(archive, contents, bases, Holds(archive.storage).floor().before_ts)
+    known = Summaries(archive)
+    contents = read_contents(archive, known.day)
+    bases, faults = readable(known, archive)
+    snapshots = [base.snapshot for base in bases]
+    facts = facts_of(archive, contents, snapshots, Holds(archive.storage).floor().before_ts)
     jobs = Jobs.of(relay)
     end = contents.volumes[-1].hi if contents.volumes else 0
     living = tuple(living_holds(archive, jobs, end).values())
     last = relay.last()
     spaces = _spaces(settings, relay, contents, bases)
     tables = tuple(table_ranges(facts)) if facts is not None else ()
-    found = needs(facts, keep_of(settings), tso.wall_clock()) if facts is not None else None
+    keep, now = keep_of(settings), tso.wall_clock()
     return ArchiveStatus(
         url=archive.url,
         lo=facts.lo if facts is not None else 0,
         hi=facts.hi if facts is not None else 0,
         landed_ts=last.hi if last is not None else 0,
-        promised_ts=found.promised_ts if found is not None else 0,
+        promised_ts=promised_from(facts, keep, now) if facts is not None else 0,
         whole_from_ts=_whole_from(facts, tables),
         tables=tables,
-        unknown=_unknown(archive, facts, contents.unbroken),
+        unknown=_unknown(archive, facts, contents),
         holes=(*contents.holes, *_hole_before_landed(archive, relay, facts)),
         faults=tuple(faults),
         bases=tuple(_told(base) for base in bases),
-        held_by=found.held_by if found is not None else "",
+        held_by=held_by(facts, keep, now) if facts is not None else "",
         holds=living,
         spaces=spaces,
         disks=_disks(relay, archive, spaces),
@@ -120,37 +124,55 @@ def _whole_from(facts: Facts | None, tables: Sequence[TableRange]) -> int:
     return max(with_base, default=facts.lo)
 
 
-def _told(base: Base) -> dict[str, Any]:
+def _told(base: KnownBase) -> dict[str, Any]:
     return {
         "id": base.id, "ts": base.ts, "made_ms": base.made_ms, "made_from": base.made_from, "tables": len(base.tables),
-        "rows": base.rows, "bytes": base.file_bytes, "refers_to": list(base.refers_to),
+        "rows": base.rows, "bytes": base.bytes, "refers_to": list(base.refers_to),
     }  # fmt: skip
 
 
-def _unknown(archive: Archive, facts: Facts | None, volumes: Iterable[Volume]) -> tuple[UnknownTable, ...]:
+def _unknown(archive: Archive, facts: Facts | None, contents: Contents) -> tuple[UnknownTable, ...]:
     """Tables with changes of which it isn't known what they held before."""
     if facts is None:
         return ()
     known = {turn.table_id for turn in facts.turns if turn.begins or turn.takes}
     known |= {table_id for base in facts.bases for table_id in base.tables}
-    changes: dict[int, int] = {}
-    where: dict[int, Volume] = {}
-    for volume in volumes:
-        for table_id, count in volume.tables.items():
+    after = min((volume.lo for volume in contents.unbroken), default=0)
+    found: dict[int, int] = {}
+    where: dict[int, str] = {}
+    for day in contents.days:
+        if day.volumes[-1].lo < after:
+            continue
+        for table_id, count in _changes(archive, day, after).items():
             if table_id not in known:
-                changes[table_id] = changes.get(table_id, 0) + count
-                where[table_id] = volume
-    return tuple(
-        UnknownTable(table_id, _name(archive, where[table_id], table_id), count) for table_id, count in changes.items()
-    )
+                found[table_id] = found.get(table_id, 0) + count
+                where[table_id] = day.day
+    names = _names(archive, where)
+    return tuple(UnknownTable(i, names.get(i, f"table {i}"), count) for i, count in found.items())
 
 
-def _name(archive: Archive, volume: Volume, table_id: int) -> str:
-    for window in archive.log.windows(volume.lo, volume.hi):
-        table = window.tables.get(str(table_id))
-        if table:
-            return f"{table['schema_name']}.{table['name']}"
-    return f"table {table_id}"
+def _changes(archive: Archive, day: KnownDay, after: int) -> Mapping[int, int]:
+    """A day's, behind the moment at which one of its volumes begins."""
+    if day.volumes[0].lo >= after:
+        return day.changes
+    return changes_of(volume for volume in archive.catalogue.load(day.day).volumes if volume.lo >= after)
+
+
+def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
+    """The names of tables that were changed on some day, by id."""
+    found: dict[int, str] = {}
+    for day in sorted(set(where.values()), reverse=True):
+        left = {table_id for table_id, last in where.items() if last == day}
+        for volume in reversed(archive.catalogue.load(day).volumes):
+            if left & volume.tables.keys():
+                for window in archive.log.windows(volume.lo, volume.hi):
+                    for table_id in [i for i in left if window.tables.get(str(i))]:
+                        table = window.tables[str(table_id)]
+                        found[table_id] = f"{table['schema_name']}.{table['name']}"
+                        left.discard(table_id)
+            if not left:
+                break
+    return found
 
 
 def _hole_before_landed(archive: Archive, relay: RelayLog, facts: Facts | None) -> list[Hole]:
@@ -161,7 +183,7 @@ def _hole_before_landed(archive: Archive, relay: RelayLog, facts: Facts | None) 
     return [Hole(facts.hi, first.lo, why)]
 
 
-def _spaces(settings: Settings, relay: RelayLog, contents: Contents, bases: Sequence[Base]) -> dict[str, Space]:
+def _spaces(settings: Settings, relay: RelayLog, contents: Contents, bases: Sequence[KnownBase]) -> dict[str, Space]:
     keep_ms = settings.archive.keep_ms
     return {
         "relay": relay_space(relay, settings.relay.keep_ms),

@@ -232,6 +232,13 @@ class Bases:
         found = self._manifest(name)
         return found if isinstance(found, Base) else None
 
+    def text(self, name: str) -> bytes | None:
+        """A base's manifest as its file says it; None if there is none, or none yet."""
+        try:
+            return self._storage.read(f"{_FOLDER}/{name}/{_MANIFEST}")
+        except FileNotFoundError:
+            return None
+
     def get(self, name: str) -> Base:
         """The base with that id. Raises RelayError if there is none."""
         found = self.find(name)

@@ -100,6 +100,10 @@ class Catalogue:
         """What there is of a day. Raises RelayCorruptError."""
         return self._document(day).load()
 
+    def text(self, day: str) -> bytes | None:
+        """What there is of a day as its file says it, None if nothing is."""
+        return self._document(day).text()[1]
+
     def change(self, day: str, change: Callable[[Day], Day]) -> Day:
         """Put what `change` makes of a day in its place, by compare-and-set: it may be called several times."""
         return self._document(day).change(change)

@@ -1,0 +1,308 @@
+"""An hour of traffic with DDL under continuous verification: is there one false alarm, and is a corruption found?
+
+    python -m bench.watch [--minutes 60] [--recording FOLDER] [--home FOLDER]
+
+A recording, slowed down, then live traffic of inserts, updates and deletes, and in both a column more every few
+seconds, go through pumps, landing, Spark and applying into MariaDB. Beside it both sides are compared without a pause,
+by a clock that runs faster, so that the round through the whole comes by every five minutes. When the traffic is over
+one value is changed downstream, and has to be found. Prints one JSON object; the exit code is 1 if anything was
+reported that is the same, or if the change wasn't found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embedded import Stack, replay
+from embedded.control import ClusterControl
+from embedded.damage import spoil
+from embedded.launch import connect
+from embedded.recording import Recording
+from embedded.state import StackError
+from errors import ours
+from etl.apply import run_apply
+from etl.backfill.tables import UpstreamTables
+from etl.landing import run_land
+from etl.settings import Settings, load_settings
+from etl.verify.continuous import Continuous, ContinuousSummary
+from upstream import tso
+
+PARTS = ["etcd", "cluster", "pump-1", "pump-2", "spark", "mariadb"]
+DATABASE, TABLES = "sluice_load", 6
+TRAFFIC = {"transactions": None, "rows": 8, "tables": TABLES, "updates": 0.45, "deletes": 0.2, "database": DATABASE}
+_ROUND_S = 300.0
+_FOUND_S = 1_200.0
+_DDL_S = 8.0
+_SAY_S = 60.0
+_REPLAYED = 0.4
+"""So much of the time a recording lasts."""
+_SETTINGS = "[verify]\ndelay-ms = 2000\ndays = 1\n"
+
+
+@dataclass
+class Watched:
+    """What came of it. `rows`, `keys`: compared, of changed rows; `looked_at_again`: rows that seemed to differ at one
+    checkpoint; `false_alarms`: those reported. `found_s`: how long after the change it was found, None if it wasn't.
+    """
+
+    traffic: str
+    minutes: float = 0.0
+    transactions: int = 0
+    ddls: int = 0
+    passes: int = 0
+    keys: int = 0
+    rows: int = 0
+    looked_at_again: int = 0
+    false_alarms: int = 0
+    restarts: int = 0
+    notes: tuple[str, ...] = ()
+    planted: str = ""
+    found_s: float | None = None
+
+
+class Replication:
+    """Landing and applying in threads until `stop`; what passes is waited for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._stop = threading.Event()
+        self.restarts = 0
+        self.error: BaseException | None = None
+        work: list[Callable[[], object]] = [
+            lambda: run_land(settings, stop=self._stop, start_ts=0),
+            lambda: run_apply(settings, stop=self._stop),
+        ]
+        self._threads = [threading.Thread(target=self._keep, args=(each,), daemon=True) for each in work]
+        for thread in self._threads:
+            thread.start()
+
+    def _keep(self, work: Callable[[], object]) -> None:
+        while not self._stop.is_set():
+            try:
+                work()
+            except Exception as error:
+                if not ours(error).transient:
+                    self.error = error
+                    return
+                self.restarts += 1
+                time.sleep(1)
+
+    def stop(self) -> None:
+        """End both."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+class Watcher:
+    """Continuous verification in a thread. `summary` is what it did."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._stop = threading.Event()
+        self._open = contextlib.ExitStack()
+        upstream = self._open.enter_context(UpstreamTables.of(settings))
+        began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
+        fast = 86_400 / _ROUND_S
+        self._work = Continuous(
+            settings, upstream, self._stop, lambda: began_ms + int((time.monotonic() - began_s) * 1000 * fast)
+        )
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work.run(None)
+        except BaseException as error:
+            self.error = error
+
+    def told(self) -> ContinuousSummary:
+        """What it has done until now."""
+        if self.error is not None:
+            raise self.error
+        return self._work.told()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join(60)
+        self._work.close()
+        self._open.close()
+
+
+def say(what: str) -> None:
+    """On standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def pipeline(home: Path, recording: Path | None) -> Iterator[tuple[Stack, Settings]]:
+    """A stack without Airflow."""
+    stack = Stack(home, settings=_SETTINGS)
+    try:
+        stack.up(PARTS, recording=recording, report=say, live=recording is None)
+        yield stack, load_settings(str(stack.site().config))
+    finally:
+        stack.down()
+
+
+def watch(home: Path, minutes: float, recording: Path | None) -> Watched:
+    """Run it. Raises StackError, and what ended a part."""
+    done = Watched(str(recording or "live"))
+    with pipeline(home, recording) as (stack, settings):
+        control = ClusterControl(stack.site().ports["cluster-control"])
+        replication = Replication(settings)
+        watcher: Watcher | None = None
+        began = time.monotonic()
+        try:
+            traffic = _traffic(stack, control, recording, done, minutes * 60 * _REPLAYED)
+            next_say = began
+            while time.monotonic() - began < minutes * 60:
+                next(traffic)
+                if replication.error is not None:
+                    raise replication.error
+                if watcher is None and _checkpoint(stack):
+                    watcher = Watcher(settings)
+                if time.monotonic() >= next_say:
+                    next_say += _SAY_S
+                    _say(done, control, watcher)
+                time.sleep(0.5)
+            done.minutes = round((time.monotonic() - began) / 60, 1)
+            if watcher is None:
+                raise StackError("nothing was applied")
+            _plant(done, stack, control, watcher)
+        finally:
+            if watcher is not None:
+                watcher.stop()
+            replication.stop()
+            done.restarts = replication.restarts
+            control.stop()
+    return done
+
+
+def _traffic(
+    stack: Stack, control: ClusterControl, folder: Path | None, done: Watched, replay_s: float
+) -> Iterator[None]:
+    """The recording, if there is one; then live traffic with a column more every few seconds, of each table in turn."""
+    due = time.monotonic() + 2 * _DDL_S
+    if folder is not None:
+        labels = Recording(folder).labels
+        speed = tso.ms_between(labels[0].ts, labels[-1].ts) / (replay_s * 1000)
+        say(f"replaying at {speed:.4f} times the recorded speed")
+        replay.send(stack, labels[-1].name, f"{speed:.4f}", "range")
+        tables = _tables(stack, labels[0].name)
+        while control.status()["state"] not in ("idle", "done"):
+            yield
+            if time.monotonic() >= due:
+                due = _add_column(control, done, tables)
+        say("the recording is over, live traffic begins")
+    control.workload({"rate": 25, **TRAFFIC})
+    due = time.monotonic() + 2 * _DDL_S
+    while True:
+        yield
+        if time.monotonic() >= due:
+            due = _add_column(control, done, [(DATABASE, f"load_{n}") for n in range(1, TABLES + 1)])
+
+
+def _add_column(control: ClusterControl, done: Watched, tables: Sequence[tuple[str, str]]) -> float:
+    """Each table in turn; when the next one is due. One that a busy machine doesn't take is asked for again."""
+    schema, table = tables[done.ddls % len(tables)]
+    try:
+        control.add_column(schema, table, f"c{done.ddls}")
+        done.ddls += 1
+    except StackError as error:
+        say(str(error))
+    return time.monotonic() + _DDL_S
+
+
+def _tables(stack: Stack, label: str) -> list[tuple[str, str]]:
+    """A recording's, as they are at a label."""
+    files = (stack.site().recording / "snapshots" / label).glob("*.jsonl*")
+    return sorted({(file.name.split(".")[0], file.name.split(".")[1]) for file in files})
+
+
+def _checkpoint(stack: Stack) -> int:
+    with contextlib.closing(connect(stack.site().ports["mariadb"])) as database, database.cursor() as cursor:
+        try:
+            cursor.execute("SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint")
+        except Exception:
+            return 0
+        return int((cursor.fetchone() or (0,))[0] or 0)
+
+
+def _say(done: Watched, control: ClusterControl, watcher: Watcher | None) -> None:
+    told = watcher.told() if watcher is not None else ContinuousSummary()
+    say(
+        f"{len(control.all_commits())} commits, {done.ddls} DDL; {told.passes} passes, {told.keys} changed keys,"
+        f" {told.rows} rows compared, {told.looked_at_again} looked at again, {len(told.differences)} reported"
+    )
+
+
+def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watcher) -> None:
+    """The traffic ends; one value is changed downstream, and found."""
+    with contextlib.suppress(StackError):
+        control.stop()
+    newest = int(control.status()["newest_commit_ts"])
+    deadline = time.monotonic() + _FOUND_S
+    while _checkpoint(stack) < newest:
+        _until(deadline, "applying did not catch up")
+    told = watcher.told()
+    done.transactions = len(control.all_commits())
+    done.passes, done.keys, done.rows = told.passes, told.keys, told.rows
+    done.looked_at_again, done.false_alarms = told.looked_at_again, len(told.differences)
+    done.notes = tuple(dict.fromkeys(told.notes))
+    with contextlib.closing(connect(stack.site().ports["mariadb"])) as database:
+        wrong = spoil(database, _counts(database))
+    if wrong is None:
+        raise StackError("there is no table of which a value could be changed")
+    done.planted = str(wrong)
+    began = time.monotonic()
+    while len(watcher.told().differences) == done.false_alarms and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if len(watcher.told().differences) > done.false_alarms:
+        done.found_s = round(time.monotonic() - began, 1)
+
+
+def _counts(database: Any) -> dict[str, int]:
+    with database.cursor() as cursor:
+        cursor.execute(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+            " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema', 'tidb_binlog')"
+        )
+        return {f"{schema}.{name}": int(rows or 0) for schema, name, rows in cursor.fetchall()}
+
+
+def _until(deadline: float, what: str) -> None:
+    if time.monotonic() > deadline:
+        raise StackError(what)
+    time.sleep(0.2)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--recording", type=Path)
+    parser.add_argument("--home", type=Path)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    with tempfile.TemporaryDirectory() as made:
+        recording = given.recording.absolute() if given.recording else None
+        done = watch(given.home or Path(made), given.minutes, recording)
+    print(json.dumps(asdict(done) | {"load_1m": os.getloadavg()[0]}, indent=1))
+    return 1 if done.false_alarms or done.found_s is None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
