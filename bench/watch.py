@@ -2,11 +2,11 @@
 
     python -m bench.watch [--minutes 60] [--recording FOLDER] [--home FOLDER]
 
-A recording, slowed down, then live traffic of inserts, updates and deletes, and in both a column more every few
-seconds, go through pumps, landing, Spark and applying into MariaDB. Beside it both sides are compared without a pause,
-by a clock that runs faster, so that the round through the whole comes by every five minutes. When the traffic is over
-one value is changed downstream, and has to be found. Prints one JSON object; the exit code is 1 if anything was
-reported that is the same, or if the change wasn't found.
+A recording, slowed down, then live traffic of inserts, updates and deletes with a column more every few seconds go
+through pumps, landing, Spark and applying into MariaDB. Beside it both sides are compared without a pause, by a clock
+that runs faster, so that the round through the whole comes by every five minutes. When the traffic is over one value is
+changed downstream, and has to be found. Prints one JSON object; the exit code is 1 if anything was reported that is the
+same, or if the change wasn't found.
 """
 
 from __future__ import annotations
@@ -195,24 +195,22 @@ def _traffic(
     stack: Stack, control: ClusterControl, folder: Path | None, done: Watched, replay_s: float
 ) -> Iterator[None]:
     """The recording, if there is one; then live traffic with a column more every few seconds, of each table in turn."""
-    due = time.monotonic() + 2 * _DDL_S
+    tables = [(DATABASE, f"load_{n}") for n in range(1, TABLES + 1)]
     if folder is not None:
         labels = Recording(folder).labels
         speed = tso.ms_between(labels[0].ts, labels[-1].ts) / (replay_s * 1000)
         say(f"replaying at {speed:.4f} times the recorded speed")
         replay.send(stack, labels[-1].name, f"{speed:.4f}", "range")
-        tables = _tables(stack, labels[0].name)
         while control.status()["state"] not in ("idle", "done"):
             yield
-            if time.monotonic() >= due:
-                due = _add_column(control, done, tables)
+        tables += _tables(stack, labels[0].name)
         say("the recording is over, live traffic begins")
     control.workload({"rate": 25, **TRAFFIC})
     due = time.monotonic() + 2 * _DDL_S
     while True:
         yield
         if time.monotonic() >= due:
-            due = _add_column(control, done, [(DATABASE, f"load_{n}") for n in range(1, TABLES + 1)])
+            due = _add_column(control, done, tables)
 
 
 def _add_column(control: ClusterControl, done: Watched, tables: Sequence[tuple[str, str]]) -> float:

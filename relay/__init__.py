@@ -14,7 +14,7 @@ from relay.part import Part, iter_parts, merge, read_parts
 from relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
 from relay.url import refuse_credentials
 from relay.window import Window, hour_of
-from relay.window_log import WindowLog
+from relay.window_log import WindowLog, in_portions
 
 __all__ = [
     "DELETE",
@@ -49,6 +49,7 @@ __all__ = [
     "WindowConflictError",
     "WindowLog",
     "hour_of",
+    "in_portions",
     "iter_parts",
     "merge",
     "read_parts",

@@ -47,3 +47,21 @@ class WindowLog(Protocol):
 
     def read(self, windows: Iterable[Window]) -> pa.Table:
         """Their changes in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""
+
+
+def in_portions(
+    log: WindowLog, after_ts: int, through_ts: int, *, windows: int, changes: int
+) -> Iterator[list[Window]]:
+    """The windows that hold commits in (after_ts, through_ts], in order, some at a time: at most so many `windows`, and
+    more than so many row `changes` only in a single one. Raises as `WindowLog.windows`.
+    """
+    portion: list[Window] = []
+    inside = 0
+    for window in log.windows(after_ts, through_ts) if after_ts < through_ts else ():
+        if portion and (len(portion) == windows or inside + window.changes > changes):
+            yield portion
+            portion, inside = [], 0
+        portion.append(window)
+        inside += window.changes
+    if portion:
+        yield portion

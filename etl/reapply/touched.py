@@ -13,7 +13,7 @@ from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter
 from etl.shapes.identity import locating_columns
 from etl.steps import NewestDetail, from_batches
-from relay import RelayLog, Window
+from relay import RelayLog, in_portions
 from upstream import tso
 from upstream.ddl_actions import MOVES_ROWS, REMOVES_ROWS
 from upstream.ddl_job import DdlJob
@@ -83,7 +83,7 @@ class TouchedRows:
 
     def _through(self, ts: int, into: dict[int, NewestRows]) -> Iterator[int]:
         """Take in what comes after `at` through `ts`; as far as it has come."""
-        for windows in self._batches(ts):
+        for windows in in_portions(self._relay, self._at, ts, windows=_WINDOWS, changes=_CHANGES):
             for window in windows:
                 self._follow(RecordedSchema.of(window), ts)
             hi = min(windows[-1].hi, ts)
@@ -94,18 +94,6 @@ class TouchedRows:
                     self._add(into, step.detail.table_id, step.payload)
             self._at = hi
             yield hi
-
-    def _batches(self, ts: int) -> Iterator[list[Window]]:
-        waiting: list[Window] = []
-        changes = 0
-        for window in self._relay.windows(self._at, ts) if self._at < ts else ():
-            if waiting and (len(waiting) == _WINDOWS or changes + window.changes > _CHANGES):
-                yield waiting
-                waiting, changes = [], 0
-            waiting.append(window)
-            changes += window.changes
-        if waiting:
-            yield waiting
 
     def _add(self, into: dict[int, NewestRows], table_id: int, payload: pa.Buffer) -> None:
         table = self._tables[table_id]

@@ -1,4 +1,4 @@
-"""The rows that windows of the relay log changed, by table: which keys, and the newest image of each.
+"""The rows that windows of the relay log changed, by table: which keys.
 
 They are read out of the windows' parts in this process, some windows at a time.
 """
@@ -6,7 +6,7 @@ They are read out of the windows' parts in this process, some windows at a time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from etl.rules import Filter
 from etl.shapes.identity import locating_columns
 from etl.shapes.newest import last_of_each
 from etl.steps import NewestDetail
-from relay import RelayLog, Window
+from relay import RelayLog, Window, in_portions
 from upstream.codec.columnar import arrow_type
 from upstream.schema import Table
 
@@ -36,12 +36,9 @@ Reading = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class ChangedTable:
-    """A table's changed rows. `images`: as `etl.shapes.newest` gives them, in order. `is_steady`: its columns were the
-    same all along, and no DDL touched it: what the last image of a key says is what the row is at the end.
-    """
+    """A table's changed rows. `images`: as `etl.shapes.newest` gives them, in order."""
 
     images: list[pa.Table] = field(default_factory=list)
-    is_steady: bool = True
 
     def keys(self, table: Table) -> pa.Table | None:
         """The keys as columns of `table`, each once; None if keys of now can't be had of them: the table has no key, or
@@ -59,13 +56,6 @@ class ChangedTable:
         if not parts:
             return None
         return last_of_each(table, pa.concat_tables([part.select(names) for part in parts]).combine_chunks())
-
-    def newest(self, table: Table) -> pa.Table | None:
-        """The last image of each key; None if DDL in between makes it uncertain, or there is no key."""
-        parts = [part for part in self.images if part.num_rows]
-        if not self.is_steady or not parts or self.keys(table) is None:
-            return None
-        return last_of_each(table, pa.concat_tables(parts).combine_chunks())
 
 
 @dataclass(slots=True)
@@ -87,10 +77,7 @@ class ChangedRows:
         """Images of a table, later than all that were added."""
         found = self.table(table_id)
         with pa.ipc.open_stream(payload) as reader:
-            images = reader.read_all()
-        if found.images and found.images[-1].schema != images.schema:
-            found.is_steady = False
-        found.images.append(images)
+            found.images.append(reader.read_all())
 
 
 class ChangeReader:
@@ -110,7 +97,7 @@ class ChangeReader:
         can't be looked through are noted. Raises RelayGapError, OSError, and what is transient.
         """
         found = ChangedRows(since)
-        for windows in _batches(self._relay, since, until):
+        for windows in in_portions(self._relay, since, until, windows=_WINDOWS, changes=_CHANGES):
             if most and found.changes >= most:
                 break
             if self._reading is not None:
@@ -132,23 +119,6 @@ class ChangeReader:
     def _look_through(self, windows: list[Window], found: ChangedRows, lo: int, hi: int) -> None:
         decided = self._relay.decisions.list(lo, hi)
         document = BatchDocument.of(windows, lo, hi).decided(list(decided))
-        for window in document.windows:
-            effects = [*(ddl.effect for ddl in window.schema.ddls), *(move.effect for move in window.schema.moved)]
-            for table_id in {table_id for effect in effects for table_id in effect.tables}:
-                found.table(table_id).is_steady = False
         for step in prepare_steps(self._relay.url, document, self._options):
             if isinstance(step.detail, NewestDetail):
                 found.add(step.detail.table_id, step.payload)
-
-
-def _batches(relay: RelayLog, since: int, until: int) -> Iterator[list[Window]]:
-    waiting: list[Window] = []
-    changes = 0
-    for window in relay.windows(since, until) if since < until else ():
-        if waiting and (len(waiting) == _WINDOWS or changes + window.changes > _CHANGES):
-            yield waiting
-            waiting, changes = [], 0
-        waiting.append(window)
-        changes += window.changes
-    if waiting:
-        yield waiting
