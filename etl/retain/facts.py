@@ -55,9 +55,10 @@ def turns_between(archive: Archive, volumes: Iterable[KnownVolume], version: int
     """What DDL did in volumes, before which TiDB's schema version was `version`. Only indexes of those are read that
     leave another version than the one before. Raises RelayCorruptError, OSError.
     """
+    log = archive.log
     for volume in volumes:
         if volume.schema_version != version:
-            for window in archive.log.windows(volume.lo, volume.hi):
+            for window in log.windows(volume.lo, volume.hi):
                 yield from turns_of_window(window)
         version = volume.schema_version
 

@@ -161,11 +161,12 @@ def _changes(archive: Archive, day: KnownDay, after: int) -> Mapping[int, int]:
 def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
     """The names of tables that were changed on some day, by id."""
     found: dict[int, str] = {}
+    log = archive.log
     for day in sorted(set(where.values()), reverse=True):
         left = {table_id for table_id, last in where.items() if last == day}
         for volume in reversed(archive.catalogue.load(day).volumes):
             if left & volume.tables.keys():
-                for window in archive.log.windows(volume.lo, volume.hi):
+                for window in log.windows(volume.lo, volume.hi):
                     for table_id in [i for i in left if window.tables.get(str(i))]:
                         table = window.tables[str(table_id)]
                         found[table_id] = f"{table['schema_name']}.{table['name']}"
