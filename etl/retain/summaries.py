@@ -225,7 +225,7 @@ def _turns_json(turns: Iterable[Turn]) -> list[Any]:
 
 
 def _read(storage: Storage, path: str) -> dict[str, Any] | None:
-    with contextlib.suppress(FileNotFoundError, ValueError):
+    with contextlib.suppress(FileNotFoundError, ValueError, RelayError):
         return unseal(storage.read(path), _FORMAT)
     return None
 
