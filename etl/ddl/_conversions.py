@@ -7,6 +7,7 @@ from those that the downstream holds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from upstream.schema import Column
 _SHORT_TEXT = (*column_types.VARYING, column_types.CHAR)
 _LARGE_FLOAT, _SMALL_FLOAT = 1e15, 1e-15
 _SHOWN_DIGITS = 6
+_LEADING_ZEROS = re.compile(r"^(-?)0+(?=\d)")
 
 
 class UnconvertibleError(SluiceError):
@@ -97,13 +99,14 @@ def _served(old: Column, new: Column) -> bool:
 
 def value_expression(column: Column, reference: str) -> str:
     """SQL whose text identifies a column's value to the byte, and from which `read` gets it. `reference`: the column in
-    SQL.
+    SQL. Of FLOAT(M,D) and DOUBLE(M,D) it is what they show: MariaDB keeps -0.010000000000000009 for the -0.01 that it
+    shows and the upstream has.
     """
     if column.kind == "binary":
         return reference
     if column.kind in ("text", "json"):
         return f"CAST(CONVERT({reference} USING utf8mb4) AS BINARY)"
-    if column.kind in ("float", "double"):
+    if column.kind in ("float", "double") and column.decimal < 0:
         return f"CAST({reference}+0e0 AS CHAR)"
     return (
         f"CAST(CAST({reference} AS UNSIGNED) AS CHAR)"
@@ -123,6 +126,8 @@ def read(column: Column, raw: bytes) -> Any:
             return float(np.float32(raw.decode()))
         case "double":
             return float(raw)
+        case "decimal":
+            return _LEADING_ZEROS.sub(r"\1", raw.decode())  # of ZEROFILL
     return raw.decode()
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ from etl.formats.ddl_forms import holds_bytes
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import quote_name, quote_table
 from upstream import column_types
+from upstream.conversion import shown
 from upstream.ddl_job import DdlJob
 from upstream.ddl_session import session_of
 from upstream.schema import Column, Table
@@ -77,10 +79,10 @@ class Converter:
             raise
         warnings = [warning for conversion in left for warning in self._put(conversion, ddl)]
         return warnings + [
-            f"{title}: FLOATs shown as {', '.join(sorted(shown)[:5])} were taken for exactly that; more of their digits"
+            f"{title}: FLOATs shown as {', '.join(sorted(alike)[:5])} were taken for exactly that; more of their digits"
             " the downstream doesn't hold"
-            for title, shown in taken.items()
-            if shown
+            for title, alike in taken.items()
+            if alike
         ]
 
     def finish(self, ddl: DdlJob) -> None:
@@ -114,28 +116,42 @@ class Converter:
         session, taken = session_of(ddl), set()
         for keys, raw in self._values(conversion):
             try:
-                found, shown = computed(conversion, raw, session)
+                found, alike = computed(conversion, raw, session)
             except UnconvertibleError as error:
                 raise UnconvertibleError(f"{error}{self._row_with(conversion, error.raw)}") from error
-            taken |= shown
+            taken |= alike
+            self._load(conversion, keys, raw, found)
+        return taken
+
+    def _load(self, conversion: Conversion, keys: list[bytes], raw: list[bytes], found: pa.Array) -> None:
+        results, at = self._places.tables(conversion)[1], 0
+        for chunk in format_load(results, {"k": pa.array(keys, pa.large_binary()), "v": found}, len(raw)):
+            these = raw[at : at + chunk.rows]
             try:
-                for chunk in format_load(results, {"k": pa.array(keys, pa.large_binary()), "v": found}, len(raw)):
-                    outcome = self._session.load(
-                        quote_table(results), chunk.layout, chunk.payload, strict=not chunk.warnings
-                    )
-                    if outcome.warnings != chunk.warnings:
-                        raise UnconvertibleError(
-                            f"{conversion.title}: new values are changed by the downstream:"
-                            f" {self._session.warnings()[:3]}"
-                        )
-                self._session.commit()
+                outcome = self._session.load(
+                    quote_table(results), chunk.layout, chunk.payload, strict=not chunk.warnings
+                )
             except DownstreamError as error:
                 if error.transient:
                     raise
-                raise UnconvertibleError(
-                    f"{conversion.title}: a value that TiDB has now is refused by the downstream: {error}"
+                raise self._refused(
+                    conversion, "a value that TiDB has now is refused by the downstream", str(error), these
                 ) from error
-        return taken
+            if outcome.warnings != chunk.warnings:
+                said = str(self._session.warnings()[:3])
+                raise self._refused(conversion, "new values are changed by the downstream", said, these)
+            at += chunk.rows
+        self._session.commit()
+
+    def _refused(self, conversion: Conversion, what: str, said: str, raw: list[bytes]) -> UnconvertibleError:
+        """`raw`: the old values of which the server speaks by their numbers."""
+        number = re.search(r"at row (\d+)", said)
+        if number is None or not 1 <= int(number[1]) <= len(raw):
+            return UnconvertibleError(f"{conversion.title}: {what}: {said}")
+        value = raw[int(number[1]) - 1]
+        return UnconvertibleError(
+            f"{conversion.title}: the value {shown(value)}: {what}: {said}{self._row_with(conversion, value)}", value
+        )
 
     def _row_with(self, conversion: Conversion, raw: bytes | None) -> str:
         """Where such a value is, for messages."""

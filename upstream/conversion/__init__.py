@@ -9,11 +9,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from upstream.codec.columnar import arrow_type, from_values
-from upstream.conversion.context import ConversionError, MisfitError, RefusedError, Session
+from upstream.conversion.context import ConversionError, MisfitError, RefusedError, Session, shown
 from upstream.conversion.rules import convert_value
 from upstream.schema import Column
 
-__all__ = ["ConversionError", "Session", "convert"]
+__all__ = ["ConversionError", "Session", "convert", "shown"]
 
 
 def convert(values: list[object], source: Column, target: Column, session: Session) -> pa.Array:

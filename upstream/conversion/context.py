@@ -18,7 +18,7 @@ class ConversionError(SluiceError, ValueError):
     way_out = "convert the column downstream by hand, then `sluice ddl skip`"
 
     def __init__(self, value: object, reason: str) -> None:
-        super().__init__(f"{_shown(value)}: {reason}")
+        super().__init__(f"{shown(value)}: {reason}")
         self.value = value
         self.reason = reason
 
@@ -86,6 +86,7 @@ class Session:
         return first
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value for a message, cut off if it is long."""
     text = repr(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,4 +1,7 @@
-"""A base's job in a process of its own, killed before its order number `at`: python -m … FOLDER PD_URL JOB AT"""
+"""A base's job in a process of its own, killed before its order number `at`: python -m … FOLDER PD_URL JOB AT
+
+`make` is one for a process that may stand still.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from etl.base import from_source
 from etl.base.run import run_base
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from relay import RelayLog
-from relay.jobs import Jobs, Runner
+from relay.jobs import Jobs, Runner, jobs
 from tests.etl.base.making import here
 
 CHUNKS_A_GROUP = 2
@@ -23,6 +26,15 @@ def settings_of(folder: str, pd_url: str) -> Settings:
         Upstream(pd_url), Relay(f"file://{folder}/relay"), Downstream(host="127.0.0.1", port=1),
         apply=Apply(worker_count=2),
     )  # fmt: skip
+
+
+def make(folder: str, pd_url: str, name: str) -> None:
+    """Run the job, or go on with it as soon as nothing is heard of who runs it."""
+    from_source._MOST_CHUNKS = CHUNKS_A_GROUP
+    jobs.DEAD_AFTER_S = 0.1
+    settings = settings_of(folder, pd_url)
+    job = Jobs(RelayLog.open(settings.relay.url).storage).get(name)
+    run_base(settings, name, Runner("test"), make=here(settings, job))
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from tests.etl.copy.copying import CLUSTER, RECORDING, settings_of
 from tests.etl.copy.test_bootstrap_command import upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.snapshots import differences
+from tests.etl.stopped_work import Workshop
 
 __all__ = ["upstream"]
 
@@ -118,6 +119,31 @@ def test_a_job_that_is_killed_goes_on_with_what_is_left(
     (base,) = bases.all()
     assert base.rows == sum(recorded_rows(RECORDING, "dump_sql", t).total() for t in tables_at(base.ts))
     assert files_of(settings, base.id) == {file.path for table in base.tables for file in table.files} | {base.path}
+
+
+def test_wherever_one_process_stands_still_another_makes_the_base_and_it_is_made_once(
+    settings: Settings, pd_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sum(
+        recorded_rows(RECORDING, "dump_sql", t).total() for t in tables_at(snapshot(RECORDING, "dump_sql")["ts"])
+    )
+    with Workshop(killed_base.__name__) as shop:
+        for stop in (40, 100):
+            folder = tmp_path / str(stop)
+            own = killed_base.settings_of(str(folder), pd_url)
+            job = create_base(own, BaseWish(SQL), "test")
+            asked = str(folder), pd_url, job.id
+            with shop.stopped(killed_base.make, asked, folder / "first", stop) as first:
+                assert shop.start(killed_base.make, asked, folder / "second").ended() == "done"
+                (base,) = Archive.open(own.archive_url).bases.all()
+                root = Path(own.archive_url.removeprefix("file://"))
+                named = {file.path for table in base.tables for file in table.files} | {base.path}
+                written = {path: (root / path).stat().st_mtime_ns for path in named}
+                first.wake()
+                assert "LeaseLostError" in first.ended(), first.steps()[stop - 1]
+            assert Archive.open(own.archive_url).bases.all() == [base]
+            assert (base.rows, job.status().state) == (whole, DONE)
+            assert {path: (root / path).stat().st_mtime_ns for path in named} == written, first.steps()[stop - 1]
 
 
 def tables_at(ts: int) -> list:  # type: ignore[type-arg]

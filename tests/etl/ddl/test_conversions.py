@@ -191,6 +191,36 @@ def test_a_value_that_cannot_be_exact_stops_before_anything_changed(story: Story
             assert cursor.fetchall() == ()
 
 
+def test_numbers_that_the_downstream_shows_or_keeps_otherwise_are_converted_from_what_the_upstream_has(
+    story: Story,
+) -> None:
+    old = table(10, "t", "id int", "a decimal(10,2) unsigned zerofill", "b double(10,2)", "c float(8,3)", primary="id")
+    story.create(old, "CREATE TABLE `t`")
+    story.insert(
+        old, {"id": 1, "a": "12.50", "b": -0.01, "c": -0.5}, {"id": 2, "a": "0.00", "b": 99999999.99, "c": 1.125}
+    )
+    new = retyped(retyped(retyped(old, "a varchar(20)", 7), "b decimal(30,20)", 8), "c varchar(20)", 9)
+    story.statement(61, "ALTER TABLE `t` MODIFY COLUMN `a` VARCHAR(20)", new, sql_mode=0)
+    story.apply()
+    assert [(i, a, f"{b:f}", c) for i, a, b, c in story.rows("t")] == [
+        (1, "12.50", "-0.01000000000000000000", "-0.5"),
+        (2, "0.00", "99999999.99000000000000000000", "1.125"),
+    ]
+
+
+def test_a_value_that_only_the_downstream_refuses_is_named_with_its_row(story: Story) -> None:
+    old = table(10, "t", "id int", "v json", primary="id")
+    story.create(old, "CREATE TABLE `t`")
+    story.insert(old, {"id": 1, "v": '"a"'}, {"id": 2, "v": '"\U0001f600"'}, {"id": 3, "v": '"b"'})
+    new = retyped(old, "v varchar(20) character set gbk")
+    story.statement(MODIFY, "ALTER TABLE `t` MODIFY COLUMN `v` VARCHAR(20) CHARACTER SET gbk", new, sql_mode=0)
+    with pytest.raises(
+        DdlError,
+        match=r"d\.t\.v from JSON to VARCHAR\(20\).*: the value '\"\U0001f600\"': .*\(in the row id=2\).*ddl skip",
+    ):
+        story.apply()
+
+
 def test_floats_of_six_shown_digits_are_not_made_exact_by_guess(story: Story) -> None:
     old = table(10, "t", "id int", "f float", primary="id")
     story.create(old, "CREATE TABLE `t` (`id` INT PRIMARY KEY, `f` FLOAT)")

@@ -1,0 +1,166 @@
+"""Work on storage alone, such as archiving, in processes of its own, each of which may be stopped (SIGSTOP) at its n-th
+look at the storage or write to it, whatever that is.
+
+`python -m tests.etl.stopped_work MODULE…` is a process that forks them, so that each needs no start of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[2]
+_STEPS = ("new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "remove")
+
+
+class Workshop:
+    """Where processes begin that do what a function of one of `modules` does."""
+
+    def __init__(self, *modules: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.etl.stopped_work", *modules],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def start(self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int = 0) -> Worker:
+        """A process that does `work(*args)` and stops itself before its step number `stop`; 0: it doesn't. The file
+        `steps` gets a line a step, and how it ended.
+        """
+        request = {"work": [work.__module__, work.__name__], "args": args, "steps": str(steps), "stop": stop}
+        return Worker(self, int(self.ask(request)["pid"]), steps)
+
+    @contextlib.contextmanager
+    def stopped(self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int) -> Iterator[Worker]:
+        """A process that stands still at that step, or has ended before; it doesn't outlive the context."""
+        worker = self.start(work, args, steps, stop)
+        try:
+            worker.rests()
+            yield worker
+        finally:
+            worker.kill()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the process that forks says."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+class Worker:
+    """A process that works."""
+
+    def __init__(self, shop: Workshop, pid: int, steps: Path) -> None:
+        self._shop = shop
+        self._pid = pid
+        self._steps = steps
+        self._over = False
+
+    def rests(self) -> bool:
+        """Wait until it has stopped or ended: whether it has stopped."""
+        if not self._over:
+            self._over = not self._shop.ask({"wait": self._pid})["stopped"]
+        return not self._over
+
+    def wake(self) -> None:
+        """Let it go on, if it hasn't ended."""
+        if not self._over:
+            os.kill(self._pid, signal.SIGCONT)
+
+    def ended(self) -> str:
+        """Wait until it has ended: "done", or what went wrong."""
+        assert not self.rests()
+        return self.steps()[-1]
+
+    def kill(self) -> None:
+        """Whatever it does."""
+        if not self._over:
+            os.kill(self._pid, signal.SIGKILL)
+            self.rests()
+
+    def steps(self) -> list[str]:
+        """What it has done so far."""
+        return self._steps.read_text().splitlines()
+
+
+def _stop_at(step: int, told: Any) -> None:
+    lock, count = threading.Lock(), 0
+
+    def note(text: str) -> None:
+        nonlocal count
+        with lock:
+            count += 1
+            told.write(text + "\n")
+            if count == step:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    from relay.storage import LocalStorage
+
+    for name in _STEPS:
+        function = getattr(LocalStorage, name)
+
+        def stepped(self: Any, path: str, *args: Any, _name: str = name, _function: Any = function) -> Any:
+            note(f"{_name} {path}")
+            return _function(self, path, *args)
+
+        setattr(LocalStorage, name, stepped)
+
+
+def _fork(request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    with Path(request["steps"]).open("w", buffering=1, encoding="utf-8") as told:
+        try:
+            _stop_at(int(request["stop"]), told)
+            module, name = request["work"]
+            getattr(importlib.import_module(module), name)(*request["args"])
+            told.write("done\n")
+        except BaseException:
+            told.write(" | ".join(traceback.format_exc().split("\n")) + "\n")
+        finally:
+            told.flush()
+            os._exit(0)
+
+
+def _main() -> None:
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], os.WUNTRACED)
+            answer: dict[str, Any] = {"stopped": os.WIFSTOPPED(status)}
+        else:
+            answer = {"pid": _fork(request)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
