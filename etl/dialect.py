@@ -89,6 +89,13 @@ class Dialect:
         return not self.is_tidb or self.version >= (6, 2, 0)
 
     @property
+    def locks_shared(self) -> str:
+        """What goes behind a SELECT so that its rows can't change until the transaction ends; several sessions may hold
+        that at a time. In TiDB it locks nothing, so there only one may.
+        """
+        return "FOR UPDATE" if self.is_tidb else "LOCK IN SHARE MODE"
+
+    @property
     def has_is_used_lock(self) -> bool:
         """Whether IS_USED_LOCK tells who holds a lock."""
         return not self.is_tidb

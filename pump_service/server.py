@@ -19,6 +19,7 @@ from pump_service.chores import Chores
 from pump_service.cluster import (
     CLOSING,
     OFFLINE,
+    ONLINE,
     PAUSED,
     PAUSING,
     Clock,
@@ -52,6 +53,8 @@ _PD_TRIES = 3
 _ETCD_TIMEOUT_S = 2.0
 _PD_TIMEOUT_S = 3.0
 _DRAIN_S = 3.0
+_NOTICE_S = 0.3
+_VERDICTS_S = 1.0
 _UNIX_PATH_MAX = 100
 
 
@@ -78,6 +81,11 @@ class Pump:
         self._store: Store
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
+        self.notice_s = _NOTICE_S
+        """So long Prewrites are still taken once the registry is told that the pump leaves: TiDB hears of it there, and
+        no call of a TiDB that hasn't heard of it yet fails.
+        """
+        self._noticed = threading.Event()
         self._left = threading.Event()
 
     # life
@@ -97,11 +105,11 @@ class Pump:
         """Begin to pause (`pause`: expected back) or go offline (`close`: for good). Returns at once; once only."""
         if not self._leaving.acquire(blocking=False):
             return
-        self._node.state = CLOSING if action == "close" else PAUSING  # from now on no Prewrites
+        self._node.state = CLOSING if action == "close" else PAUSING
         threading.Thread(target=self._leave, args=(action,), name="pump-leave").start()
 
     def hurry(self) -> None:
-        """Stop waiting for drainers: the pump ends in state closing."""
+        """Stop waiting for writers and drainers: the pump ends, in state closing if drainers may lack something."""
         self._hurry.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -183,7 +191,7 @@ class Pump:
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store)
-        terms = Terms(cluster_id, lambda: self._node.state, time_limit)
+        terms = Terms(cluster_id, self._state_for_writers, time_limit)
         ingest = Ingest(terms, self._store, self.metrics, origins)
         self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
         grpc_path = self._grpc_path(data_dir)
@@ -286,11 +294,15 @@ class Pump:
         try:
             self._node.announce()
             state = PAUSED
+            self._hurry.wait(self.notice_s)
+            self._noticed.set()  # from now on no Prewrites
             # What was admitted as a Prewrite before the state changed is with the store after this.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
             if action == "close":
                 safe = self._chores.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING
+            else:
+                self._await_verdicts()
             self._rpc.stop_pulls()
             self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
@@ -306,6 +318,18 @@ class Pump:
             _log.exception("the pump did not end cleanly; what it acknowledged is on disk")
         finally:
             self._left.set()
+
+    def _state_for_writers(self) -> str:
+        """The state by which binlogs are taken."""
+        state = self._node.state
+        return ONLINE if state in (PAUSING, CLOSING) and not self._noticed.is_set() else state
+
+    def _await_verdicts(self) -> None:
+        """Give the Commits of what was taken last the time to come: they are on their way as a rule."""
+        until = time.monotonic() + _VERDICTS_S
+        while not self._store.all_matched() and time.monotonic() < until:
+            if self._hurry.wait(0.01):
+                return
 
     async def _drain(self) -> None:
         self._front.stop_accepting()

@@ -286,10 +286,11 @@ class CheckpointTable:
         """
         return self._select(" FOR UPDATE" if wait else "")
 
-    def lock(self, expected: Checkpoint | None) -> None:
-        """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). Raises
-        CheckpointMovedError."""
-        found = self._select(" FOR UPDATE")
+    def lock(self, expected: Checkpoint | None, *, shared: bool = False) -> None:
+        """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). `shared`:
+        others may hold it so at the same time, and nobody can change it. Raises CheckpointMovedError.
+        """
+        found = self._select(f" {self._session.dialect.locks_shared if shared else 'FOR UPDATE'}")
         if found != expected or (
             found and expected and (found.owner, found.process) != (expected.owner, expected.process)
         ):

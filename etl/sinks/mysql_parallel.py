@@ -1,12 +1,12 @@
 """Several sessions write side by side what doesn't conflict; mode `parallel`.
 
 While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and
-the owner, a token of this process. Every session locks the row, and finds that token, before it commits anything. So a
-process that takes over changes the token first, and shuts out whatever of the one before still runs. Then the same
-changes, through the same end, are written again in one transaction with the checkpoint: every image of their rows goes
-by key, and what they are in the end comes (`Segment.replayed`), so it makes no difference in which mode, or with which
-decisions, they were begun. What only its values identify is in the checkpoint's own transaction in the first place, and
-is never written twice.
+the owner, a token of this process. Every session locks the row (shared, where the server can), and finds that token,
+before it commits anything. So a process that takes over changes the token first, and shuts out whatever of the one
+before still runs. Then the same changes, through the same end, are written again in one transaction with the
+checkpoint: every image of their rows goes by key, and what they are in the end comes (`Segment.replayed`), so it makes
+no difference in which mode, or with which decisions, they were begun. What only its values identify is in the
+checkpoint's own transaction in the first place, and is never written twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from etl.rules import Filter
 from etl.settings import Downstream
 from etl.shapes.groups import CHECKPOINT_SESSION
 from etl.sinks.mysql import MySQLSink, Origin
-from etl.sinks.sink import Written
+from etl.sinks.sink import ApplyError, Written
 from etl.sinks.step_writer import StepWriter
 from etl.steps import FlightDetail, RowsDetail, Step
 
@@ -39,8 +39,9 @@ _END = object()
 
 
 class _Worker:
-    """A session with a thread. Every step is a transaction, so nobody waits long for its locks. The first error is
-    kept; what comes after it is dropped.
+    """A session with a thread. The steps that wait for it are one transaction: near by that is mostly one step, so
+    nobody waits long for its locks; far away it is all that has come during the round trips of those before. The first
+    error is kept; what comes after it is dropped.
     """
 
     def __init__(self, session: MySQLSession, table: CheckpointTable, number: int) -> None:
@@ -83,28 +84,59 @@ class _Worker:
         self._orders.put(order)
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not _END:
+        order = self._orders.get()
+        while order is not _END:
             if order is _FLUSH:
                 self._flushed.set()
+                order = self._orders.get()
                 continue
+            steps, checkpoint = [order[0]], order[1]
+            while (order := self._waiting()) is not None and order is not _FLUSH and order is not _END:
+                steps.append(order[0])
             try:
                 if self._error is None:
-                    self._execute(*order)
+                    self._execute(steps, checkpoint)
             except BaseException as error:
                 self._error = self._error or error
                 self._session.close()  # rolls back, so that nobody waits for its locks
+            order = order or self._orders.get()
 
-    def _execute(self, step: Step, checkpoint: Checkpoint) -> None:
+    def _waiting(self) -> Any:
+        """The next order if there is one, else None."""
+        try:
+            return self._orders.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _execute(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
+        """All of them or none; one by one if the downstream's rows aren't those that one of them expects, so that the
+        error tells of it alone.
+        """
+        self._connect()
+        try:
+            self._commit(steps, checkpoint)
+        except ApplyError:
+            if len(steps) == 1:
+                raise
+            self._session.rollback()
+            for step in steps:
+                self._commit([step], checkpoint)
+
+    def _connect(self) -> None:
         if not self._session.is_connected or time.monotonic() - self._used > _FRESH_S:
             self._session.connect()
             self._table.writer_lock().hold(self._session, self._number)
             # Gap locks of neighbours would only make sessions wait for one another.
             self._session.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            self._session.query("COMMIT")  # so that it holds from the next statement on
+
+    def _commit(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
         for pause_s in (*_PAUSES_S, None):
             try:
-                self._session.begin()
-                self._writer.write(step)
-                self._table.lock(checkpoint)
+                # As autocommit is off, the first statement begins a transaction: no round trip for that alone.
+                for step in steps:
+                    self._writer.write(step)
+                self._table.lock(checkpoint, shared=True)
                 self._session.commit()
                 self._used = time.monotonic()
                 return

@@ -163,6 +163,15 @@ def test_a_signal_while_closing_ends_the_wait(site):
     drainer.stop()
 
 
+def _is_refused(client):
+    """Whether a probe, of which nothing is written, is."""
+    try:
+        client.write(b"")
+    except grpc.RpcError:
+        return True
+    return False
+
+
 def test_prewrites_are_refused_while_closing_but_commits_are_taken(site):
     drainer = _Drainer(site)
     pump = site.pump("one")
@@ -170,6 +179,7 @@ def test_prewrites_are_refused_while_closing_but_commits_are_taken(site):
     start = site.pd.ts()
     client.write(binlog(0, start, value=b"open"))
     httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
+    _until(lambda: _is_refused(client))  # first the registry tells TiDB
     for refused in (binlog(0, site.pd.ts()), b""):
         with pytest.raises(grpc.RpcError) as caught:
             client.write(refused)
