@@ -4,6 +4,7 @@
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
+    <url>/changed                                      in an object store: see `relay.remembered`
 
 and what a pipeline has of its own, beside them or in a folder by its name (`relay.places`):
 
@@ -42,6 +43,7 @@ from relay.format_version import NewerFormatError, refuse_newer
 from relay.ownership import Ownership, Stop
 from relay.part import Part, read_parts, write_part
 from relay.places import FOLDER, Folder, names_in, place_of
+from relay.remembered import Remembered
 from relay.storage import Storage, open_storage
 from relay.window import Window, hour_of, window_path
 
@@ -49,6 +51,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_AGE_S = 3600.0
 _NO_END = 2**63 - 1
+_ORDERS, _IMMUTABLE = ("control", "decisions", "appointments"), ("control", "decisions")
 
 T = TypeVar("T")
 
@@ -62,8 +65,9 @@ class RelayLog:
         self.pipeline = pipeline
         self.place: Storage = Folder(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
         """Where the pipeline's own things are."""
-        self.appointments = Appointments(self.place)
-        self.decisions = Decisions(self.place)
+        self._orders = Remembered(self.place, _ORDERS, _IMMUTABLE) if storage.lists_may_lag else self.place
+        self.appointments = Appointments(self._orders)
+        self.decisions = Decisions(self._orders)
         self.failures = Failures(self.place)
 
     @classmethod
@@ -229,13 +233,13 @@ class RelayLog:
 
     def control(self) -> Control:
         """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
-        return ControlFile(self.place).load()
+        return ControlFile(self._orders).load()
 
     def change_control(self, change: Callable[[Control], Control]) -> Control:
         """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times.
         What is asked for now.
         """
-        return ControlFile(self.place).change(change)
+        return ControlFile(self._orders).change(change)
 
     def ownership(self) -> Ownership | None:
         """Which downstream these windows go to; None if none was ever written to. Raises RelayCorruptError."""

@@ -1,0 +1,141 @@
+"""Folders of an object store that are looked at all the time and change seldom.
+
+A store charges for each look, twelve times as much for a list as for reading a file. So whoever changes one of these
+folders writes a new word into a small file beside them (``changed``), and whoever looks reads that file: as long as it
+says what it said before, the folder is as it was. The word is read before the folder is listed, and written after it
+has changed, so a change is never missed for longer than it takes to write the word. A process that dies in between, or
+a former version, which knows nothing of the word, is waited for no longer than `RELOOK_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass, field
+
+import pyarrow
+
+from relay.storage import Sink, Storage
+
+__all__ = ["CHANGED", "RELOOK_S", "Remembered"]
+
+log = logging.getLogger("sluice")
+
+CHANGED = "changed"
+"""The file with the word."""
+RELOOK_S = 60.0
+_SETTLED_S = 10.0
+"""A list may lag: it is remembered when the word hasn't changed for so long."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was seen of a folder under a word."""
+
+    word: bytes
+    at: float
+    names: list[str]
+    read: dict[str, bytes] = field(default_factory=dict)
+
+
+class Remembered:
+    """A storage of which some folders are remembered. Threads may share it."""
+
+    def __init__(self, storage: Storage, folders: tuple[str, ...], contents: tuple[str, ...]) -> None:
+        """`folders`: of these the names are; `contents`: of those among them also what is in the files, which nobody
+        reads but after a look at the names.
+        """
+        self.url = storage.url
+        self._storage = storage
+        self._folders = folders
+        self._contents = contents
+        self._known: dict[str, _Known] = {}
+        self._word = b""
+        self._since = time.monotonic()
+
+    @property
+    def lists_may_lag(self) -> bool:
+        return self._storage.lists_may_lag
+
+    # Looking
+
+    def names(self, path: str) -> list[str]:
+        if path not in self._folders:
+            return self._storage.names(path)
+        word, now = self._look(), time.monotonic()
+        known = self._known.get(path)
+        if known is not None and known.word == word and now - known.at < RELOOK_S:
+            return list(known.names)
+        names = self._storage.names(path)
+        if now - self._since >= _SETTLED_S:
+            self._known[path] = _Known(word, now, names)
+        else:
+            self._known.pop(path, None)
+        return list(names)
+
+    def read(self, path: str) -> bytes:
+        folder = path.partition("/")[0]
+        known = self._known.get(folder) if folder in self._contents else None
+        if known is not None and path in known.read:
+            return known.read[path]
+        data = self._storage.read(path)
+        if known is not None and path.rpartition("/")[2] in known.names:
+            known.read[path] = data
+        return data
+
+    def _look(self) -> bytes:
+        try:
+            word = self._storage.read(CHANGED)
+        except FileNotFoundError:
+            word = b""
+        if word != self._word:
+            self._word, self._since = word, time.monotonic()
+        return word
+
+    # Changing
+
+    def create(self, path: str, data: bytes) -> None:
+        self._storage.create(path, data)
+        self._tell(path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._storage.replace(path, data)
+        self._tell(path)
+
+    def remove(self, path: str) -> None:
+        self._storage.remove(path)
+        self._tell(path)
+
+    def _tell(self, path: str) -> None:
+        folder = path.partition("/")[0]
+        if folder not in self._folders:
+            return
+        self._known.pop(folder, None)
+        try:
+            self._storage.replace(CHANGED, secrets.token_hex(8).encode())
+        except OSError as error:  # what was wanted is done
+            log.warning("%s has changed; others see it within %.0f s: %s", path, RELOOK_S, error)
+
+    # As the storage
+
+    def new_file(self, path: str) -> Sink:
+        return self._storage.new_file(path)
+
+    def new_whole_file(self, path: str) -> Sink:
+        return self._storage.new_whole_file(path)
+
+    def new_scratch(self, path: str) -> Sink:
+        return self._storage.new_scratch(path)
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        return self._storage.open(path)
+
+    def sizes(self, path: str) -> dict[str, int]:
+        return self._storage.sizes(path)
+
+    def remove_empty_directory(self, path: str) -> None:
+        self._storage.remove_empty_directory(path)
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        return self._storage.sweep(path, older_than_s)
