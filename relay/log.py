@@ -65,7 +65,7 @@ class RelayLog:
         self.pipeline = pipeline
         self.place: Storage = Folder(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
         """Where the pipeline's own things are."""
-        self._orders = Remembered(self.place, _ORDERS, _IMMUTABLE) if storage.lists_may_lag else self.place
+        self._orders = Remembered(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
         self.appointments = Appointments(self._orders)
         self.decisions = Decisions(self._orders)
         self.failures = Failures(self.place)

@@ -33,6 +33,10 @@ class Folder:
     def lists_may_lag(self) -> bool:
         return self._storage.lists_may_lag
 
+    @property
+    def is_remote(self) -> bool:
+        return self._storage.is_remote
+
     def new_file(self, path: str) -> Sink:
         return self._storage.new_file(self._at(path))
 

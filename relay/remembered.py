@@ -58,6 +58,10 @@ class Remembered:
     def lists_may_lag(self) -> bool:
         return self._storage.lists_may_lag
 
+    @property
+    def is_remote(self) -> bool:
+        return self._storage.is_remote
+
     # Looking
 
     def names(self, path: str) -> list[str]:
@@ -68,7 +72,7 @@ class Remembered:
         if known is not None and known.word == word and now - known.at < RELOOK_S:
             return list(known.names)
         names = self._storage.names(path)
-        if now - self._since >= _SETTLED_S:
+        if now - self._since >= _SETTLED_S or not self.lists_may_lag:
             self._known[path] = _Known(word, now, names)
         else:
             self._known.pop(path, None)

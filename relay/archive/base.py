@@ -32,6 +32,8 @@ _FOLDER = "bases"
 _MANIFEST, _MAKING = "base.json", "making.json"
 _GONE = "gone_ms"
 _REMEMBERED_MS = 30 * 86_400_000
+_LAG_MS = 600_000
+"""Where lists may lag they know by then of every base that was begun before another one was forgotten."""
 _ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
 _WAY_OUT = "restore the file from a copy, or forget the base (`sluice base forget`) and make another one"
 
@@ -331,7 +333,8 @@ class Bases:
                 kept.update(_paths(found))
             elif note is not None:
                 held.update(note.refers_to)
-        for name in gone.keys() - held:
+        young = {name for name in gone if self._storage.lists_may_lag and gone[name].age_ms < _LAG_MS}
+        for name in gone.keys() - held - young:
             manifest = f"{_FOLDER}/{name}/{_MANIFEST}"
             if not self._remove(f"{_FOLDER}/{name}", {manifest, *kept}) and gone[name].is_old:
                 self._storage.remove(manifest)
@@ -380,9 +383,14 @@ class _Forgotten:
     gone_ms: int
 
     @property
+    def age_ms(self) -> int:
+        """How long ago it was forgotten, by this machine's clock."""
+        return time.time_ns() // 1_000_000 - self.gone_ms
+
+    @property
     def is_old(self) -> bool:
         """Whether nobody can be making that base any more."""
-        return time.time_ns() // 1_000_000 - self.gone_ms > _REMEMBERED_MS
+        return self.age_ms > _REMEMBERED_MS
 
 
 def _parse_manifest(data: bytes) -> Base | _Forgotten:

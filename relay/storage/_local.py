@@ -18,7 +18,7 @@ from relay.storage.protocol import Sink
 class LocalStorage:
     """A directory of this machine, or one that all machines mount."""
 
-    lists_may_lag = False
+    lists_may_lag = is_remote = False
 
     def __init__(self, root: Path, url: str) -> None:
         self.url = url

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,6 +43,7 @@ _RETRIES = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
 _TURNS = 20
+_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _PROBE = "conditional-create-probe"
 
 Result = TypeVar("Result")
@@ -62,16 +64,21 @@ def open_object_storage(place: Place, url: str) -> ObjectStorage:
         store = from_url(place.store, config=config or None, client_options=client, retry_config=_RETRIES)
     except (BaseError, ValueError) as error:
         raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None
-    return ObjectStorage(store, url, TIMEOUT_S)
+    # S3, Google's and Azure's lists are as consistent as the rest; of others that speak S3 nobody knows.
+    is_another = any(os.environ.get(name) for name in _ENDPOINTS) or "endpoint_override" in options
+    return ObjectStorage(store, url, TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another)
 
 
 class ObjectStorage:
     """An object store. Every call to it ends within `timeout_s`, with TimeoutError; other failures are OSError."""
 
-    lists_may_lag = True
+    is_remote = True
 
-    def __init__(self, store: ObjectStore, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, store: ObjectStore, url: str, timeout_s: float = TIMEOUT_S, *, lists_may_lag: bool = False
+    ) -> None:
         self.url = url
+        self.lists_may_lag = lists_may_lag
         self.store = store
         self.timeout_s = timeout_s
         self._patience = Patience(url, timeout_s)

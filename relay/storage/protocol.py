@@ -46,6 +46,10 @@ class Storage(Protocol):
         its name is always as it is now.
         """
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether each look is a request over a network, for which somebody may be charged."""
+
     def new_file(self, path: str) -> Sink:
         """Write a file whose name nobody else uses. Raises FileExistsError if it is there already, at the latest when
         it ends.

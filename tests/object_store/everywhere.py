@@ -60,7 +60,7 @@ def install() -> None:
 
     for name in _METHODS:
         setattr(local, name, moved(name))
-    local.lists_may_lag = property(lambda storage: place(storage) is not None)
+    local.lists_may_lag = local.is_remote = property(lambda storage: place(storage) is not None)
 
 
 def faults(text: str, seed: int) -> list[Fault]:
