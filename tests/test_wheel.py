@@ -224,7 +224,7 @@ def test_what_needs_a_recording_of_the_repository_says_so(installed):
 
 @pytest.mark.e2e
 def test_a_pump_runs_from_the_wheel(installed, recording):
-    code, output = installed.run("up", "--recording", recording, "etcd", "cluster", timeout=120)
+    code, output = installed.run("up", "--recording", recording, "etcd", "cluster", timeout=600)
     assert code == 0, output
     ports = Stack(installed.home).site().ports
     config = installed.home / "pump.toml"
@@ -260,9 +260,9 @@ def state_of(child, port, node):
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_both_tasks_run_from_the_wheel_in_airflow_and_what_they_apply_is_equal(installed, recording):
-    code, output = installed.run("run", "--recording", recording, "--speed", "max", "--no-bootstrap", timeout=380)
+    code, output = installed.run("run", "--recording", recording, "--speed", "max", "--no-bootstrap", timeout=1150)
     assert code == 0, output
     assert re.search(r"^differences +0$", output, re.M), output
     applied = re.search(r"^transactions +([\d,]+)$", output, re.M)

@@ -69,7 +69,7 @@ def airflow(site: Site, dags: Path = DAGS) -> list[Part]:
             probe=_probe(name, site.home, port),
             prepare=lambda: _prepare(data, env),
             data=data,
-            start_timeout_s=240,
+            start_timeout_s=600,
             summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}"
             if name == "airflow-api"
             else "",
@@ -141,7 +141,7 @@ def _prepare(data: Path, env: dict[str, str]) -> None:
         (data / "airflow.db").unlink(missing_ok=True)
         done = subprocess.run(
             [sys.executable, "-m", "airflow", "db", "migrate"],
-            env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=300,
+            env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"`airflow db migrate` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
