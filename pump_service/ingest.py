@@ -121,11 +121,16 @@ class Ingest:
         return self._origins.connect(ip)
 
     def submit(
-        self, records: Sequence[Record], done: Callable[[BaseException | None], None], origin: Origin | None = None
+        self,
+        records: Sequence[Record],
+        done: Callable[[BaseException | None], None],
+        origin: Origin | None = None,
+        *,
+        here: bool = False,
     ) -> None:
         """As Store.submit; `origin`: the connection they came over, if that is known."""
         self._origins.sent(records, origin)
-        self._store.submit(records, done)
+        self._store.submit(records, done, here=here)
 
     def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
         """Count calls that the store answered together, `seconds` after they came."""

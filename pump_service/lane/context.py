@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from functools import partial
+from threading import get_ident
 from typing import NamedTuple
 
 from pump_service.lane.frames import CANCEL
@@ -16,6 +17,13 @@ from pump_service.lane.uploads import UploadBudget
 from pump_service.store import Record
 
 _log = logging.getLogger(__name__)
+
+
+_SMALL = 64 << 10
+_ALONE, _HERE = 16, 256
+"""After so many calls in a row that found nobody waiting, so many are written by the thread that read them. It can't
+see meanwhile who else is waiting, so it looks again then.
+"""
 
 
 class _Batch(NamedTuple):
@@ -45,6 +53,8 @@ class LaneContext:
         self.queued = 0  # payload bytes that the store has and has not made durable
         self._finished: deque[tuple[_Batch, BaseException | None]] = deque()
         self._woken = False
+        self._thread = 0  # the loop's
+        self._alone = 0  # calls in a row that found nothing else waiting
         self._full = False
 
     def submit(self, lane: Connection, records: list[Record], streams: list[int]) -> None:
@@ -52,10 +62,12 @@ class LaneContext:
         size = 256 * len(records)
         for record in records:
             size += len(record.payload)
+        here = self._is_alone(len(records), size)
         self.queued += size
+        self._thread = get_ident()
         batch = _Batch(lane, streams, size, time.monotonic())
         try:
-            self.ingest.submit(records, partial(self._durable, batch), lane.origin)
+            self.ingest.submit(records, partial(self._durable, batch), lane.origin, here=here)
         except Exception as error:  # the store is closed or broken: the calls get its error
             self._durable(batch, error)
         if self.queued > self.limits.queued and not self._full:
@@ -63,10 +75,18 @@ class LaneContext:
             for other in self.lanes:
                 other.hold(on=True)
 
+    def _is_alone(self, calls: int, size: int) -> bool:
+        """Whether a single caller seems to be all there is: nobody else would wait while this thread writes."""
+        sole = self.queued == 0 and calls == 1 and size <= _SMALL and self._alone < _ALONE + _HERE
+        self._alone = self._alone + 1 if sole else 0
+        return self._alone > _ALONE
+
     def _durable(self, batch: _Batch, error: BaseException | None) -> None:
         # The store's writer thread calls this for one batch after the other: wake the loop once for all of them.
         self._finished.append((batch, error))
-        if not self._woken:
+        if get_ident() == self._thread:  # written from within `submit`: nobody need be woken
+            self._answer()
+        elif not self._woken:
             self._woken = True
             try:
                 self.loop.call_soon_threadsafe(self._answer)

@@ -22,7 +22,12 @@ class Ingest(Protocol):
         """A connection from that address; to be closed when it is lost."""
 
     def submit(
-        self, records: Sequence[Record], done: Callable[[BaseException | None], None], origin: Origin | None = None
+        self,
+        records: Sequence[Record],
+        done: Callable[[BaseException | None], None],
+        origin: Origin | None = None,
+        *,
+        here: bool = False,
     ) -> None:
         """As Store.submit; `origin`: the connection they came over, if that is known."""
 

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _NEAR = 16 << 20
 _GROUP = 4096
 _CHASE_GROUP = 16_384
+_GATHER_S = 0.001
+"""Records that come within this after the last ones are indexed together."""
 _RETRY_S = 1.0
 _CLOCKS_DIFFER = tso.span(60_000)
 _SYNC_BYTES = 256 << 20
@@ -72,6 +74,7 @@ class Indexer:
         self._behind: Pointer | None = begin if begin < self._end else None
         self._late_marks: list[int] = []
         self._marks_in_hand: list[int] = []  # taken and not yet pushed
+        self._stepped_at = 0.0
         self._stop = False
         self._stopping = threading.Event()
         self._applied = begin  # the last record that is in the index
@@ -230,6 +233,11 @@ class Indexer:
                 self._idle = True
                 if not self._work.wait(self._save_interval):
                     break
+            since = time.monotonic() - self._stepped_at
+            if since < _GATHER_S and self._queued < _GROUP and not self._stop:
+                self._lock.release()  # what comes meanwhile costs a wake-up and a batch less
+                time.sleep(_GATHER_S - since)
+                self._lock.acquire()
             taken: list[Batch | int | threading.Event] = []
             count = 0
             while self._queue and count < _GROUP:
@@ -244,6 +252,7 @@ class Indexer:
                 return False
         if taken:
             self._take(taken)
+            self._stepped_at = time.monotonic()
             with self._lock:
                 self._queued -= count
         elif chase:

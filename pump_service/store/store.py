@@ -116,8 +116,9 @@ class Store:
 
     # -- writing
 
-    def submit(self, records: Sequence[Record], done: Done) -> None:
-        """Stores records, in this order. Thread-safe, returns at once.
+    def submit(self, records: Sequence[Record], done: Done, *, here: bool = False) -> None:
+        """Stores records, in this order. Thread-safe, returns at once; with `here` it may also wait for the disk, if
+        nobody else writes.
 
         `done(None)` comes from the writer thread once every record is on disk (fdatasync); `done(error)` if none of
         them may be acknowledged: NoSpaceError (only fake binlogs are accepted), InvalidRecordError, StoreClosedError,
@@ -140,7 +141,7 @@ class Store:
         if not fakes_only and not self._space.writable:
             done(NoSpaceError(self._space.available, self.options.stop_write_at_available_space))
             return
-        self._writer.submit(records, size, done)
+        self._writer.submit(records, size, done, here=here)
 
     def _write_verdict(self, record: Record, done: Done) -> None:
         # A verdict of a few bytes is written even on a nearly full disk: it is what lets readers, and so GC, go on.

@@ -1,8 +1,9 @@
-"""The one thread that appends to the value log: group commit.
+"""What appends to the value log, one thread at a time: group commit.
 
-It takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the indexer. A
-failing write or fsync ends it: what is on disk is unknown then, and a second fsync that succeeds would prove nothing.
-Only a full disk doesn't: what didn't fit is refused, and the next write may fit.
+A thread takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the
+indexer; a caller who is alone may do the same with its own. A failing write or fsync ends that for good: what is on
+disk is unknown then, and a second fsync that succeeds would prove nothing. Only a full disk doesn't: what didn't fit is
+refused, and the next write may fit.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 
 _GROUP_BYTES = 4 << 20
+_QUICK_S, _DISTRUST_S = 0.02, 1.0
+"""A disk that took longer once isn't waited for in a caller's thread for so long."""
 _REPORT_S = 30.0
 
 
@@ -56,6 +59,8 @@ class Writer:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = False
+        self._elsewhere = False  # the caller of `submit` is writing
+        self._distrusted_until = 0.0
         self._queue: deque[_Submission] = deque()
         self.queued_bytes = 0
         self._closing = False
@@ -72,17 +77,37 @@ class Writer:
         """Submissions not yet taken."""
         return len(self._queue)
 
-    def submit(self, records: Sequence[Record], size: int, done: Done) -> None:
-        """Queues records of `size` payload bytes; `done` comes from the writer thread, or at once if it has ended."""
+    def submit(self, records: Sequence[Record], size: int, done: Done, *, here: bool = False) -> None:
+        """Queues records of `size` payload bytes; `done` comes from the writer thread, or at once if it has ended.
+
+        `here`: the caller has nothing else to do, so if the writer hasn't either and the disk was quick lately, they
+        are written in this thread, and `done` comes from within: no thread need be woken.
+        """
+        began = time.monotonic()
+        submission = _Submission(records, size, done, 0, began)
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
-                self._queue.append(_Submission(records, size, done, 0, time.monotonic()))
-                self.queued_bytes += size
-                if self._waiting:
-                    self._work.notify()
-                return
-        done(refusal)
+                if not (here and self._waiting and not self._queue and not self._elsewhere) or (
+                    began < self._distrusted_until
+                ):
+                    self._queue.append(submission)
+                    self.queued_bytes += size
+                    if self._waiting:
+                        self._work.notify()
+                    return
+                self._elsewhere = True
+        if refusal is not None:
+            done(refusal)
+            return
+        self._write_or_fail([submission], size)
+        ended = time.monotonic()
+        with self._lock:
+            self._elsewhere = False
+            if ended - began > _QUICK_S:
+                self._distrusted_until = ended + _DISTRUST_S
+            if self._queue or self._closing:
+                self._work.notify()
 
     def mark(self, ts: int) -> None:
         """Sends a mark after everything submitted so far; it never touches the disk. After a failed write it still goes
@@ -122,7 +147,7 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._queue and not self._closing:
+                while self._elsewhere or (not self._queue and not self._closing):
                     self._waiting = True
                     self._work.wait()
                     self._waiting = False
@@ -134,14 +159,18 @@ class Writer:
                     taken.append(submission)
                     size += submission.size
                 self.queued_bytes -= size
-            try:
-                try:
-                    self._write(taken, size)
-                except DiskFullError as error:
-                    self._refuse(error, taken)
-            except BaseException as error:  # whatever it was, nobody may be told that the records are safe
-                self._fail(error, taken)
+            self._write_or_fail(taken, size)
+            if self.failure is not None:
                 return
+
+    def _write_or_fail(self, taken: list[_Submission], size: int) -> None:
+        try:
+            try:
+                self._write(taken, size)
+            except DiskFullError as error:
+                self._refuse(error, taken)
+        except BaseException as error:  # whatever it was, nobody may be told that the records are safe
+            self._fail(error, taken)
 
     def _write(self, taken: list[_Submission], size: int) -> None:
         records = taken[0].records if len(taken) == 1 else [r for s in taken for r in s.records]

@@ -35,7 +35,7 @@ def main() -> None:
             slots.release()
 
         slots.acquire()
-        store.submit([prewrite(start, b"v" * 150), commit(start, start + 1)], done)
+        store.submit([prewrite(start, b"v" * 150), commit(start, start + 1)], done, here=i % 3 == 0)
         if i % 20 == 19:
             time.sleep(0.03)
     store.barrier(BASE + 200 * (60_000 << 18), 10)
