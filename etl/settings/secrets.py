@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from etl.settings.errors import SettingsError
 
@@ -37,11 +38,16 @@ def from_connection(key: str, connection: str) -> str:
     """The password of an Airflow connection, "" if it has none. Raises SettingsError, transient where Airflow can't be
     asked now.
     """
+    return connection_of(key, connection).password or ""
+
+
+def connection_of(key: str, connection: str) -> Any:
+    """An Airflow connection. Raises as `from_connection`."""
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        return Connection.get(connection).password or ""
+        return Connection.get(connection)
     except Exception as error:  # Airflow's own: not found, or no way to ask for it now
         raise SettingsError(
             f"{key} {connection}: {type(error).__name__}: {error}",

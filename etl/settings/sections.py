@@ -95,6 +95,10 @@ class Relay:
     """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
     ever.
     """
+    connection: str = ""
+    """Airflow connection with the credentials for an object store, of type ``aws``, ``google_cloud_platform`` or
+    ``wasb``; by default they come from the environment, or from the machine's role.
+    """
     pipeline: str = ""
     """By which name this pipeline is known to others that read the same relay log; by default that of its file in the
     folder of pipelines. One of them may have none.
@@ -118,6 +122,8 @@ class Archive:
 
     url: str = ""
     """As `[relay] url`; by default the folder ``archive`` there."""
+    connection: str = ""
+    """As `[relay] connection`; by default the same for the same bucket."""
     every: str = "1m"
     """How often what is landed is archived: ``1m``, ``1h``."""
     worker_count: int = 1

@@ -22,6 +22,7 @@ from etl.settings.errors import SettingsError
 from etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from etl.settings.rules import RuleError, parse_filter, parse_routes
 from etl.settings.sections import MODES, Downstream, Quality, Settings
+from etl.settings.store_connection import provide_credentials
 
 log = logging.getLogger("sluice")
 
@@ -121,6 +122,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     _check_spans(name, settings)
     _check_spark(name, settings)
     _check_downstream(name, settings)
+    provide_credentials(settings)
     return settings
 
 

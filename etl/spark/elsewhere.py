@@ -13,6 +13,7 @@ from typing import Any
 from etl.settings import SettingsError, Spark
 from etl.spark.fitting import Fitting
 from etl.spark.package import archive, fingerprint
+from etl.spark.stores import for_workers
 from relay.url import local_folder
 
 _ENVIRONMENT = "environment"
@@ -94,6 +95,7 @@ def function_on(spark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A job's function as it is given to Spark in a session of `etl.spark.session`: workers that run elsewhere look
     first whether they fit.
     """
+    function = for_workers(function)
     return function if spark.sluice_workers_are_here else Fitting.of(function)
 
 

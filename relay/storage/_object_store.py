@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -49,23 +49,26 @@ _PROBE = "conditional-create-probe"
 Result = TypeVar("Result")
 
 
-def open_object_storage(place: Place, url: str) -> ObjectStorage:
-    """The store at a place. Credentials come from the environment. Raises RelayError."""
+def open_object_storage(place: Place, url: str, given: Mapping[str, str] | None = None) -> ObjectStorage:
+    """The store at a place. Credentials are `given`, by obstore's names, or come from the environment, or from the
+    machine's role. Raises RelayError, which repeats none.
+    """
     options = dict(place.options)
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = dict(given or {})
     client: dict[str, Any] = {"timeout": _ATTEMPT, "connect_timeout": timedelta(seconds=10)}
     if "region" in options:
         config["region"] = options["region"]
     if "endpoint_override" in options:
         scheme = options.get("scheme", "https")
         config["endpoint"] = f"{scheme}://{options['endpoint_override']}"
-        client["allow_http"] = scheme == "http"
+    if str(config.get("endpoint", "")).startswith("http://"):
+        client["allow_http"] = True
     try:
         store = from_url(place.store, config=config or None, client_options=client, retry_config=_RETRIES)
     except (BaseError, ValueError) as error:
         raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None
     # S3, Google's and Azure's lists are as consistent as the rest; of others that speak S3 nobody knows.
-    is_another = any(os.environ.get(name) for name in _ENDPOINTS) or "endpoint_override" in options
+    is_another = any(os.environ.get(name) for name in _ENDPOINTS) or "endpoint" in config
     return ObjectStorage(store, url, TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from relay.storage._local import LocalStorage
+from relay.storage.credentials import credentials_for
 from relay.storage.protocol import Storage
 from relay.url import parse_url
 
@@ -23,7 +24,9 @@ def open_storage(url: str) -> Storage:
     from relay.storage._object_store import open_object_storage
 
     told = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_CREDENTIALS)))
-    key = os.getpid(), url, hash(told)
+    found = credentials_for(place.store)
+    given = tuple(sorted(found.options.items())) if found is not None else ()
+    key = os.getpid(), url, hash(told), hash(given)
     if key not in _opened:
-        _opened[key] = open_object_storage(place, url)
+        _opened[key] = open_object_storage(place, url, dict(given))
     return _opened[key]

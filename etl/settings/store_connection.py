@@ -1,0 +1,121 @@
+"""An Airflow connection becomes credentials for an object store, without the packages of Airflow's providers.
+
+Types and fields are those that Airflow's documentation gives for its providers: ``aws`` (Amazon),
+``google_cloud_platform`` (Google), ``wasb`` (Azure Blob Storage).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from etl.settings.errors import SettingsError
+from etl.settings.secrets import connection_of
+from etl.settings.sections import Settings
+from relay.storage.credentials import Credentials, provide
+
+__all__ = ["AirflowConnection", "credentials_of", "provide_credentials"]
+
+
+class AirflowConnection(Protocol):
+    """What is used of airflow.sdk's Connection."""
+
+    conn_type: str
+    login: str | None
+    password: str | None
+    host: str | None
+
+    @property
+    def extra_dejson(self) -> Mapping[str, Any]: ...
+
+
+def credentials_of(connection: AirflowConnection, key: str) -> Credentials:
+    """The credentials in a connection; `key`: which setting names it, for errors. Raises SettingsError, which repeats
+    no secret.
+    """
+    kinds = {"aws": _aws, "google_cloud_platform": _google, "wasb": _azure}
+    if connection.conn_type not in kinds:
+        raise SettingsError(
+            f"{key}: the connection's type is {connection.conn_type!r}, {', '.join(kinds)} are possible"
+        )
+    extra = {_short(name): value for name, value in connection.extra_dejson.items()}
+    found = {name: str(value) for name, value in kinds[connection.conn_type](connection, extra, key).items() if value}
+    if not found:
+        raise SettingsError(f"{key}: the connection holds no credentials", way_out="leave the key away for a role")
+    return Credentials(found)
+
+
+def _short(name: str) -> str:
+    """Older connections have the type before each name: ``extra__google_cloud_platform__key_path``."""
+    return name.rpartition("__")[2] if name.startswith("extra__") else name
+
+
+def _aws(connection: AirflowConnection, extra: Mapping[str, Any], key: str) -> dict[str, Any]:
+    if extra.get("role_arn"):
+        raise SettingsError(
+            f"{key}: role_arn isn't taken from a connection",
+            way_out="give the machine the role, or the processes AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
+        )
+    return {
+        "access_key_id": connection.login or extra.get("aws_access_key_id"),
+        "secret_access_key": connection.password or extra.get("aws_secret_access_key"),
+        "session_token": extra.get("aws_session_token"),
+        "region": extra.get("region_name"),
+        "endpoint": extra.get("endpoint_url"),
+    }
+
+
+def _google(_: AirflowConnection, extra: Mapping[str, Any], key: str) -> dict[str, Any]:
+    content = extra.get("keyfile_dict")
+    if content and not isinstance(content, str):
+        content = json.dumps(content)
+    found = {"service_account_key": content, "service_account": None if content else extra.get("key_path")}
+    if not any(found.values()) and extra.get("key_secret_name"):
+        raise SettingsError(f"{key}: key_secret_name isn't read", way_out="use keyfile_dict or key_path")
+    return found
+
+
+def _azure(connection: AirflowConnection, extra: Mapping[str, Any], _: str) -> dict[str, Any]:
+    text = extra.get("connection_string")
+    if text:
+        fields = dict(part.partition("=")[::2] for part in str(text).split(";") if part)
+        return {
+            "account_name": fields.get("AccountName"),
+            "account_key": fields.get("AccountKey"),
+            "sas_key": fields.get("SharedAccessSignature"),
+            "endpoint": fields.get("BlobEndpoint"),
+        }
+    host = connection.host or ""
+    account = (urlsplit(host).hostname or host).partition(".")[0]
+    if extra.get("tenant_id"):
+        return {
+            "account_name": account,
+            "tenant_id": extra["tenant_id"],
+            "client_id": connection.login,
+            "client_secret": connection.password,
+        }
+    return {
+        "account_name": connection.login or account,
+        "account_key": connection.password or extra.get("shared_access_key"),
+        "sas_key": extra.get("sas_token"),
+    }
+
+
+def provide_credentials(settings: Settings) -> None:
+    """Have the stores of the relay log and the archive opened with the connections that the settings name. They are
+    asked for when the first store is opened.
+    """
+    for section, url, connection in (
+        ("relay", settings.relay.url, settings.relay.connection),
+        ("archive", settings.archive_url, settings.archive.connection),
+    ):
+        if connection:
+            key = f"[{section}] connection"
+            provide(url, partial(_asked, key, connection))
+
+
+def _asked(key: str, connection: str) -> Credentials:
+    return credentials_of(connection_of(key, connection), f"{key} {connection}")

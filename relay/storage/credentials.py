@@ -1,0 +1,71 @@
+"""Credentials for object stores, of this process: by bucket, and never in a URL.
+
+Without any here a store takes them from the environment, or from the machine's role, as obstore does by itself. Who
+knows better says so with `provide`, before the store is opened; it is asked when the first one is. `Credentials` go to
+Spark's workers inside of the function that they run (`etl.spark.stores`), which no setting, plan or page shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+__all__ = ["Credentials", "credentials_for", "known", "provide"]
+
+
+class Credentials:
+    """Settings of obstore's for a store, by their names there. Neither shown nor compared by what they are."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+
+    def __repr__(self) -> str:
+        return f"Credentials({', '.join(sorted(self.options))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Not as plain text: who shows the bytes of a pickle, as a log does, shows no secret. It is no encryption."""
+        return _unpacked, (base64.b85encode(zlib.compress(json.dumps(self.options).encode())),)
+
+    @classmethod
+    def of(cls, packed: bytes) -> Self:
+        """From what a pickle holds."""
+        return cls(json.loads(zlib.decompress(base64.b85decode(packed))))
+
+
+def _unpacked(packed: bytes) -> Credentials:
+    return Credentials.of(packed)
+
+
+_providers: dict[str, Callable[[], Credentials]] = {}
+_known: dict[str, Credentials] = {}
+
+
+def provide(url: str, provider: Callable[[], Credentials]) -> None:
+    """From now on `provider` is asked for the credentials of the bucket in which `url` is; what it raises is raised
+    where a store is opened.
+    """
+    bucket = _bucket(url)
+    _providers[bucket] = provider
+    _known.pop(bucket, None)
+
+
+def credentials_for(url: str) -> Credentials | None:
+    """Those for the bucket in which `url` is; None: the environment has them, or the machine's role."""
+    bucket = _bucket(url)
+    if bucket in _providers and bucket not in _known:
+        _known[bucket] = _providers[bucket]()
+    return _known.get(bucket)
+
+
+def known() -> dict[str, Credentials]:
+    """Those that have been asked for, or can be, by a URL of their bucket."""
+    return {bucket: found for bucket in _providers if (found := credentials_for(bucket)) is not None}
+
+
+def _bucket(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
