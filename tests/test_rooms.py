@@ -183,6 +183,7 @@ RELAY = {
         "window",
     },
     "turn": {"log"},
+    "bell": set(),
     "archive": {
         "decisions",
         "errors",

@@ -14,6 +14,8 @@ from embedded.launch.part import LOOPBACK, MissingProgram, Part, Site, find_prog
 from etl.spark.start import ConnectServer, Listening
 
 PORTS = ("spark",)
+_STANDING = 2
+"""Landing and applying each have a task that mostly waits (`etl.spark.standing`), beside those of jobs, one a core."""
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
@@ -38,8 +40,18 @@ def java_home() -> Path:
     return java.resolve().parent.parent
 
 
+def cores() -> int:
+    """How many cores this process may use; a container's limit counts, as it does for the JVM."""
+    found = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(found, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroups, or "max": no limit
+        return found
+
+
 def spark(site: Site) -> Part:
-    """The Spark Connect server, master ``local[*]``; Python workers use this interpreter and see the repository."""
+    """The Spark Connect server, in one process; Python workers use this interpreter and see the repository."""
     port = site.ports["spark"]
     data = site.data("spark")
     scratch = data / "local"
@@ -60,7 +72,7 @@ def spark(site: Site) -> Part:
             folder.mkdir(parents=True, exist_ok=True)
         (data / "conf" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
 
-    command = ConnectServer(Listening(LOOPBACK, port), "local[*]", own, sys.executable).command()
+    command = ConnectServer(Listening(LOOPBACK, port), f"local[{cores() + _STANDING}]", own, sys.executable).command()
     return Part(
         name="spark",
         argv=command.argv,

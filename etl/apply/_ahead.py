@@ -75,6 +75,7 @@ class Ahead:
     def stop(self) -> None:
         """End the thread; a job that is running is waited for, up to a limit, then left alone: it writes nothing."""
         self._stopped.set()
+        self._next.wake()
         self._queue.close()
         self._room.release()
         self._thread.join(timeout=30)
@@ -114,6 +115,8 @@ class Ahead:
         except BaseException as error:
             with contextlib.suppress(StoppedError):
                 self._queue.put(error)
+        finally:
+            self._next.close()
 
     def _steps(self, batch: Batch) -> Generator[pa.RecordBatch, None, None]:
         windows = batch.windows

@@ -10,10 +10,12 @@ from etl.apply._applied_log import AppliedLog
 from etl.downstream import Flight
 from etl.settings import Apply
 from relay import Agenda, Appointment, RelayGapError, Window
+from relay.bell import Bell
 
 log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
+_LISTEN_S = 0.25
 _CONTROL_INTERVAL_S = 0.2
 _NO_END = 2**63 - 1
 MAX_WINDOWS = 2_000
@@ -34,6 +36,7 @@ class NextWindows:
         self._first_hi = flight.until if flight else None
         self._until_ts = until_ts
         self._stopped = stopped
+        self._bell = Bell(relay.url)
         self._waiting_said = False
         self._control_due = 0.0
         self._paused = False
@@ -43,6 +46,14 @@ class NextWindows:
         """The window in the middle of which the last batch ended."""
         self.agenda = Agenda()
         """The appointments from the last batch's beginning on."""
+
+    def wake(self) -> None:
+        """Look whether it is stopped."""
+        self._bell.wake()
+
+    def close(self) -> None:
+        """When nobody asks any longer."""
+        self._bell.close()
 
     def after(self, position: int) -> tuple[tuple[Window, ...], int]:
         """The windows after `position` (TSO) that are landed, and where the batch that they are ends; waits for the
@@ -73,8 +84,10 @@ class NextWindows:
 
     def _together(self, position: int) -> list[Window]:
         while (first := self._find(position) if self._may_go_on(position) else None) is None:
-            if self._stopped.wait(_POLL_S):
+            self._bell.wait(_LISTEN_S if self._bell.is_reliable else _POLL_S)
+            if self._stopped.is_set():
                 return []
+        self._bell.found()
         windows = [first]
         rows, size = first.changes, sum(part.bytes for part in first.parts)
         while not self._stopped.is_set() and windows[-1].hi < self._end():

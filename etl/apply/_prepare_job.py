@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from etl.prepare import BatchDocument, PrepareOptions, PrepareWindows
 from etl.spark import session as spark_session
-from etl.spark.frame import TaskFrame
-from etl.spark.job import stream
+from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
 from etl.spark.place import Place
 from etl.steps import STEP_SCHEMA
 
 _TIMEOUT_S = 600.0
+_SMALL_BYTES = 2**20  # of parts: one worker has prepared them before Spark has begun a job
 _TASKS = pa.schema([("windows", pa.string())])
 
 
@@ -28,7 +28,7 @@ class SparkPreparer:
         self._place = place
         self._options = options
         self._spark: Any = None
-        self._frame: TaskFrame | None = None
+        self._function: SparkFunction | None = None
         self._judge = Judge()
 
     def warm_up(self) -> None:
@@ -43,16 +43,18 @@ class SparkPreparer:
         """From windows to record batches in STEP_SCHEMA, as they come. Raises SparkError,
         which a WorkerError is too.
         """
-        if self._frame is None:
+        if self._function is None:
             self._spark = spark_session.connect(self._place)
-            self._frame = TaskFrame(self._spark, PrepareWindows(self._place.url, self._options), _TASKS, STEP_SCHEMA)
-        with self._judge.telling():
-            frame = self._frame.of(pa.table({"windows": [json.dumps(windows.to_json())]}))
-            for batch in stream(self._spark, frame, _TIMEOUT_S):
-                yield batch.cast(STEP_SCHEMA)
+            work = PrepareWindows(self._place.url, self._options)
+            self._function = SparkFunction((self._spark, self._place.server), work, (_TASKS, STEP_SCHEMA), self._judge)
+        tasks = pa.table({"windows": [json.dumps(windows.to_json())]})
+        for batch in self._function(tasks, _TIMEOUT_S, is_small=windows.bytes <= _SMALL_BYTES):
+            yield batch.cast(STEP_SCHEMA)
 
     def reset(self) -> None:
         """Drop the connection; the next use connects anew."""
+        if self._function is not None:
+            self._function.release()
         if self._spark is not None:
             spark_session.close(self._spark)
-        self._spark = self._frame = None
+        self._spark = self._function = None

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from etl.explode import LandRanges
+from etl.explode import STATS_SCHEMA, TASK_SCHEMA, LandRanges
 from etl.landing._cluster import Cluster
 from etl.landing._job import JobResult, LandingJob
 from etl.landing._report import ms_since
@@ -20,6 +20,7 @@ from etl.landing._run_limits import RunLimits
 from etl.landing.planner import Plan, Planner
 from etl.settings import Window
 from etl.spark import session as spark_session
+from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
 from etl.spark.place import Place
 
@@ -71,6 +72,7 @@ class JobsAhead:
         self._job: LandingJob | None = None
         self._judge = Judge()
         self._begun = 0
+        self._due = 0.0
 
     @property
     def holding(self) -> str:
@@ -79,7 +81,7 @@ class JobsAhead:
 
     @property
     def seen_ts(self) -> int:
-        """What PD's clock was when a window was planned last, or looked for (TSO); 0 before."""
+        """What PD's clock is (TSO), going by when a window was planned last, or looked for; 0 before."""
         return self._planner.seen_ts if self._planner is not None else 0
 
     def connect(self, lo: int) -> None:
@@ -90,7 +92,8 @@ class JobsAhead:
             return
         self._spark = spark_session.connect(self._place, timeout_s=10)
         work = LandRanges(self._place[2], self._cluster.id, self._cluster.tls)
-        self._job = LandingJob(self._spark, work, self._judge)
+        schemas = TASK_SCHEMA, STATS_SCHEMA
+        self._job = LandingJob(SparkFunction((self._spark, self._place.server), work, schemas, self._judge))
         if self._begun == 0:
             hosts = [pump.host for pump in self._cluster.pumps_that_count()]
             self._job.warm_up(hosts, lo, _WARM_UP_S)
@@ -103,6 +106,8 @@ class JobsAhead:
         """
         planner, job = self._need_planner(), self._job
         assert job is not None
+        if not self._running and self._limits.wait(self._due - time.monotonic(), lo):
+            return
         while len(self._running) < _JOBS_AT_ONCE:
             if self._running:
                 before = self._running[-1].plan
@@ -118,10 +123,13 @@ class JobsAhead:
                 raise
             if plan is None:
                 return
+            self._due = 0.0 if plan.limited else time.monotonic() + self._window.interval_ms / 1000
             stages = {"plan": ms_since(began)}
             self._begun += 1
             began = time.perf_counter()
-            result = self._threads.submit(job.run, plan, f"{token}.{self._begun}", _JOB_TIMEOUT_S, skips())
+            alone = not self._running
+            wanted = plan, f"{token}.{self._begun}", _JOB_TIMEOUT_S, skips()
+            result = self._threads.submit(job.run, *wanted, alone=alone)
             self._running.append(_Running(plan, stages, began, result))
 
     def take(self) -> LandedPlan | None:
@@ -133,6 +141,10 @@ class JobsAhead:
         self._running.popleft()
         return LandedPlan(running.plan, result, running.stages_ms | {"job": ms_since(running.began)})
 
+    def await_news(self, lo: int, seconds: float) -> bool:
+        """Wait until there may be a window after `lo` (TSO), at most `seconds`; whether there may be one."""
+        return self._need_planner().await_news(lo, seconds)
+
     def abandon(self) -> None:
         """Stop the jobs that are under way. What they have written no record will name."""
         if self._running and self._spark is not None:
@@ -143,6 +155,8 @@ class JobsAhead:
 
     def disconnect(self) -> None:
         """Let go of the Spark session; `connect` has another one."""
+        if self._job is not None:
+            self._job.release()
         if self._spark is not None:
             spark_session.close(self._spark)
         self._spark = self._job = None

@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.explode import STATS_SCHEMA, TASK_SCHEMA, BinlogDecodeError, DdlRecord, LandRanges, PumpRange
+from etl.explode import TASK_SCHEMA, BinlogDecodeError, DdlRecord, PumpRange
 from etl.landing.planner import Plan
 from etl.spark.errors import SparkError
-from etl.spark.frame import TaskFrame
-from etl.spark.job import collect
-from etl.spark.judge import Judge
+from etl.spark.function import SparkFunction
 from relay import Part
+
+_SMALL_BYTES = 2**20  # of payloads: 20 ms of work, less than it costs to spread it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,11 @@ class JobResult:
 
 
 class LandingJob:
-    """Runs landing jobs in a Spark Connect session. Threads may run jobs at once."""
+    """Lands windows in Spark's workers. Threads may run jobs at once."""
 
-    def __init__(self, spark: Any, work: LandRanges, judge: Judge) -> None:
-        """`work` is what each worker does with a range; `judge` outlives the session."""
-        self._spark = spark
-        self._judge = judge
-        self._frame = TaskFrame(spark, work, TASK_SCHEMA, STATS_SCHEMA)
+    def __init__(self, function: SparkFunction) -> None:
+        """`function`: `land_ranges` in Spark's workers."""
+        self._function = function
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
         """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is
@@ -67,12 +65,14 @@ class LandingJob:
         with contextlib.suppress(Exception):
             self.run(Plan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
 
-    def run(self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = ()) -> JobResult:
+    def run(
+        self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = (), *, alone: bool = True
+    ) -> JobResult:
         """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions
         at `skips` are left out if they can't be read.
 
         Raises BinlogDecodeError, and SparkError, which a WorkerError is too; a job that takes longer than `timeout_s`
-        is interrupted.
+        is interrupted. `alone`: no other one is under way.
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
@@ -89,10 +89,9 @@ class LandingJob:
             }
             for n, wanted in enumerate(plan.ranges)
         ]
-        with self._judge.telling():
-            frame = self._frame.of(pa.Table.from_pylist(tasks, TASK_SCHEMA))
-            rows = collect(self._spark, frame, timeout_s)["stats"].to_pylist()
-        answers = [json.loads(row) for row in rows]
+        is_small = alone and not plan.limited and plan.bytes <= _SMALL_BYTES
+        batches = self._function(pa.Table.from_pylist(tasks, TASK_SCHEMA), timeout_s, is_small=is_small)
+        answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:
                 raise BinlogDecodeError(answer["unreadable"], way_out=answer["way_out"])
@@ -103,6 +102,10 @@ class LandingJob:
                 transient=True,
             )
         return combine(answers)
+
+    def release(self) -> None:
+        """Let go of what is held of Spark."""
+        self._function.release()
 
 
 def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:

@@ -31,6 +31,7 @@ from etl.spark.errors import SparkError
 from etl.spark.place import Place
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, WindowConflictError
+from relay.bell import ring
 from relay.turn import Turn
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("sluice.land")
+_QUIET_LOOKS = 3
 ROLE = "land"
 """By this name landing is claimed; of several pipelines that read one relay log one does it."""
 
@@ -101,6 +103,7 @@ class _Loop:
         self._start: Start | None = None
         self._schema: LandingSchema | None = None
         self._entry: DrainerEntry | None = None
+        self._is_due = False
         self._waiting = Waiting(log, "landing")
         self._progress = Progress()
         self._counting = Counting(self._relay)
@@ -166,14 +169,24 @@ class _Loop:
         if self._schema is None:
             self._schema = self._load_schema(self._start)
         self._jobs.connect(self._start.ts)
-        empty_now = not self._start.has_windows or self._orders.window_is_due(self._start.ts, self._jobs.seen_ts)
+        due = self._is_due or self._orders.window_is_due(self._start.ts, self._jobs.seen_ts)
+        empty_now, self._is_due = due or not self._start.has_windows, False
         self._jobs.fill(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
         landed = self._jobs.take()
         if landed is None:
             self._progress.say(self.summary, self._jobs.holding)
-            self._wait(self._settings.window.poll_interval_ms / 1000)
+            self._await_news(self._start.ts)
             return
         self._commit(landed, self._schema, self._claim)
+
+    def _await_news(self, landed_ts: int) -> None:
+        """Nothing new: until a pump says so, somebody wants a window, or it is time to see which pumps there are."""
+        for _ in range(_QUIET_LOOKS):
+            if self._jobs.await_news(landed_ts, LOOK_EVERY_S) or self._limits.is_over(landed_ts):
+                return
+            self._is_due = self._orders.window_is_due(landed_ts, self._jobs.seen_ts)
+            if self._is_due or self._is_paused():
+                return
 
     def _stand_aside(self) -> None:
         """Another pipeline that reads this relay log lands while this one is paused."""
@@ -217,6 +230,7 @@ class _Loop:
             claim.check()
             raise
         stages["commit"] = ms_since(began)
+        ring(self._relay.url)
         for entry in result.left_out:
             log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
         self._start = Start(record.hi, has_windows=True)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from errors import SluiceError
 from etl.explode import PumpRange
+from etl.landing._news import News
 from upstream import tso
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from upstream.pumps import Follower
 
 _BARRIER_WAIT_MS = 100
+_NEWS_WAIT_MS = 1_000
 _BOUNDS_TIMEOUT_S = 10.0
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
@@ -99,13 +101,22 @@ class Planner:
         self._pumps = pumps
         self._readers: dict[str, PumpReader] = {}
         self._followers: dict[str, Follower] = {}
+        self._news = News(_NEWS_WAIT_MS)
+        self._heard = False
         self._turn = threading.Lock()
         self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
         self._last_window = time.monotonic()
         self.holding = ""
         """The pump that holds the next window back, if one does; for progress lines."""
-        self.seen_ts = 0
-        """PD's last timestamp (TSO)."""
+        self._seen: tuple[int, float] | None = None
+
+    @property
+    def seen_ts(self) -> int:
+        """What PD's clock is, going by its last timestamp (TSO); 0 before the first."""
+        if self._seen is None:
+            return 0
+        ts, then = self._seen
+        return ts + tso.span(int((time.monotonic() - then) * 1000))
 
     def plan(self, lo: int, *, empty_now: bool = False) -> Plan | None:
         """The next window after lo (TSO), None if there is nothing new.
@@ -117,7 +128,8 @@ class Planner:
             return self._plan(lo, empty_now=empty_now)
 
     def _plan(self, lo: int, *, empty_now: bool) -> Plan | None:
-        self.seen_ts = fresh_ts = self._tso()
+        fresh_ts = self._tso()
+        self._seen = fresh_ts, time.monotonic()
         if fresh_ts <= lo:
             raise UpstreamBehindError(
                 f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a"
@@ -132,8 +144,11 @@ class Planner:
                 else "no pump in the registry: start one, or check pd-urls"
             )
         _check_addresses(counting)
-        for host in self._followers.keys() - {pump.host for pump in counting}:
+        hosts = {pump.host for pump in counting}
+        for host in self._followers.keys() - hosts:
             self._followers.pop(host).close()
+        for host in self._readers.keys() - hosts:
+            self._readers.pop(host).close()
         futures = [self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
         failures = [failure for future in futures if (failure := future.exception()) is not None]
         if failures:
@@ -152,6 +167,7 @@ class Planner:
         if not transactions and not empty_now and idle_s * 1000 < self._limits.idle_interval_ms:
             return None
         self._last_window = time.monotonic()
+        self._heard = False
         ranges = [
             piece
             for pump, bound in zip(counting, bounds)
@@ -160,6 +176,21 @@ class Planner:
         ]
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
         return Plan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+
+    def await_news(self, lo: int, seconds: float) -> bool:
+        """Wait until a pump has a transaction that was committed after lo (TSO), at most `seconds`; whether one may. A
+        pump that doesn't tell may after the poll interval.
+        """
+        with self._turn:
+            readers = [] if self._followers else list(self._readers.values())
+        poll_s = min(seconds, self._limits.poll_interval_ms / 1000)
+        if self._heard:  # what was heard of can't be landed yet
+            time.sleep(poll_s)
+        heard = self._news.wait(readers, lo, seconds) if readers else None
+        self._heard = bool(heard)
+        if heard is None:
+            time.sleep(poll_s)
+        return heard is not False
 
     def close(self) -> None:
         """Close the connections to the pumps."""

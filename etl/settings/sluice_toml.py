@@ -34,6 +34,7 @@ _POSITIVE = {
     "max_bytes",
     "idle_interval_ms",
     "poll_interval_ms",
+    "interval_ms",
     "max_rows",
     "appointment_wait_ms",
     "worker_count",

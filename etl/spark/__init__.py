@@ -2,4 +2,4 @@
 its doors.
 """
 
-__all__ = ["errors", "frame", "job", "judge", "session", "worker"]
+__all__ = ["errors", "frame", "function", "job", "judge", "session", "standing", "worker"]

@@ -82,6 +82,11 @@ class PumpRPC:
                     pb.window.BoundsRequest.FromString,
                     pb.window.BoundsResponse.SerializeToString,
                 ),
+                "Await": grpc.unary_unary_rpc_method_handler(
+                    service.await_newer,
+                    pb.window.AwaitRequest.FromString,
+                    pb.window.AwaitResponse.SerializeToString,
+                ),
                 "Read": grpc.unary_stream_rpc_method_handler(
                     service.read,
                     pb.window.ReadRequest.FromString,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -20,8 +21,9 @@ _log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
 _MAX_WAIT_MS = 60_000
+_MAX_AWAIT_MS = 1_000  # a pump that stops isn't held up for longer
 MAX_WAITING = 64
-"""Bounds that wait for their barrier at a time; more are answered at once with what is there"""
+"""calls that wait for a barrier or a transaction at a time; more are answered at once with what is there"""
 MAX_READS = 6
 """windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
 _COUNTING = 2  # Bounds that look at the index at a time; they take turns
@@ -66,6 +68,14 @@ class WindowService:
             max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes
         )
 
+    def await_newer(self, request: pb.window.AwaitRequest, context: grpc.ServicerContext) -> pb.window.AwaitResponse:
+        """Whether a transaction was committed after after_ts; waits for one at most wait_ms, or as long as it likes."""
+        self._check(request.cluster_id, context)
+        wait_s = min(request.wait_ms, _MAX_AWAIT_MS) / 1000
+        with self._may_wait() as may_wait:
+            found = self._store.await_newer(request.after_ts, wait_s if may_wait else 0)
+        return pb.window.AwaitResponse(has_more=found)
+
     def read(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
         """The transactions with lo < commit_ts <= hi. A hi above max_commit_ts is refused: it would have gaps."""
         self._check(request.cluster_id, context)
@@ -101,9 +111,14 @@ class WindowService:
                 context.cancel()
 
     def _reach(self, ts: int, wait_s: float) -> int:
+        with self._may_wait() as may_wait:
+            return self._store.barrier(ts, wait_s if may_wait else 0)
+
+    @contextlib.contextmanager
+    def _may_wait(self) -> Iterator[bool]:
         may_wait = self._waiting.acquire(blocking=False)
         try:
-            return self._store.barrier(ts, wait_s if may_wait else 0)
+            yield may_wait
         finally:
             if may_wait:
                 self._waiting.release()

@@ -60,6 +60,8 @@ class Sorter:
         self._long = dict(long_transactions or {})
         self.late_commits = 0
         self.transactions = 0
+        self.newest = max_commit_ts
+        """No transaction was committed later that has come; it may wait for others still."""
 
     @property
     def max_commit_ts(self) -> int:
@@ -85,7 +87,7 @@ class Sorter:
         fid, tps, starts, commits, offsets = batch
         waiting, root, now = self._open, self._root, time.monotonic()
         with self._lock:
-            before = (root[_COMMIT], root[_MARK])
+            before = (root[_COMMIT], root[_MARK], self.newest)
             late = []
             for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
                 if tp == PREWRITE:
@@ -98,6 +100,8 @@ class Sorter:
                     closed = waiting.pop(start, None)
                     if commit:
                         self.transactions += 1
+                        if commit > self.newest:
+                            self.newest = commit
                         if commit - start > LONG_TRANSACTION:
                             self._long[commit] = start
                         if (commit <= root[_COMMIT] or commit <= root[_MARK]) and closed is not None and not replay:
@@ -107,7 +111,7 @@ class Sorter:
                 last = root[_PREV]
                 if commit > last[_COMMIT]:
                     last[_COMMIT], last[_FID], last[_OFFSET] = commit, fid, offset
-            if self._waiters and before != (root[_COMMIT], root[_MARK]):
+            if self._waiters and before != (root[_COMMIT], root[_MARK], self.newest):
                 self._moved.notify_all()
         for start, commit in dict.fromkeys(late):
             times = sum(1 for of, ts in zip(starts, commits, strict=True) if (of, ts) == (start, commit))
@@ -142,7 +146,9 @@ class Sorter:
                 single |= closing & np.fromiter(map(waiting.__contains__, starts.tolist()), np.bool_, len(starts))
             long = np.flatnonzero(closing & (commits - starts > LONG_TRANSACTION) & ~single)
             self._long.update(zip(commits[long].tolist(), starts[long].tolist(), strict=True))
-            self.transactions += int(np.count_nonzero(closing & (commits != 0) & ~single))
+            whole = commits[closing & (commits != 0) & ~single]
+            self.transactions += len(whole)
+            self.newest = max(self.newest, int(whole.max(initial=0)))
         cuts = np.flatnonzero(single).tolist()
         begin = 0
         for cut in [*cuts, len(tps)]:
@@ -194,6 +200,17 @@ class Sorter:
                 finally:
                     self._waiters -= 1
         return self.max_commit_ts
+
+    def await_newer(self, ts: int, timeout_s: float) -> bool:
+        """Whether a transaction that was committed after `ts` has come; waits for one at most `timeout_s`."""
+        if self.newest <= ts and timeout_s > 0:
+            with self._lock:
+                self._waiters += 1
+                try:
+                    self._moved.wait_for(lambda: self.newest > ts, timeout_s)
+                finally:
+                    self._waiters -= 1
+        return self.newest > ts
 
     def wake(self) -> None:
         """Lets everybody who waits look again (the store is closing)."""

@@ -170,6 +170,12 @@ class Store:
             self._writer.mark(ts)
         return self._sorter.wait_for(ts, timeout_s)
 
+    def await_newer(self, ts: int, timeout_s: float) -> bool:
+        """Whether a transaction that was committed after `ts` has come; waits for one at most `timeout_s`. It may not
+        be readable yet.
+        """
+        return self._sorter.await_newer(ts, timeout_s)
+
     @property
     def is_empty(self) -> bool:
         """Whether this data directory never held a record, as far as its value log tells."""

@@ -103,6 +103,26 @@ class PumpReader:
             raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
         return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes)
 
+    def await_newer(self, after_ts: int, wait_ms: int, told: Callable[[bool | None], None]) -> None:
+        """Have `told` called, perhaps in another thread, with whether a transaction was committed after `after_ts`
+        (TSO); the pump waits for one at most `wait_ms`. None if it can't be asked. Never raises.
+        """
+        request = pb.window.AwaitRequest(cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms)
+
+        def done(answer: Any) -> None:
+            failed = answer.cancelled() or answer.exception() is not None
+            told(None if failed else answer.result().has_more)
+
+        try:
+            call = self._channel.unary_unary(
+                "/sluice.Window/Await",
+                request_serializer=pb.window.AwaitRequest.SerializeToString,
+                response_deserializer=pb.window.AwaitResponse.FromString,
+            )
+            call.future(request, timeout=self.timeout_s + wait_ms / 1000).add_done_callback(done)
+        except (grpc.RpcError, ValueError):
+            told(None)
+
     def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
         """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts
         int64, payload large_binary. Decodes while it receives; close the iterator to stop early.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -24,11 +25,11 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
         (tmp_path / window.path).write_bytes(window.to_json())
 
     def batches(flight: Flight | None) -> list[tuple[int, int]]:
-        following = NextWindows(relay, Apply(), flight, None, threading.Event())
         found, position = [], 0
-        while position < count:
-            windows, position = following.after(position)
-            found.append((len(windows), position))
+        with contextlib.closing(NextWindows(relay, Apply(), flight, None, threading.Event())) as following:
+            while position < count:
+                windows, position = following.after(position)
+                found.append((len(windows), position))
         return found
 
     assert batches(None) == [(MAX_WINDOWS, MAX_WINDOWS), (5, count)]

@@ -35,6 +35,7 @@ _JOBS = (
     "etl.explode.worker:LandRanges",
     "etl.find.worker:FindInWindows",
     "etl.prepare.worker:PrepareWindows",
+    "etl.spark.standing_worker:Attend",
     *_READS_TIDB,
 )
 

@@ -1,6 +1,7 @@
 """The pump as its gRPC clients meet it: TiDB, Drainers, and Sluice's own reader; a real process, etcd and PD."""
 
 import gzip
+import queue
 import re
 import threading
 import time
@@ -312,3 +313,24 @@ def test_many_readers_at_once_each_see_everything(site, client):
     while "the reader" not in (text := site.pumps[0].text()) or text.count("pulls binlogs") > text.count("is gone"):
         assert time.monotonic() < until, "a reader that went away still holds its stream"
         time.sleep(0.1)
+
+
+def test_a_reader_is_told_of_a_transaction_as_soon_as_it_is_committed(site, client):
+    client.write(b"")
+    _, last = client.transaction(site.pd, b"before")
+    answers = queue.SimpleQueue()
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        reader.await_newer(last - 1, 60_000, answers.put)
+        assert answers.get(timeout=60) is True
+        reader.await_newer(last, 1, answers.put)
+        assert answers.get(timeout=60) is False
+        while True:  # it may have waited in vain before the transaction came
+            reader.await_newer(last, 1_000, answers.put)
+            client.transaction(site.pd, b"more")
+            if answers.get(timeout=60):
+                break
+    with PumpReader(site.pumps[0].address, 7) as stranger:
+        stranger.await_newer(0, 1, answers.put)
+        assert answers.get(timeout=60) is None
+    stranger.await_newer(0, 1, answers.put)
+    assert answers.get(timeout=60) is None, "it is closed"

@@ -166,6 +166,17 @@ def test_waiting_ends_when_the_mark_passes_and_at_the_time_out() -> None:
     assert time.monotonic() - began < 100
 
 
+def test_who_awaits_a_transaction_is_told_of_commits_alone() -> None:
+    sorter = Sorter(5, Pointer(0, 0))
+    assert sorter.await_newer(4, 0)
+    push(sorter, (P, 10, 0), (C, 12, 12), (R, 11, 0))
+    sorter.mark(50)
+    assert not sorter.await_newer(5, 0.01)
+    threading.Timer(0.05, push, (sorter, (C, 10, 20))).start()
+    assert sorter.await_newer(5, 200)
+    assert not sorter.await_newer(20, 0)
+
+
 def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))

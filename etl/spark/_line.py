@@ -1,0 +1,79 @@
+"""What a standing worker and the process that called for it say to each other: record batches over a socket.
+
+Each message is a kind (1 byte), a length (8 bytes, big-endian) and as many bytes. Before the first one both prove that
+they know the key that went to the worker with its job: each answers the other's challenge by HMAC-SHA256.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import struct
+
+__all__ = ["BATCH", "CALL", "CHALLENGE", "END", "FAILED", "Line", "LineError"]
+
+CALL, BATCH, END, FAILED = b"C", b"B", b"E", b"F"
+"""Batches to work on; one batch of what comes of them; all of it; what went wrong, as text."""
+CHALLENGE = 32
+_HEAD = struct.Struct(">cQ")
+_PROOF = 32
+
+
+class LineError(OSError):
+    """The other side hung up, or isn't who it should be."""
+
+
+class Line:
+    """One side of a connection. Raises LineError, TimeoutError and OSError."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        """`timeout_s`: how long the other side may be silent."""
+        connection.settimeout(timeout_s)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket = connection
+
+    def prove(self, key: bytes, own: bytes, other: bytes) -> None:
+        """Challenge the other side, and answer its challenge. `own` and `other` name the two sides, so that an answer
+        can't be used the other way around. Raises LineError.
+        """
+        challenge = secrets.token_bytes(CHALLENGE)
+        self._socket.sendall(challenge)
+        asked = self._take(CHALLENGE)
+        self._socket.sendall(hmac.digest(key, own + bytes(asked), "sha256"))
+        if not hmac.compare_digest(bytes(self._take(_PROOF)), hmac.digest(key, other + challenge, "sha256")):
+            raise LineError("the other side doesn't know the key")
+
+    def patience(self, timeout_s: float) -> None:
+        """How long the other side may be silent from now on."""
+        self._socket.settimeout(timeout_s)
+
+    def send(self, kind: bytes, data: bytes | memoryview = b"") -> None:
+        """One message."""
+        head = _HEAD.pack(kind, len(data))
+        if len(data) < 16_384:
+            self._socket.sendall(head + bytes(data))
+            return
+        self._socket.sendall(head)
+        self._socket.sendall(data)
+
+    def receive(self) -> tuple[bytes, bytearray]:
+        """The next message."""
+        kind, size = _HEAD.unpack(self._take(_HEAD.size))
+        return kind, self._take(size)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _take(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, done = memoryview(data), 0
+        while done < size:
+            count = self._socket.recv_into(view[done:])
+            if not count:
+                raise LineError("the other side hung up")
+            done += count
+        return data

@@ -1,0 +1,59 @@
+"""A function in Spark's Python workers, called again and again: small calls go to a standing worker, others are
+jobs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from etl.settings import Spark
+from etl.spark.frame import TaskFrame
+from etl.spark.job import stream
+from etl.spark.judge import Judge
+from etl.spark.standing import StandingWorker
+
+__all__ = ["SparkFunction"]
+
+
+class SparkFunction:
+    """Threads may call at once."""
+
+    def __init__(
+        self,
+        session: tuple[Any, Spark],
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+        judge: Judge,
+    ) -> None:
+        """`session`: of `etl.spark.session`, on this server. `function` maps batches in the first of the schemas to
+        batches in the second. `judge` outlives the session.
+        """
+        spark, server = session
+        self._spark = spark
+        self._judge = judge
+        self._frame = TaskFrame(spark, function, *schemas)
+        self._standing = StandingWorker(spark, server, function, schemas)
+        self._one = threading.Lock()
+
+    def __call__(self, tasks: pa.Table, timeout_s: float, *, is_small: bool) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these rows, as it comes. `is_small`: one worker will do. After `timeout_s` without
+        a word the call is given up. Raises SparkError, which a WorkerError is too.
+        """
+        with self._judge.telling():
+            if is_small:
+                with self._one:
+                    if self._standing.is_ready():
+                        yield from self._standing.call(tasks, timeout_s)
+                        return
+            else:
+                self.release()
+            yield from stream(self._spark, self._frame.of(tasks), timeout_s)
+
+    def release(self) -> None:
+        """Give the standing worker's core back."""
+        with self._one:
+            self._standing.release()

@@ -1,0 +1,183 @@
+"""A standing worker: one long Spark job whose task serves the process that began it, call after call.
+
+A Spark job costs 40 to 90 ms and as much CPU, however little it does: planning, scheduling, handing batches from
+process to process. Small windows come many times a second. So the job is begun once: its task, in one of Spark's Python
+workers, connects back to a socket of this process, and maps what it is sent by the very function that jobs of their own
+map it by. It has one of Spark's cores for as long as it stands, so it ends soon (`_STANDS_S`) and another one follows:
+whoever waits for a core gets it between the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from etl.settings import Spark
+from etl.spark._line import BATCH, CALL, END, FAILED, Line
+from etl.spark.errors import SparkError, from_worker
+from etl.spark.frame import TaskFrame
+from etl.spark.standing_worker import Attend
+from etl.spark.worker import TEXTS
+
+__all__ = ["StandingWorker"]
+
+log = logging.getLogger("sluice.spark")
+
+_COMES_S = 15.0
+_HANDSHAKE_S = 2.0
+_AGAIN_S = 60.0
+_STANDS_S = 20.0
+_numbers = itertools.count(1)
+
+
+class StandingWorker:
+    """At most one at a time; used by one thread at a time."""
+
+    def __init__(
+        self,
+        spark: Any,
+        server: Spark,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+    ) -> None:
+        """`spark`: a session on this Spark Connect server. `function` maps batches in the first of the schemas
+        to batches in the second.
+        """
+        self._spark = spark
+        self._server = server
+        self._function = function
+        self._schemas = schemas
+        self._line: Line | None = None
+        self._leaves = 0.0
+        # What goes to Spark by TLS must not come back in the clear.
+        self._again = float("inf") if server.uses_tls else 0.0
+        self._said = False
+
+    def is_ready(self) -> bool:
+        """Whether a worker stands by; begins one if none does, and waits until it has come. False if none comes: then
+        it is not tried again for a while.
+        """
+        now = time.monotonic()
+        if self._line is not None and now >= self._leaves:
+            self.release()
+        if self._line is None and now >= self._again:
+            self._line = self._begin()
+            if self._line is None:
+                self._again = time.monotonic() + _AGAIN_S
+            self._leaves = time.monotonic() + _STANDS_S
+        return self._line is not None
+
+    def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these rows, as it comes; the worker must be ready. Raises SparkError where the
+        worker is gone, or says nothing for `timeout_s`, and what failed in it as Spark would.
+        """
+        line, over = self._line, False
+        assert line is not None
+        try:
+            line.patience(timeout_s)
+            (batch,) = tasks.combine_chunks().to_batches()
+            line.send(CALL, memoryview(batch.serialize()))
+            while not over:
+                kind, data = line.receive()
+                over = kind in (END, FAILED)
+                if kind == FAILED:
+                    raise PySparkException(data.decode(errors="replace"))
+                if kind == BATCH:
+                    yield pa.ipc.read_record_batch(pa.py_buffer(data), self._schemas[1])
+        except OSError as error:
+            raise SparkError(f"the standing Spark worker is gone: {error}", transient=True) from error
+        finally:
+            if not over:
+                self.release()
+
+    def release(self) -> None:
+        """Let the worker go: its job ends, and its core is free."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _begin(self) -> Line | None:
+        """Begin the job and wait for its worker."""
+        key = secrets.token_bytes(32)
+        with socket.create_server((own_address(self._server.remote), 0)) as listener:
+            host, port = listener.getsockname()[:2]
+            job = _Job(self._spark, Attend(self._function, *self._schemas, host, port, key))
+            deadline = time.monotonic() + _COMES_S
+            while not job.is_over and time.monotonic() < deadline:
+                listener.settimeout(0.1)
+                with contextlib.suppress(TimeoutError):
+                    line = _met(listener.accept()[0], key)
+                    if line is not None:
+                        self._said = False
+                        return line
+        job.cancel()
+        if not self._said:
+            self._said = True
+            log.warning(
+                "no standing Spark worker came to %s:%d (%s): every window is a Spark job of its own",
+                host, port, job.failure or f"within {_COMES_S:.0f} s",
+            )  # fmt: skip
+        return None
+
+
+class _Job:
+    """The long Spark job, waited for in a thread of its own."""
+
+    def __init__(self, spark: Any, attend: Attend) -> None:
+        self._spark = spark
+        self._tag = f"standing-{next(_numbers)}-{secrets.token_hex(4)}"
+        self._frame = TaskFrame(spark, attend, TEXTS, TEXTS).of(pa.table({"text": ["stand by"]}))
+        self.is_over = False
+        self.failure = ""
+        threading.Thread(target=self._run, name="standing-worker", daemon=True).start()
+
+    def cancel(self) -> None:
+        """The worker isn't wanted any longer."""
+        if not self.is_over:
+            with contextlib.suppress(Exception):
+                self._spark.interruptTag(self._tag)
+
+    def _run(self) -> None:
+        client = self._spark.client
+        try:
+            self._spark.addTag(self._tag)
+            for _ in client.to_table_as_iterator(self._frame._plan.to_proto(client), self._frame._plan.observations):
+                pass
+        except Exception as error:  # whoever calls finds that nobody is there
+            told = from_worker(str(error))
+            self.failure = str(told or error).splitlines()[0][:300] if str(error) else type(error).__name__
+        finally:
+            self.is_over = True
+
+
+def own_address(remote: str) -> str:
+    """The address of this host by which the host of a Spark Connect server (``sc://host:port``) finds it."""
+    at = urlsplit(remote)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
+        try:
+            probe.connect((at.hostname or "127.0.0.1", at.port or 15002))
+        except OSError:
+            return socket.gethostbyname(socket.gethostname())
+        return str(probe.getsockname()[0])
+
+
+def _met(connection: socket.socket, key: bytes) -> Line | None:
+    """The line to the worker; None if it was somebody else."""
+    line = Line(connection, _HANDSHAKE_S)
+    try:
+        line.prove(key, b"caller", b"worker")
+    except OSError:
+        line.close()
+        return None
+    return line

@@ -1,0 +1,63 @@
+"""The worker's side of `etl.spark.standing`: a task that serves the process which began it, until that hangs up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from etl.spark._line import BATCH, CALL, END, FAILED, Line, LineError
+from etl.spark.errors import told_to_client
+from etl.spark.worker import TEXTS, freeze_loaded
+
+__all__ = ["IDLE_S", "Attend"]
+
+IDLE_S = 30.0
+"""A worker that isn't asked anything for so long ends, and gives its core back."""
+_CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Runs in one of Spark's Python workers: connects to the process at `host` and `port`, which knows the key, and
+    maps by `function` the batches that come from there. It ends when that process hangs up, is gone, or has
+    been silent for IDLE_S.
+    """
+
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    tasks: pa.Schema
+    results: pa.Schema
+    host: str
+    port: int
+    key: bytes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        with told_to_client():
+            line = Line(socket.create_connection((self.host, self.port), _CONNECT_S), _CONNECT_S)
+        with contextlib.closing(line), contextlib.suppress(OSError):
+            line.prove(self.key, b"worker", b"caller")
+            line.patience(IDLE_S)
+            self._serve(line)
+        freeze_loaded()
+        yield pa.record_batch([pa.array([], pa.string())], schema=TEXTS)
+
+    def _serve(self, line: Line) -> None:
+        while True:
+            kind, data = line.receive()
+            if kind != CALL:
+                raise LineError(f"{kind!r} is no call")
+            try:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(data), self.tasks)
+                for result in self.function(iter((batch,))):
+                    line.send(BATCH, memoryview(result.cast(self.results).serialize()))
+            except OSError:
+                raise
+            except Exception as error:
+                line.send(FAILED, str(error).encode())
+            else:
+                line.send(END)

@@ -1,0 +1,149 @@
+"""A standing worker serves call after call; where there is none, or it dies, calls are jobs of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from etl.settings import Spark
+from etl.spark import session, standing
+from etl.spark._line import Line, LineError
+from etl.spark.errors import SparkError, WorkerError
+from etl.spark.function import SparkFunction
+from etl.spark.judge import Judge
+from etl.spark.standing_worker import Attend
+from etl.spark.worker import TEXTS
+
+KEY = b"k" * 32
+
+
+def work():
+    """Maps texts; defined in a function, so that it travels to the workers by value."""
+
+    def answer(text: str) -> str:
+        import os
+
+        from errors import SluiceError
+        from etl.spark.errors import told_to_client
+
+        with told_to_client():
+            if text == "fail":
+                raise SluiceError("refused", transient=False, way_out="none")
+        return f"{text} from {os.getpid()}"
+
+    def run(batches):
+        import pyarrow
+
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                yield pyarrow.record_batch([pyarrow.array([answer(text)])], names=["text"])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def function(spark_remote: str) -> Iterator[SparkFunction]:
+    server = Spark(spark_remote)
+    spark = session.attach(server, "standing")
+    found = SparkFunction((spark, server), work(), (TEXTS, TEXTS), Judge())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(standing, "_COMES_S", 200.0)  # the first worker of a busy machine takes its time
+        patched.setattr(standing, "_STANDS_S", 2_000.0)
+        yield found
+    found.release()
+    session.close(spark)
+
+
+def ask(function: SparkFunction, *texts: str, is_small: bool = True) -> list[tuple[str, int]]:
+    """What was answered, and by which process."""
+    batches = function(pa.table({"text": list(texts)}), 60, is_small=is_small)
+    found = [text.rpartition(" from ") for batch in batches for text in batch.column(0).to_pylist()]
+    return sorted((text, int(pid)) for text, _, pid in found)
+
+
+def test_small_calls_go_to_one_worker_and_its_errors_come_back(function: SparkFunction) -> None:
+    first, second = ask(function, "a", "b")
+    assert (first[0], second[0]) == ("a", "b")
+    with pytest.raises(WorkerError, match="refused") as caught:
+        ask(function, "fail")
+    assert not caught.value.transient
+    assert ask(function, "c") == [("c", first[1])]
+    assert first[1] == second[1]
+
+
+def test_a_call_that_is_broken_off_leaves_nothing_for_the_next(function: SparkFunction) -> None:
+    with contextlib.closing(function(pa.table({"text": ["a", "b"]}), 60, is_small=True)) as answers:
+        next(answers)
+    assert [text for text, _ in ask(function, "c")] == ["c"]
+
+
+def test_a_worker_that_is_killed_is_an_error_that_passes(function: SparkFunction) -> None:
+    [(_, pid)] = ask(function, "a")
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SparkError, match="gone") as caught:
+        ask(function, "b")
+    assert caught.value.transient
+    assert [text for text, _ in ask(function, "c")] == ["c"]
+
+
+def test_a_large_call_is_a_job_and_gives_the_worker_up(function: SparkFunction) -> None:
+    ask(function, "a")
+    assert [text for text, _ in ask(function, "b", "c", is_small=False)] == ["b", "c"]
+    assert function._standing._line is None
+
+
+def test_where_no_worker_can_come_back_calls_are_jobs(function: SparkFunction, monkeypatch, caplog) -> None:
+    function.release()
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = gone.getsockname()[1]
+    monkeypatch.setattr(standing, "Attend", lambda *args: Attend(*args[:4], closed, args[5]))
+    for text in ("a", "b"):
+        assert [found for found, _ in ask(function, text)] == [text]
+    said = [record for record in caplog.records if "no standing Spark worker" in record.message]
+    assert len(said) == 1
+    assert "Connection refused" in said[0].message
+
+
+def serving(function, key: bytes) -> tuple[Line, threading.Thread]:
+    """The caller's end of a line to a worker, which is a thread here."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        attend = Attend(function, TEXTS, TEXTS, "127.0.0.1", server.getsockname()[1], key)
+        thread = threading.Thread(target=lambda: list(attend(iter(()))), daemon=True)
+        thread.start()
+        return Line(server.accept()[0], 60), thread
+
+
+def test_a_worker_serves_nobody_who_does_not_know_its_key() -> None:
+    line, thread = serving(None, KEY)
+    with contextlib.closing(line), pytest.raises(LineError):
+        line.prove(b"x" * 32, b"caller", b"worker")
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_caller_meets_nobody_who_does_not_know_its_key() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(bytes(64))
+        assert standing._met(ours, KEY) is None
+
+
+def test_a_worker_ends_when_its_caller_is_gone() -> None:
+    line, thread = serving(lambda batches: batches, KEY)
+    line.prove(KEY, b"caller", b"worker")
+    line.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_what_goes_to_spark_by_tls_does_not_come_back_in_the_clear(*, tls: bool) -> None:
+    worker = standing.StandingWorker(None, Spark(ssl=tls), work(), (TEXTS, TEXTS))
+    assert (worker._again == float("inf")) == tls
