@@ -23,6 +23,7 @@ import psutil
 
 from bench import backlog
 from bench.memory import Peak
+from bench.processes import cpu_s, replicating
 from embedded import LOOPBACK, Stack, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
@@ -113,27 +114,12 @@ def _send_again(stack: Stack, values: list[tuple[bytes, int]]) -> int:
     return last
 
 
-def _processes(stack: Stack) -> dict[str, list[psutil.Process]]:
-    parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
-    return {
-        "JVM": [parts["spark"]],
-        "spark-worker": parts["spark"].children(recursive=True),
-        "pump": [parts[name] for name in PUMP_NAMES],
-        "task": [task for worker in parts["airflow-scheduler"].children() for task in worker.children()],
-        "MariaDB": [parts["mariadb"]],
-    }
-
-
 def _rss(stack: Stack) -> dict[str, int]:
     return {
         name: max((each.memory_info().rss for each in processes), default=0)
-        for name, processes in _processes(stack).items()
+        for name, processes in replicating(stack).items()
         if name != "MariaDB"
     }
-
-
-def _cpu_s(stack: Stack) -> dict[str, float]:
-    return {name: sum(sum(each.cpu_times()[:2]) for each in processes) for name, processes in _processes(stack).items()}
 
 
 def _landed(view: View, target: int) -> bool:
@@ -157,7 +143,7 @@ def _watch(checkpoint: Callable[[], int], target: int, stack: Stack) -> list[_Se
         at = checkpoint()
         if at > seen[-1].checkpoint:
             with contextlib.suppress(psutil.NoSuchProcess):  # a worker came to its end while it was looked at
-                seen.append(_Seen(at, _cpu_s(stack)))
+                seen.append(_Seen(at, cpu_s(stack)))
         return at >= target
 
     _wait(reached, stack, "applied")

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import pymysql
 
+from bench.processes import cpu_s
 from embedded import Stack
 from embedded.control import AirflowClient, ClusterControl
 from embedded.launch import connect
@@ -35,6 +36,7 @@ _WARM_UP_AT_MOST_S = 90.0
 _PROBE_S = 0.004
 _PATIENCE_S = 120.0
 _TURNS = 2
+_SETTLES_S = 5.0
 _QUERY = "SELECT id FROM sluice_load.txn WHERE id > %s ORDER BY id"
 
 
@@ -100,6 +102,10 @@ class LagResult:
     histogram: dict[str, int] = field(default_factory=dict)
     runs: int = 0
     """DAG runs that took part: above 1 means that the change from one run to the next is in the figures."""
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Per cent of a core, while samples were taken, of each kind of processes; negative where one began anew."""
+    idle_cpu: dict[str, float] = field(default_factory=dict)
+    """The same without traffic."""
 
 
 _BOUNDS_MS = (50, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000)
@@ -297,9 +303,24 @@ class _Archiving:
         self.began.set()
 
 
-def measure(stack: Stack, rate: float, samples: int, rows: int, report: Callable[[str], None]) -> LagResult:
-    """Run the benchmark in a stack of its own: `rate` transactions/s of `rows` row changes. Raises StackError."""
-    result = LagResult(rate=rate, rows=rows)
+class _Cpu:
+    """What the processes use from now on."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._began, self._before = time.monotonic(), cpu_s(stack)
+
+    def used(self) -> dict[str, float]:
+        """Per cent of a core since."""
+        after, seconds = cpu_s(self._stack), time.monotonic() - self._began
+        return {name: round(100 * (after[name] - self._before[name]) / seconds, 1) for name in after}
+
+
+def measure(stack: Stack, traffic: LagResult, samples: int, idle_s: float, report: Callable[[str], None]) -> LagResult:
+    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`, which is filled; then, for
+    `idle_s`, without traffic. Raises StackError.
+    """
+    result, rate, rows = traffic, traffic.rate, traffic.rows
     with fresh_stack(stack, None, report):
         site = stack.site()
         airflow = AirflowClient(stack.home, site.ports["airflow"])
@@ -311,11 +332,18 @@ def measure(stack: Stack, rate: float, samples: int, rows: int, report: Callable
             probe = _Probe(database)
             first = _wait_warm(probe, control)
             report(f"warm after transaction {first}; taking {samples} samples")
+            cpu = _Cpu(stack)
             while probe.last < first + samples:
                 probe.look()
-            result.runs = airflow.run_count()
+            result.cpu, result.runs = cpu.used(), airflow.run_count()
         control.stop()
         committed = _committed(control)
+        if idle_s:
+            report(f"without traffic for {idle_s:g} s")
+            time.sleep(_SETTLES_S)
+            cpu = _Cpu(stack)
+            time.sleep(idle_s)
+            result.idle_cpu = cpu.used()
     _summarize(result, [probe.seen[number] - committed[number] for number in range(first + 1, first + samples + 1)])
     return result
 

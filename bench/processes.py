@@ -1,4 +1,4 @@
-"""CPU time and memory of the processes that run Spark jobs in a benchmark, by what they are."""
+"""CPU time and memory of the processes that replicate, or run Spark jobs, in a benchmark, by what they are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ import psutil
 
 from bench.memory import Peak
 from embedded import Stack
+from embedded.launch import PUMP_NAMES
+
+
+def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
+    """The processes of a stack that replicates under Airflow; `task` are those of landing and applying."""
+    parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
+    return {
+        "JVM": [parts["spark"]],
+        "spark-worker": parts["spark"].children(recursive=True),
+        "pump": [parts[name] for name in PUMP_NAMES],
+        "task": [task for worker in parts["airflow-scheduler"].children() for task in worker.children()],
+        "MariaDB": [parts["mariadb"]],
+    }
+
+
+def cpu_s(stack: Stack) -> dict[str, float]:
+    """Seconds of CPU time so far, of each kind in `replicating`."""
+    return {name: sum(sum(each.cpu_times()[:2]) for each in found) for name, found in replicating(stack).items()}
 
 
 class SparkProcesses:

@@ -263,6 +263,7 @@ def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int
 @click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")
 @click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
+@click.option("--idle", "idle_s", type=float, default=0.0, help="Then so many seconds without traffic [none].")
 @click.option(
     "--backfill", "table_rows", type=click.IntRange(min=1), metavar="ROWS",
     help="In turns without and beside a backfill of a table with so many rows [none].",
@@ -279,12 +280,13 @@ def lag_command(
     rate: float,
     samples: int,
     rows: int,
+    idle_s: float,
     table_rows: int | None,
     archive_every_s: float | None,
     as_json: bool,
 ) -> int:
     """Commit upstream until visible downstream."""
-    from bench.lag import measure, measure_beside_archive, measure_beside_backfill
+    from bench.lag import LagResult, measure, measure_beside_archive, measure_beside_backfill
 
     if archive_every_s:
         with stop_signals_raise():
@@ -301,13 +303,17 @@ def lag_command(
             else _print_beside(both, "a backfill", "chunks")
         )
     with stop_signals_raise():
-        result = measure(_stack(ctx), rate, samples, rows, _reporter(as_json=as_json))
+        result = measure(_stack(ctx), LagResult(rate, rows), samples, idle_s, _reporter(as_json=as_json))
     if as_json:
         return _print_json(asdict(result), 0)
     click.echo()
+    used = {"CPU": result.cpu, "CPU when idle": result.idle_cpu}
     _print_table(
         {
             "traffic": f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs",
+            **{
+                what: ", ".join(f"{name} {each:g} %" for name, each in cpu.items()) for what, cpu in used.items() if cpu
+            },
             "lag": (
                 f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, max"
                 f" {result.max_ms:.0f} ms"
