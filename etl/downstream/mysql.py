@@ -201,11 +201,14 @@ class MySQLSession:
             raise self._error(error) from error
         self._connection = connection
         self.known_tables = set()
+        token = secrets.token_hex(8)
         try:
+            self.query("SET @sluice_session = %s", (token,))
             variables = self._set_up()
             server = str(connection.get_server_info())  # type: ignore[no-untyped-call] # pymysql's stubs lack it
             self._dialect = Dialect.of(server, variables)
             self._check_rights(self._dialect)
+            self._check_session(token)
         except UnknownServerError as error:
             self.close()
             raise DownstreamError(server_errors.VERSION_MISMATCH, f"{self.address}: {error}") from error
@@ -238,6 +241,17 @@ class MySQLSession:
                 server_errors.UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}"
             )
         return variables
+
+    def _check_session(self, token: str) -> None:
+        """What was set in this session must still be there: locks and transactions are lost in the same way."""
+        found = self.query("SELECT @sluice_session")[0][0]
+        if found not in (token, token.encode()):
+            raise DownstreamError(
+                server_errors.UNFIT,
+                f"{self.address}: what a statement sets in a session isn't there some statements later: a proxy in"
+                " between shares connections among clients, so locks and transactions don't hold",
+                "turn multiplexing (or transaction pooling) off for this user, or connect to the server itself",
+            )
 
     def _check_rights(self, dialect: Dialect) -> None:
         process = not dialect.is_tidb

@@ -166,7 +166,7 @@ class SoleWriter:
                 way_out="bring the row back; or, if the downstream is to begin where the relay log begins: `sluice"
                 " takeover`",
             )
-        elif found is not None and found.owner != owned.pipeline and (found.owner or found.to_text() != owned.adopted):
+        elif found is not None and found.owner != owned.pipeline and found.to_text() != owned.adopted:
             by = f"pipeline {found.owner}" if found.owner else "a Drainer"
             raise NotSoleWriterError(
                 f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two that write to the same"

@@ -154,10 +154,11 @@ class History:
                 self._ts += self._random.randint(1, 3)
                 self.transactions.append((self._ts, changes))
 
-    def land(self, url: str, sizes: Sequence[int]) -> RelayLog:
-        """Write windows of about `sizes` transactions each, over and over."""
+    def land(self, url: str, sizes: Sequence[int], after: int = (1 << 40) - 5) -> RelayLog:
+        """Write windows of about `sizes` transactions each, over and over, of what was committed after that TSO."""
         relay = RelayLog.open(url)
-        lo, at, n = (1 << 40) - 5, 0, 0
+        lo, n = after, 0
+        at = sum(ts <= after for ts, _ in self.transactions)
         while at < len(self.transactions):
             chosen = self.transactions[at : at + max(1, sizes[n % len(sizes)])]
             at += len(chosen)

@@ -18,7 +18,7 @@ from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, free_port
 from tests.pump_service.storekit import eventually
 from upstream.pumps import PumpClient
 
-PUMPS = 3
+PUMPS = 2
 WRITERS = 4
 
 
