@@ -433,13 +433,15 @@ def test_a_body_in_thousands_of_pieces_is_refused(piece):
 @pytest.fixture(scope="module")
 def pump(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("site"))
-    pump = site.pump("pump")
-    client = Client(pump.address)
-    for _ in range(60):  # some 30 MB to read
-        client.transaction(site.pd, b"v" * 500_000)
-    client.close()
-    yield pump
-    site.close()
+    try:
+        pump = site.pump("pump")
+        client = Client(pump.address)
+        for _ in range(60):  # some 30 MB to read
+            client.transaction(site.pd, b"v" * 500_000)
+        client.close()
+        yield pump
+    finally:  # a pump that is left behind keeps the interpreter from ending
+        site.close()
 
 
 def test_one_profile_is_taken_at_a_time_and_state_and_metrics_answer_meanwhile(pump):
