@@ -7,7 +7,8 @@
     spark-worker URL            the worker is registered with a master
     grpc HOST:PORT              speaks HTTP/2, as Spark Connect does
 
-Only the standard library is imported: this runs every few seconds in every container.
+Without a host, as in ``http://:8080/json/`` and ``:15002``, this machine's own name is taken. Only the standard library
+is imported: this runs every few seconds in every container.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Unhealthy(Exception):
 
 def http(url: str) -> bytes:
     """What is answered. Raises OSError, also for a status that isn't 2xx."""
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=_TIMEOUT_S) as answer:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(_with_host(url), timeout=_TIMEOUT_S) as answer:
         body: bytes = answer.read()
     return body
 
@@ -60,7 +62,7 @@ def spark_worker(url: str) -> None:
 
 def grpc(address: str) -> None:
     """Raises Unhealthy if something else than HTTP/2 answers."""
-    host, _, port = address.rpartition(":")
+    host, _, port = _with_host(address).rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
         connection.sendall(_HTTP2_PREFACE)
         head = connection.recv(9, socket.MSG_WAITALL)
@@ -75,6 +77,11 @@ KINDS: dict[str, Callable[..., object]] = {
     "spark-worker": spark_worker,
     "grpc": grpc,
 }
+
+
+def _with_host(address: str) -> str:
+    scheme, slashes, rest = address.rpartition("://")
+    return f"{scheme}{slashes}{socket.gethostname() if rest.startswith(':') else ''}{rest}"
 
 
 def _json(url: str) -> Any:

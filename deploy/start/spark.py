@@ -54,6 +54,7 @@ def main() -> None:
         program, *arguments = command(sys.argv[1], os.environ)
     except KeyError as error:
         sys.exit(f"spark: the environment has no {error.args[0]}")
+    os.environ.setdefault("SPARK_LOCAL_IP", os.environ["SPARK_LOCAL_HOSTNAME"])  # else the pages are on all addresses
     os.environ.setdefault("SPARK_HOME", str(home))
     os.environ.setdefault("JAVA_HOME", str(java_home()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -144,6 +144,15 @@ def test_what_answers_otherwise_or_not_at_all_is_not_healthy(told: Told) -> None
     assert healthy.main(["tcp", told.address]) == 2
 
 
+def test_an_address_without_a_host_is_this_machines(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "127.0.0.1")
+    told.answers["/json/"] = {"masterurl": "spark://m:7077"}
+    port = told.address.rpartition(":")[2]
+    assert healthy.main(["http", f"http://:{port}/json/"]) == 0
+    assert healthy.main(["spark-worker", f"http://:{port}"]) == 0
+    assert healthy.main(["grpc", f":{port}"]) == 1
+
+
 def test_traffic_is_a_workload_or_the_recording_that_the_stand_in_plays() -> None:
     assert traffic.order({"TRAFFIC_RATE": "5"}) == (
         "/workload", {"rate": 5.0, "transactions": None, "rows": 3, "tables": 4},

@@ -1,0 +1,168 @@
+"""The manifests under deploy/kubernetes hang together, and start what docker-compose.yaml starts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.start import healthy
+from etl.settings import parse_settings
+from tests.deploy.compose_file import ROOT, defaults, seconds, services
+from tests.deploy.docker_file import TARGETS, stages
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+OBJECTS = [one for file in KUSTOMIZATION["resources"] for one in yaml.safe_load_all((FOLDER / file).read_text())]
+WORKLOADS = {one["metadata"]["name"]: one for one in OBJECTS if one["kind"] in ("Deployment", "StatefulSet")}
+VALUES = yaml.safe_load((FOLDER / "values-airflow.yaml").read_text())
+COMPOSE = {
+    "pump": "pump-1",
+    "spark-master": "spark-master",
+    "spark-worker": "spark-worker-1",
+    "spark-connect": "spark-connect",
+    "metrics": "metrics",
+}
+"""Which service of docker-compose.yaml each is."""
+each = pytest.mark.parametrize("name", WORKLOADS)
+
+
+def of_kind(kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in OBJECTS if one["kind"] == kind}
+
+
+def pod(name: str) -> dict[str, Any]:
+    return WORKLOADS[name]["spec"]["template"]["spec"]
+
+
+def container(name: str) -> dict[str, Any]:
+    (only,) = pod(name)["containers"]
+    return only
+
+
+def test_every_file_belongs_to_something():
+    listed = {*KUSTOMIZATION["resources"], "kustomization.yaml", "values-airflow.yaml"}
+    listed |= {file for one in KUSTOMIZATION["configMapGenerator"] for file in one.get("files", [])}
+    assert {path.name for path in FOLDER.iterdir() if path.is_file()} == listed
+    assert set(WORKLOADS) == set(COMPOSE)
+
+
+@each
+def test_selectors_find_their_own_pods_and_nobody_elses(name):
+    spec = WORKLOADS[name]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels
+    others = [one["spec"]["template"]["metadata"]["labels"] for key, one in WORKLOADS.items() if key != name]
+    assert labels not in others
+    service = of_kind("Service").get(spec.get("serviceName", name))
+    assert service or name == "spark-worker"
+    if service:
+        assert service["spec"]["selector"] == labels
+        here = {port["name"]: port["containerPort"] for port in container(name)["ports"]}
+        assert {one["targetPort"]: one["port"] for one in service["spec"]["ports"]} == here
+
+
+@each
+def test_a_pod_starts_what_compose_starts_has_its_time_to_end_and_is_not_root(name):
+    service = services(defaults())[COMPOSE[name]]
+    said = container(name)
+    assert said["args"] == service["command"]
+    assert "command" not in said  # the image's entry point reads the secrets
+    assert said["image"] == service["image"].partition(":")[0]
+    assert pod(name)["terminationGracePeriodSeconds"] >= seconds(service["stop_grace_period"])
+    assert pod(name)["securityContext"]["runAsNonRoot"] is True
+    assert stages()[service["build"]["target"]].last("USER").split(":") == [
+        str(pod(name)["securityContext"][key]) for key in ("runAsUser", "runAsGroup")
+    ]
+    assert said["securityContext"]["readOnlyRootFilesystem"] is True
+    assert said["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert set(said["resources"]) == {"requests", "limits"}
+    assert {mount["name"] for mount in said["volumeMounts"]} == {
+        one["name"] for one in pod(name).get("volumes", [])
+    } | {claim["metadata"]["name"] for claim in WORKLOADS[name]["spec"].get("volumeClaimTemplates", [])}
+    # what compose sets is set, but what differs from machine to machine
+    given = {variable["name"] for variable in said["env"]}
+    assert set(service.get("environment", {})) - {"SPARK_CONF_DIR"} <= given  # the image has it
+
+
+@each
+def test_probes_ask_what_compose_asks_and_liveness_asks_nobody_else(name):
+    said = container(name)
+    test = services(defaults())[COMPOSE[name]]["healthcheck"]["test"][1:]
+    for probe in ("startupProbe", "readinessProbe"):
+        command = said[probe]["exec"]["command"]
+        assert command[:4] == test[:4]
+        assert command[3] in healthy.KINDS
+        assert command[4].rpartition(":")[2] == test[4].rpartition(":")[2]  # port and path
+        assert said[probe]["timeoutSeconds"] >= 10
+    live = said["livenessProbe"]
+    ports = {port["name"] for port in said["ports"]}
+    assert (live.get("httpGet") or live.get("tcpSocket"))["port"] in ports
+    assert live["periodSeconds"] * live["failureThreshold"] >= 60
+
+
+def test_one_pump_at_a_time_is_taken_away_each_on_a_node_and_with_a_disk_of_its_own():
+    pump = WORKLOADS["pump"]["spec"]
+    budget = of_kind("PodDisruptionBudget")["pump"]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == pump["selector"]
+    (apart,) = pod("pump")["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"] == pump["selector"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    (claim,) = pump["volumeClaimTemplates"]
+    mounts = {one["name"]: one["mountPath"] for one in container("pump")["volumeMounts"]}
+    variables = {one["name"]: one.get("value", "") for one in container("pump")["env"]}
+    assert variables["PUMP_DATA_DIR"].startswith(mounts[claim["metadata"]["name"]] + "/")
+    assert pump["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    service = of_kind("Service")[pump["serviceName"]]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True  # one that pauses is still read
+    assert variables["PUMP_ADVERTISE_ADDR"] == f"$(POD_NAME).{pump['serviceName']}.$(POD_NAMESPACE):8250"
+    assert pump["replicas"] >= 2
+    # Kubernetes would set PUMP_PORT and PUMP_SERVICE_HOST, which a pump doesn't know
+    assert pod("pump")["enableServiceLinks"] is False
+
+
+def test_settings_are_read_and_what_they_name_is_mounted():
+    for file in (FOLDER / "sluice.toml", ROOT / "deploy" / "compose" / "sluice.toml"):
+        settings = parse_settings(tomllib.loads(file.read_text()))
+        assert settings.spark.remote == "sc://spark-connect:15002"
+    document = tomllib.loads((FOLDER / "sluice.toml").read_text())
+    folder = str(Path(document["downstream"]["password-file"]).parent)
+    for mounts in (container("metrics")["volumeMounts"], VALUES["volumeMounts"]):
+        assert folder in {one["mountPath"] for one in mounts}
+        assert "/etc/sluice/sluice.toml" in {one["mountPath"] for one in mounts}
+    made = KUSTOMIZATION["configMapGenerator"]
+    literals = dict(text.split("=", 1) for one in made for text in one.get("literals", []))
+    assert literals["pd-urls"] == document["upstream"]["pd-urls"]
+    generated = {one["name"] for one in made}
+    asked = {one["configMap"]["name"] for name in WORKLOADS for one in pod(name)["volumes"] if "configMap" in one}
+    asked |= {one["configMap"]["name"] for one in VALUES["volumes"] if "configMap" in one}
+    assert asked | {"pump"} == generated
+
+
+def test_images_are_those_of_the_dockerfile_in_one_version():
+    tags = {one["newTag"] for one in KUSTOMIZATION["images"]} | {VALUES["defaultAirflowTag"]}
+    assert len(tags) == 1
+    targets = {one["name"].removeprefix("sluice-") for one in KUSTOMIZATION["images"]}
+    assert targets == {container(name)["image"].removeprefix("sluice-") for name in WORKLOADS}
+    assert targets <= set(TARGETS)
+    assert VALUES["defaultAirflowRepository"] == "sluice-airflow"
+    assert f"{VALUES['uid']}:{VALUES['gid']}" == stages()["airflow"].last("USER")
+
+
+def test_prometheus_operator_is_told_of_services_and_ports_that_are_there():
+    component = yaml.safe_load((FOLDER / "service-monitor" / "kustomization.yaml").read_text())
+    monitors = [
+        one for file in component["resources"]
+        for one in yaml.safe_load_all((FOLDER / "service-monitor" / file).read_text())
+    ]  # fmt: skip
+    assert {one["metadata"]["name"] for one in monitors} == {"pump", "sluice"}
+    for one in monitors:
+        wanted = one["spec"]["selector"]["matchLabels"]
+        (service,) = [each for each in of_kind("Service").values() if each["metadata"]["labels"] == wanted]
+        ports = {port["name"] for port in service["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in one["spec"]["endpoints"]} <= ports
