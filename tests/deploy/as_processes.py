@@ -71,8 +71,8 @@ class Service:
 
 
 class Machine:
-    """`home`: an empty folder. `variables`: what somebody wrote into .env. Of `without` there is no program here. `dags`
-    are those that are put before Airflow, by their files.
+    """`home`: an empty folder. `variables`: what is in .env. `without`: services that have no program here. `dags`: the
+    files that Airflow gets.
     """
 
     def __init__(
