@@ -84,8 +84,8 @@ COPY --from=build-all /opt/venv /opt/venv
 ENV SPARK_CONF_DIR=/etc/spark SPARK_WORKER_DIR=/var/lib/spark PYSPARK_PYTHON=/opt/venv/bin/python
 COPY deploy/compose/spark /etc/spark
 EXPOSE 7077 7078 8080 8081 15002
-HEALTHCHECK --interval=15s --timeout=15s --start-period=3m --retries=4 CMD ["python", "-m", "deploy.start.healthy", "grpc", "127.0.0.1:15002"]
-CMD ["python", "-m", "deploy.start.spark", "connect"]
+HEALTHCHECK --interval=15s --timeout=15s --start-period=3m --retries=4 CMD ["python", "-m", "deploy.start.healthy", "grpc", ":15002"]
+CMD ["sluice", "spark", "connect"]
 
 # To try it without a TiDB; the same files as airflow's
 FROM airflow AS standin

@@ -121,7 +121,12 @@ class Machine:
 
     def _paths(self, service: Service) -> dict[str, str]:
         """Paths in the container, and where they are here."""
-        found = {"/opt/sluice/dags": str(self._dags), "/opt/sluice": str(ROOT), "/tmp": str(service.root / "tmp")}
+        found = {
+            "/opt/sluice/dags": str(self._dags),
+            "/opt/sluice": str(ROOT),
+            "/opt/venv": sys.prefix,
+            "/tmp": str(service.root / "tmp"),
+        }
         for volume in service.said.get("volumes", []):
             source, target = volume.split(":")[:2]
             found[target] = str((ROOT / source).resolve() if source.startswith(".") else self.home / "volumes" / source)
@@ -158,8 +163,10 @@ class Machine:
         command = [self.translated(service, str(word)) for word in service.said.get("command", [])]
         service.environment = _ENVIRONMENT | {"HOME": str(service.root), "TMPDIR": str(service.root / "tmp")} | given
         if "build" in service.said:
-            entry = docker_file.stages()[service.said["build"]["target"]].command("ENTRYPOINT")
-            service.argv = [*service.said.get("entrypoint", entry), *command]
+            image = docker_file.stages()[service.said["build"]["target"]]
+            of_image = {key: self.translated(service, value) for key, value in image.environment.items()}
+            service.environment = of_image | service.environment
+            service.argv = [*service.said.get("entrypoint", image.command("ENTRYPOINT")), *command]
         else:
             service.argv = images.IMAGES[service.image](service, command, self._paths(service))
 

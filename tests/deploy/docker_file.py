@@ -32,6 +32,12 @@ class Stage:
         text = self.last(instruction)
         return json.loads(text[text.index("[") :]) if text else []
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What ENV says, without PATH."""
+        found = dict(word.split("=", 1) for rest in self.all("ENV") for word in rest.split())
+        return {name: value for name, value in found.items() if name != "PATH"}
+
 
 def stages() -> dict[str, Stage]:
     """By name. The base of one that is made from no other stage is its image."""

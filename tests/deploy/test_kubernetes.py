@@ -85,7 +85,7 @@ def test_a_pod_starts_what_compose_starts_has_its_time_to_end_and_is_not_root(na
     } | {claim["metadata"]["name"] for claim in WORKLOADS[name]["spec"].get("volumeClaimTemplates", [])}
     # what compose sets is set, but what differs from machine to machine
     given = {variable["name"] for variable in said["env"]}
-    assert set(service.get("environment", {})) - {"SPARK_CONF_DIR"} <= given  # the image has it
+    assert set(service.get("environment", {})) <= given
 
 
 @each

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.start import airflow_api, bucket, healthy, spark, standin, traffic
+from deploy.start import airflow_api, bucket, healthy, standin, traffic
 from tests.deploy.compose_file import ROOT
 from tests.object_store.s3_server import S3Server
 
@@ -163,11 +163,3 @@ def test_traffic_is_a_workload_or_the_recording_that_the_stand_in_plays() -> Non
     words = standin.command("standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": "/recordings/shop"})
     assert words[-2:] == ["--recording", "/recordings/shop"]
     assert "--recording" not in standin.command("standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": ""})
-
-
-def test_a_process_of_spark_is_told_its_name_and_its_master() -> None:
-    environment = {"SPARK_LOCAL_HOSTNAME": "here", "SPARK_MASTER": "spark://there:7077"}
-    assert spark.command("worker", environment)[-1] == "spark://there:7077"
-    assert "there" not in " ".join(spark.command("master", environment))
-    assert "spark.driver.host=here" in spark.command("connect", environment)
-    assert run("deploy.start.spark", "worker").stderr == "spark: the environment has no SPARK_LOCAL_HOSTNAME\n"
