@@ -16,7 +16,7 @@ from types import FrameType
 import psutil
 
 _SWEEP_S = 0.5
-_PATIENCE_SWEEPS = 20
+_PATIENCE_SWEEPS = 6
 """Then a task is killed."""
 
 

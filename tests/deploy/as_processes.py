@@ -207,7 +207,7 @@ class Machine:
     def _wait(self, service: Service) -> None:
         until = time.monotonic() + DEADLINE_S
         assert service.process
-        pause = compose_file.seconds(service.said.get("healthcheck", {}).get("start_interval", "1s")) / 4
+        pause = compose_file.seconds(service.said.get("healthcheck", {}).get("start_interval", "1s")) / 2
         while True:
             code = service.process.poll()
             if service.ends and code is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,14 @@ def defaults() -> dict[str, str]:
 
 
 def document(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The file with these variables."""
-    return yaml.safe_load(filled(FILE.read_text(), variables))
+    """The file with these variables. Not to be changed: it is read once."""
+    return _document(tuple(sorted(variables.items())))
+
+
+@functools.cache
+def _document(variables: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load(filled(FILE.read_text(), dict(variables)), yaml.CSafeLoader)
+    return found
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
