@@ -52,8 +52,10 @@ class Bell:
 
     def wait(self, seconds: float) -> None:
         """Until it rings, at most so long."""
-        ready, _, _ = select.select([self._socket, self._own], [], [], seconds)
-        if self._socket in ready:
+        looking = select.poll()  # select takes no descriptor above 1,023
+        for each in (self._socket, self._own):
+            looking.register(each, select.POLLIN)
+        if any(at == self._socket.fileno() for at, _ in looking.poll(seconds * 1000)):
             self._rung = True
             with contextlib.suppress(OSError):
                 while self._socket.recv(16):

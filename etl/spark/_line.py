@@ -6,6 +6,7 @@ they know the key that went to the worker with its job: each answers the other's
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
 import socket
@@ -65,7 +66,9 @@ class Line:
         return kind, self._take(size)
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; whoever waits for the other side, in another thread, is told."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _take(self, size: int) -> bytearray:

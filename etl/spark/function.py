@@ -50,10 +50,10 @@ class SparkFunction:
                         yield from self._standing.call(tasks, timeout_s)
                         return
             else:
-                self.release()
+                with self._one:
+                    self._standing.release()
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 
     def release(self) -> None:
-        """Give the standing worker's core back."""
-        with self._one:
-            self._standing.release()
+        """Give the standing worker's core back, whoever may be calling it."""
+        self._standing.release()

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from etl.settings import Spark
-from etl.spark._line import BATCH, CALL, END, FAILED, Line
+from etl.spark._line import BATCH, CALL, END, FAILED, Line, LineError
 from etl.spark.errors import SparkError, from_worker
 from etl.spark.frame import TaskFrame
 from etl.spark.standing_worker import Attend
@@ -34,7 +34,7 @@ __all__ = ["StandingWorker"]
 
 log = logging.getLogger("sluice.spark")
 
-_COMES_S = 15.0
+_COMES_S = 60.0  # a first worker starts Python; one that finds no way here fails by itself, after 5 s
 _HANDSHAKE_S = 2.0
 _AGAIN_S = 60.0
 _STANDS_S = 20.0
@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 
 class StandingWorker:
-    """At most one at a time; used by one thread at a time."""
+    """At most one at a time. One thread calls; others may release."""
 
     def __init__(
         self,
@@ -83,8 +83,9 @@ class StandingWorker:
         worker is gone, or says nothing for `timeout_s`, and what failed in it as Spark would.
         """
         line, over = self._line, False
-        assert line is not None
         try:
+            if line is None:
+                raise LineError("it was let go")
             line.patience(timeout_s)
             (batch,) = tasks.combine_chunks().to_batches()
             line.send(CALL, memoryview(batch.serialize()))
@@ -103,9 +104,9 @@ class StandingWorker:
 
     def release(self) -> None:
         """Let the worker go: its job ends, and its core is free."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
     def _begin(self) -> Line | None:
         """Begin the job and wait for its worker."""

@@ -143,6 +143,16 @@ def test_a_worker_ends_when_its_caller_is_gone() -> None:
     assert not thread.is_alive()
 
 
+def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
+    ours, theirs = socket.socketpair()
+    worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
+    worker._line = Line(ours, 2_000)
+    with theirs:
+        threading.Timer(0.1, worker.release).start()
+        with pytest.raises(SparkError, match="gone"):
+            list(worker.call(pa.table({"text": ["a"]}), 2_000))
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_goes_to_spark_by_tls_does_not_come_back_in_the_clear(*, tls: bool) -> None:
     worker = standing.StandingWorker(None, Spark(ssl=tls), work(), (TEXTS, TEXTS))
