@@ -64,6 +64,15 @@ def measure(
     return results
 
 
+def measure_another(address: str, cluster_id: int, cases: Sequence[str], seconds: float) -> list[dict[str, Any]]:
+    """The same load on a pump that runs already, wherever it is and whoever's; nobody reads it meanwhile."""
+    results = []
+    for case in cases:
+        result = run_case(address, cluster_id, case, seconds, Load())
+        results.append(asdict(result) | {"limit": "load generator" if result.load_cpu > 0.9 else "pump and machine"})
+    return results
+
+
 class _WindowReader:
     """Follows the pump window by window from a thread, and counts."""
 

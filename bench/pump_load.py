@@ -1,7 +1,5 @@
 """Load on a pump: P and C records by unary WriteBinlog, from several processes, over the lane's own client side.
 
-    python bench/pump_load.py HOST:PORT --cluster-id N [--case 64x128 ...] [--seconds 5] [--connections 4] [--json]
-
 A case is callers x payload bytes. Each caller has one call in flight: a Prewrite, then its Commit, then the next
 transaction. Reports records/s and the latency of a call (p50, p99) as a client sees it, and how busy the load processes
 were: if they were near 100 %, the load generator was the limit, not the pump.
@@ -9,24 +7,17 @@ were: if they were near 100 %, the load generator was the limit, not the pump.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import select
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from upstream import tso
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from pump_service.lane import LaneClient
+from upstream import tso
 from upstream.codec.varint import encode_uvarint
 
 CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
@@ -201,40 +192,3 @@ def run_case(address: str, cluster_id: int, case: str, seconds: float, load: Loa
         errors=len(errors),
         first_error=errors[0] if errors else "",
     )
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line; exit code 1 if a call failed."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("address", help="host:port of the pump")
-    parser.add_argument("--cluster-id", type=int, required=True)
-    parser.add_argument("--case", action="append", help="callers x payload bytes, such as 64x128; may be repeated")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--connections", type=int, default=4)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args(argv)
-    failed = 0
-    for case in arguments.case or CASES:
-        result = run_case(
-            arguments.address,
-            arguments.cluster_id,
-            case,
-            arguments.seconds,
-            Load(arguments.connections, arguments.processes),
-        )
-        failed += result.errors
-        if arguments.json:
-            print(json.dumps(asdict(result)), flush=True)
-        else:
-            print(
-                f"{case:>9}  {result.records_per_s:>9.0f} records/s  p50 {result.p50_ms:6.2f} ms  "
-                f"p99 {result.p99_ms:6.2f} ms  load CPU {result.load_cpu:.2f}"
-                + (f"  {result.errors} ERRORS, first: {result.first_error}" if result.errors else ""),
-                flush=True,
-            )
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

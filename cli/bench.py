@@ -54,9 +54,8 @@ def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, repe
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
         folder = (directory or recording_folder(RECORDING)).absolute()
         result = measure(stack, folder, repeated, _reporter(as_json=as_json))
-    found = asdict(result) | {"stages": result.stages_ms}
-    if as_json:
-        return _print_json(found, result.differences)
+    if _keep(ctx, asdict(result) | {"stages": result.stages_ms}, as_json=as_json):
+        return 1 if result.differences else 0
     click.echo()
     _print_table(
         {
@@ -101,8 +100,8 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
             sizes or SIZES,
             _reporter(as_json=as_json),
         )
-    if as_json:
-        return _print_json({"backlogs": [asdict(result) for result in results]}, 0)
+    if _keep(ctx, {"backlogs": [asdict(result) for result in results]}, as_json=as_json):
+        return 0
     for result in results:
         click.echo(
             f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows}"
@@ -131,8 +130,8 @@ def archive_command(
     folder = (directory or recording_folder(RECORDING)).absolute()
     with stop_signals_raise():
         result = measure(_stack(ctx), folder, changes or CHANGES, workers, _reporter(as_json=as_json))
-    if as_json:
-        return _print_json(asdict(result), 0)
+    if _keep(ctx, asdict(result), as_json=as_json):
+        return 0
     click.echo(
         f"\n{result.changes / result.seconds:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s,"
         f" {result.volumes} volumes, {workers} at once)"
@@ -165,8 +164,8 @@ def restore_command(
     folder = (directory or recording_folder(RECORDING)).absolute()
     with stop_signals_raise():
         results = measure(_stack(ctx), folder, rows or ROWS, changes or CHANGES, _reporter(as_json=as_json))
-    if as_json:
-        return _print_json({"restores": [asdict(result) for result in results]}, 0)
+    if _keep(ctx, {"restores": [asdict(result) for result in results]}, as_json=as_json):
+        return 0
     for result in results:
         load, apply = (max(result.stages_s.get(stage, 0.0), 1e-3) for stage in ("load", "apply"))
         click.echo(
@@ -195,12 +194,12 @@ def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: st
     from bench.copy import ROWS, measure
 
     if making:
-        return _copy_making(_stack(ctx), rows or ROWS, form, as_json=as_json)
+        return _copy_making(ctx, rows or ROWS, form, as_json=as_json)
     ways = [(form, each) for each in (("before", "after") if indexes == "both" else (indexes,))]
     with stop_signals_raise():
         results = measure(_stack(ctx), rows or ROWS, ways, _reporter(as_json=as_json))
-    if as_json:
-        return _print_json({"copies": [asdict(result) | {"limit": result.limit} for result in results]}, 0)
+    if _keep(ctx, {"copies": [asdict(result) | {"limit": result.limit} for result in results]}, as_json=as_json):
+        return 0
     for result in results:
         alone = f"{result.rows / result.rows_seconds:,.0f} rows/s, {result.bytes / 1e6 / result.rows_seconds:,.1f} MB/s"
         click.echo(
@@ -219,13 +218,13 @@ def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: st
     return 0
 
 
-def _copy_making(stack: Stack, rows: int, form: str, *, as_json: bool) -> int:
+def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> int:
     from bench.copy import measure_making
 
     with stop_signals_raise():
-        results = measure_making(stack, rows, form, (1, 2), _reporter(as_json=as_json))
-    if as_json:
-        return _print_json({"making": [asdict(result) | {"cores": result.cores} for result in results]}, 0)
+        results = measure_making(_stack(ctx), rows, form, (1, 2), _reporter(as_json=as_json))
+    if _keep(ctx, {"making": [asdict(result) | {"cores": result.cores} for result in results]}, as_json=as_json):
+        return 0
     for result in results:
         rate, size = result.rows / result.seconds, result.bytes / 1e6 / result.seconds
         click.echo(
@@ -251,8 +250,8 @@ def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int
 
     with stop_signals_raise():
         results = measure(_stack(ctx), rows or ROWS, _reporter(as_json=as_json))
-    if as_json:
-        return _print_json({"bases": [asdict(result) for result in results]}, 0)
+    if _keep(ctx, {"bases": [asdict(result) for result in results]}, as_json=as_json):
+        return 0
     for result in results:
         click.echo("\n" + "\n".join(result.lines()))
     _print_machine()
@@ -292,20 +291,17 @@ def lag_command(
         with stop_signals_raise():
             stack = _stack(ctx, '\n[archive]\nevery = "1d"\n')
             both = measure_beside_archive(stack, rate, samples, archive_every_s, _reporter(as_json=as_json))
-        found = asdict(both) | {"added_p95_ms": both.added_p95_ms}
-        return _print_json(found, 0) if as_json else _print_beside(both, "archiving", "volumes")
+        kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
+        return 0 if kept else _print_beside(both, "archiving", "volumes")
     if table_rows:
         with stop_signals_raise():
             both = measure_beside_backfill(_stack(ctx), rate, samples, table_rows, _reporter(as_json=as_json))
-        return (
-            _print_json(asdict(both) | {"added_p95_ms": both.added_p95_ms}, 0)
-            if as_json
-            else _print_beside(both, "a backfill", "chunks")
-        )
+        kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
+        return 0 if kept else _print_beside(both, "a backfill", "chunks")
     with stop_signals_raise():
         result = measure(_stack(ctx), LagResult(rate, rows), samples, idle_s, _reporter(as_json=as_json))
-    if as_json:
-        return _print_json(asdict(result), 0)
+    if _keep(ctx, asdict(result), as_json=as_json):
+        return 0
     click.echo()
     used = {"CPU": result.cpu, "CPU when idle": result.idle_cpu}
     _print_table(
@@ -360,20 +356,42 @@ def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
     show_default=True,
     help="What follows meanwhile: a Drainer, or landing.",
 )
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Load that pump, an original one too. Never one in use: its readers would stop at what it is sent.",
+)
+@click.option("--cluster-id", type=click.IntRange(min=1), help="The cluster of the pump at --address.")
 @_JSON
 @click.pass_context
-def pump_command(ctx: click.Context, *, cases: tuple[str, ...], seconds: float, reads: str, as_json: bool) -> int:
+def pump_command(
+    ctx: click.Context,
+    *,
+    cases: tuple[str, ...],
+    seconds: float,
+    reads: str,
+    address: str | None,
+    cluster_id: int | None,
+    as_json: bool,
+) -> int:
     """Records/s of WriteBinlog, durable, with a reader that follows."""
-    from bench.pump import measure
+    from bench.pump import measure, measure_another
     from bench.pump_load import CASES
+
+    if (address is None) != (cluster_id is None):
+        raise click.UsageError("--address and --cluster-id belong together")
 
     for case in cases:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):
             raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
     with stop_signals_raise():
-        results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json=as_json))
-    if as_json:
-        return _print_json({"cases": results}, 0)
+        if address is None or cluster_id is None:
+            results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json=as_json))
+        else:
+            results = measure_another(address, cluster_id, cases or CASES, seconds)
+    failed = any(each["errors"] for each in results)
+    if _keep(ctx, {"cases": results}, as_json=as_json):
+        return 1 if failed else 0
     click.echo(
         f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9} "
         " limit"
@@ -381,11 +399,12 @@ def pump_command(ctx: click.Context, *, cases: tuple[str, ...], seconds: float, 
     for each in results:
         click.echo(
             f"{each['case']:<10}{each['records_per_s']:>11,.0f}{each['p50_ms']:>9.2f}{each['p99_ms']:>9.2f}"
-            f"{each['pump_cpu']:>10.2f}{each['load_cpu']:>10.2f}{each['pump_rss_mib']:>9}  {each['limit']}"
+            f"{each.get('pump_cpu', '-'):>10}{each['load_cpu']:>10.2f}{each.get('pump_rss_mib', '-'):>9}"
+            f"  {each['limit']}"
             + (f"  {each['errors']} errors, the first: {each['first_error']}" if each["errors"] else "")
         )
     _print_machine()
-    return 1 if any(each["errors"] for each in results) else 0
+    return 1 if failed else 0
 
 
 @command.command("soak")
@@ -410,8 +429,8 @@ def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, 
         result = measure(stack, mode, Kills(kills, interval, seed), _reporter(as_json=as_json))
     wrong = check(result)
     most = sorted(result.sums.items(), key=lambda item: -item[1])[:3]
-    if as_json:
-        return _print_json(asdict(result) | {"wrong": wrong}, len(wrong))
+    if _keep(ctx, asdict(result) | {"wrong": wrong}, as_json=as_json):
+        return 1 if wrong else 0
     click.echo()
     _print_table(
         {
@@ -430,19 +449,28 @@ def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, 
 
 
 def _stack(ctx: click.Context, settings: str = "") -> Stack:
+    return Stack(_home(ctx), settings=settings)
+
+
+def _home(ctx: click.Context) -> Path:
     home: str | None = ctx.obj
-    return Stack((Path(home) if home else default_home()) / "bench", settings=settings)
+    return (Path(home) if home else default_home()) / "bench"
 
 
 def _reporter(*, as_json: bool) -> Any:
     return lambda line: click.echo(line, err=as_json)
 
 
-def _print_json(found: dict[str, Any], differences: int) -> int:
-    from bench.machine import describe
+def _keep(ctx: click.Context, found: dict[str, Any], *, as_json: bool) -> bool:
+    """Keeps what was found as a file, and prints it if that is wanted; whether it was."""
+    from bench.results import document, keep
 
-    click.echo(json.dumps(found | {"environment": describe()}, indent=1))
-    return 1 if differences else 0
+    whole = document(str(ctx.info_name), found)
+    path = keep(_home(ctx) / "results", whole)
+    click.echo(f"\nkept as {path}", err=as_json)
+    if as_json:
+        click.echo(json.dumps(whole, indent=1))
+    return as_json
 
 
 def _print_table(rows: dict[str, str]) -> None:

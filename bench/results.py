@@ -1,0 +1,41 @@
+"""What a benchmark found, kept as JSON beside what it ran on: figures without it can't be compared."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from bench.machine import describe
+
+
+def document(benchmark: str, found: dict[str, Any]) -> dict[str, Any]:
+    """`found` with the benchmark's name, the time, the commit and the machine."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    load = [round(each, 2) for each in os.getloadavg()]
+    about = {"benchmark": benchmark, "at": now, "commit": _commit(), "load": load, "environment": describe()}
+    return about | {"found": found}
+
+
+def keep(folder: Path, whole: dict[str, Any]) -> Path:
+    """Writes a document into `folder` under the benchmark's name and the time; the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = whole["at"].replace(":", "").replace("+0000", "Z")
+    path = folder / f"{whole['benchmark']}-{stamp}.json"
+    path.write_text(json.dumps(whole, indent=1) + "\n")
+    return path
+
+
+def _commit() -> str:
+    """The commit that is checked out, with a plus if something was changed; the version where there is no clone."""
+    root = Path(__file__).parents[1]
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        from importlib.metadata import version
+
+        return version("sluice")
