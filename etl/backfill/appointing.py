@@ -12,7 +12,8 @@ from dataclasses import replace
 from etl.backfill.downstream_side import DownstreamSide
 from etl.backfill.errors import BackfillError
 from etl.downstream.chunk_results import ChunkResult
-from relay.appointments import Appointment, AppointmentExistsError, Appointments, Ready, Void
+from relay.appointments import Appointment, AppointmentExistsError, Appointments, Mending, Ready, Void
+from relay.jobs import Run
 from upstream import tso
 
 log = logging.getLogger("sluice.backfill")
@@ -91,6 +92,16 @@ class Appointing:
     def remove(self, made: Appointment) -> None:
         """It is over."""
         self._appointments.remove(made.at_ts)
+
+    def mend(self, mending: Mending, run: Run) -> None:
+        """Say that rows are missing, which loosens what apply checks. A process that stood still until its job was over
+        takes it back at once: nobody else would, before the next job. Raises LeaseLostError, RelayError, OSError.
+        """
+        self._appointments.mend(mending)
+        run.look()
+        if run.is_over:
+            self._appointments.mended(mending.name)
+        run.check()
 
     def left_over(self) -> list[Appointment]:
         """Those of a process before this one that apply may still write; the others are given up and removed."""

@@ -249,7 +249,7 @@ class Backfill:
 
     def _begin(self, plan: TablePlan, table: Table) -> None:
         if self._request.mode != COMPARE:
-            self._appointments.mend(Mending(self._mending(plan), self._job, (table.id,)))
+            self._appointing.mend(Mending(self._mending(plan), self._job, (table.id,)), self._run)
         if plan.is_created and plan.target.lower() not in self._sides.downstream.columns():
             self.warnings += self._sides.downstream.create_table(table, self._sides.upstream.definitions)
 

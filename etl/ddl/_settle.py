@@ -73,6 +73,7 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: D
         )  # there nothing but 'null' is filled in, as upstream
         added = [c for c in _added(old, table, ddl) if c.kind in checked or is_longer(c, kinds[c.name.lower()])]
         if added:
+            _refuse_unknown_zone(session, table, added)
             _fill(session, table, added)
     return warnings
 
@@ -81,6 +82,21 @@ def _added(old: Table, table: Table, ddl: DdlJob) -> list[Column]:
     """Columns that existing rows have been given a value for."""
     known = pair_columns(old, table, ddl)
     return [column for column in table.writable_columns if column.id not in known]
+
+
+def _refuse_unknown_zone(session: MySQLSession, table: Table, columns: list[Column]) -> None:
+    """TiDB before 2.1 kept what existing rows have in a new TIMESTAMP by its server's clock (the column's version is
+    0), since then in UTC. Raises UnsettledError.
+    """
+    zero = (None, "", "0", "0000-00-00 00:00:00")
+    doubtful = [c for c in columns if c.kind == "timestamp" and c.version == 0 and c.origin_default not in zero]
+    if doubtful and session.query(f"SELECT 1 FROM {quote_table(table)} LIMIT 1"):
+        one = doubtful[0]
+        raise UnsettledError(
+            f"{table.full_name}.{one.name}: the upstream's existing rows have {one.origin_default!r} by the clock of"
+            " the TiDB server that added the column, and its time zone isn't known",
+            way_out="give the rows the upstream's value downstream by hand, then `sluice ddl skip`",
+        )
 
 
 def _fill(session: MySQLSession, table: Table, columns: list[Column]) -> None:

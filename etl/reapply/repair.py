@@ -81,7 +81,7 @@ class Repair:
         self._touched.gather(lambda ts: self._heed_orders())
         tables = sorted(self._touched.tables.values(), key=lambda table: table.full_name)
         self._run.begin_with({table.full_name: self._progress(table) for table in tables})
-        self._relay.appointments.mend(Mending(self._job, self._job, tuple(table.id for table in tables)))
+        self._appointing.mend(Mending(self._job, self._job, tuple(table.id for table in tables)), self._run)
         self._began = time.monotonic()
         for table in tables:
             self._bring_table(table)

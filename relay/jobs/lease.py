@@ -19,7 +19,7 @@ from typing import Any, Self
 from errors import SluiceError, ours
 from relay.errors import RelayError
 from relay.jobs.errors import LeaseLostError
-from relay.jobs.history import CANCELLED, CANCELLING, DONE, FAILED, PAUSED, PAUSING, TAKEN, Entry
+from relay.jobs.history import CANCELLED, CANCELLING, DONE, FAILED, OVER, PAUSED, PAUSING, TAKEN, Entry
 from relay.jobs.ledger import Ledger
 from relay.jobs.progress import Done, Member, TableProgress
 from relay.jobs.runner import Runner
@@ -73,6 +73,11 @@ class Run:
     def is_lost(self) -> bool:
         """Whether `check` raises."""
         return self._entry.run != self.number or self._entry.state not in TAKEN
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job is, as of at most a moment ago: nothing more is to come of it."""
+        return self._entry.state in OVER
 
     def look(self) -> None:
         """Have `order` and `check` be of now. Raises RelayError, OSError."""

@@ -194,6 +194,20 @@ def test_existing_rows_get_what_tidb_reads_for_a_column_they_predate(story: Stor
     ]
 
 
+def test_a_moment_by_the_clock_of_a_server_nobody_knows_stops_by_name(story: Story) -> None:
+    old = table(10, "t", "id int", primary="id")
+    empty = table(11, "e", "id int", primary="id")
+    moment = column(2, "ts timestamp", default="2018-01-01 10:00:00", origin_default="2018-01-01 10:00:00", version=0)
+    for one in (empty, old):
+        story.create(one, "CREATE TABLE x")
+    story.insert(old, {"id": 1})
+    for one in (empty, old):
+        text = f"ALTER TABLE `{one.name}` ADD COLUMN `ts` TIMESTAMP DEFAULT '2018-01-01 10:00:00'"
+        story.statement(5, text, replace(one, columns=(*one.columns, moment)))
+    with pytest.raises(DdlError, match=r"d\.t\.ts: .*'2018-01-01 10:00:00' by the clock .*sluice ddl skip"):
+        story.apply()
+
+
 def test_rows_wider_than_the_server_allows_are_kept_whole(story: Story) -> None:
     specs = [column(n + 2, f"c{n} varchar(1000)", default="x") for n in range(20)]
     old = table(10, "t", "id int", *specs, primary="id")
