@@ -21,7 +21,11 @@ def ranges_of(session: int, up: UpstreamSide, down: DownstreamSide, table: Compa
     if parts < 2 or not table.key:
         return [KeyRange()]
     kept_by = key_columns(table.table)
-    if table.table.handle_kind != "heap" and [one.name for one in kept_by] == [one.name for one in table.key]:
+    if (
+        not table.others
+        and table.table.handle_kind != "heap"
+        and [one.name for one in kept_by] == [one.name for one in table.key]
+    ):
         return up.ranges(table)
     if len(table.key) == 1 and table.key[0].kind == "int":
         return down.even_ranges(session, table, parts)

@@ -4,7 +4,7 @@ which the tables are compared again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from etl.backfill import BackfillRequest, create_backfill
@@ -69,10 +69,21 @@ def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
             way_out="`sluice verify --repair` prints the SQL that does it without; or have the tables beside their own,"
             f" from base and archive: `sluice restore --until {summary.ts} {names}`",
         )
+    _refuse_merged(settings, wrong)
     found = KeptResults(settings.open_relay().storage, summary.job).apart()
     only = {one.name: tuple(_conditions(found[one.name])) for one in wrong if _is_named(one, found)}
     request = BackfillRequest(tuple(one.name.translate(_SPECIAL) for one in wrong), only=only)
     return create_backfill(settings, request, by)
+
+
+def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
+    merged = [one.name for one in wrong if settings.routes.target(*one.name.split(".", 1)).is_merged]
+    if merged:
+        raise VerifyError(
+            f"{', '.join(merged[:3])}: merged with other tables downstream, from which a backfill can't tell its rows",
+            way_out="`sluice verify --repair` prints the SQL that makes these rows right; name the other tables to have"
+            " them repaired by a job",
+        )
 
 
 def again(summary: VerifySummary) -> VerifyRequest:

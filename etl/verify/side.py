@@ -51,7 +51,8 @@ class ComparedTable:
     they were plain; `place` where it is downstream. `key`: by what ranges are cut, () if only the whole can be asked
     for. `identity`: names of the columns that tell rows apart, () for a table without a key, which is a multiset.
     `upstream`, `downstream`: the columns as the servers have them; `by_rows`: why rows are compared and not checksums,
-    "" if servers compute these. `bytes`: about how many the downstream has. `notes`: for people.
+    "" if servers compute these. `bytes`: about how many the downstream has. `notes`: for people. `others`: tables of
+    the upstream that are merged with this one, with the same columns: all their rows together are compared.
     """
 
     table: Table
@@ -63,11 +64,17 @@ class ComparedTable:
     by_rows: str = ""
     bytes: int = 0
     notes: tuple[str, ...] = ()
+    others: tuple[Table, ...] = ()
 
     @property
     def full_name(self) -> str:
-        """`schema.table` upstream."""
+        """`schema.table` upstream, of the first one."""
         return self.table.full_name
+
+    @property
+    def sources(self) -> tuple[Table, ...]:
+        """All tables of the upstream whose rows are compared."""
+        return (self.table, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

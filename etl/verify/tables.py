@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from etl.base.downstream_rows import DownstreamTable, page_key
 from etl.base.held_tables import HeldTable, held_tables, unlike
 from etl.base.hindrances import place_of
 from etl.copy.definitions import Definitions
 from etl.downstream import MySQLSession
+from etl.rules import RouteError
 from etl.settings import Settings
 from etl.verify.checksum import SUMMED_KINDS, ServerColumn
 from etl.verify.side import ComparedTable
+from upstream.codec.columnar import arrow_type
 from upstream.schema import Column, Table
 
-__all__ = ["LeftOut", "compared_tables", "only_columns"]
+__all__ = ["LeftOut", "compared_tables", "merged_into", "only_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +36,125 @@ def compared_tables(
     settings: Settings, definitions: Definitions, session: MySQLSession, wanted: Iterable[str] | None = None
 ) -> tuple[list[ComparedTable], list[LeftOut]]:
     """The upstream's tables at the checkpoint (`definitions`), the largest first, and those that aren't compared.
-    `wanted`: only these, by full name. Raises DownstreamError.
+    `wanted`: only these, by full name; of tables that are merged one stands for all. Raises DownstreamError.
     """
     names = None if wanted is None else set(wanted)
-    tables = [
-        table for table in definitions.of_users().tables
-        if table.is_base_table and (names is None or table.full_name in names)
-    ]  # fmt: skip
-    places: list[DownstreamTable] = []
-    left: list[LeftOut] = []
-    for table in tables:
-        place = place_of(settings, table)
-        left.append(LeftOut(table.full_name, place)) if isinstance(place, str) else places.append(place)
-    held = held_tables(session, {place.schema for place in places})
+    tables = [table for table in definitions.of_users().tables if table.is_base_table]
+    groups, left = _groups(settings, [table for table in tables if names is None or table.full_name in names], tables)
+    held = held_tables(session, {group.places[0].schema for group in groups})
     found: list[ComparedTable] = []
-    for place in places:
-        there = held.get((place.schema.lower(), place.name.lower()))
-        problem = unlike(place, there, session.address)
+    for group in groups:
+        first = group.places[0]
+        there = held.get((first.schema.lower(), first.name.lower()))
+        problem = unlike(first, there, session.address)
         if problem or there is None:
-            left.append(LeftOut(place.table.full_name, problem, is_fault=True))
+            left += [LeftOut(place.table.full_name, problem, is_fault=True) for place in group.places]
+        elif why := group.unlike():
+            left += [LeftOut(place.table.full_name, why) for place in group.places]
         else:
-            found.append(_compared(place, there, session))
+            found.append(_compared(group, there, session))
     return sorted(found, key=lambda table: -table.bytes), left
 
 
-def _compared(place: DownstreamTable, there: HeldTable, session: MySQLSession) -> ComparedTable:
-    columns = [column for column in place.table.columns if column.public and not column.hidden]
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """One table, or several that are merged downstream, by name."""
+
+    places: tuple[DownstreamTable, ...]
+
+    def unlike(self) -> str:
+        """Why tables that are merged can't be compared as one, "" if they can."""
+        first = self.places[0].table
+        shape = _shape(first)
+        for place in self.places[1:]:
+            if _shape(place.table) != shape:
+                return (
+                    f"{first.full_name} and {place.table.full_name} are merged into {place.full_name}, and have other"
+                    " columns or another key: their rows can't be compared as those of one table"
+                )
+        return ""
+
+
+def _groups(settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]) -> tuple[list[_Group], list[LeftOut]]:
+    """The wanted tables, those that are merged with all that are merged with them; and why others aren't compared."""
+    left: list[LeftOut] = []
+    groups: list[_Group] = []
+    merged: set[tuple[str, str]] = set()
+    for table in wanted:
+        target = merged_into(settings, table)
+        if target is not None:
+            merged.add(target)
+        elif isinstance(place := place_of(settings, table), str):
+            left.append(LeftOut(table.full_name, place))
+        else:
+            groups.append(_Group((place,)))
+    for schema, name in sorted(merged):
+        members = sorted(
+            (t for t in tables if merged_into(settings, t) == (schema, name)), key=lambda table: table.full_name
+        )
+        groups.append(_Group(tuple(DownstreamTable(table, schema, name) for table in members)))
+    return groups, left
+
+
+def merged_into(settings: Settings, table: Table) -> tuple[str, str] | None:
+    """Schema and table downstream that have the rows of several tables, all changes of this one among them; None if
+    there are none.
+    """
+    filters, names = settings.filters, (table.schema_name, table.name)
+    if not filters.wants_table(*names) or filters.ignored_row_kinds(*names) or filters.may_keep_rows(*names):
+        return None
+    try:
+        target = settings.routes.target(*names)
+    except RouteError:
+        return None
+    return (target.schema, target.table) if target.is_merged else None
+
+
+def _shape(table: Table) -> tuple[Any, ...]:
+    """What tables have in common whose rows can be compared as one table's."""
+    columns = {
+        column.name.lower(): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
+        for column in _visible(table)
+    }
+    return columns, tuple(column.name.lower() for column in page_key(table)), _identity(table)
+
+
+def _visible(table: Table) -> list[Column]:
+    return [column for column in table.columns if column.public and not column.hidden]
+
+
+def _compared(group: _Group, there: HeldTable, session: MySQLSession) -> ComparedTable:
+    place, *others = group.places
+    columns = _visible(place.table)
     lacking = [column.name for column in columns if column.name.lower() not in there.columns]
-    plain = tuple(
-        replace(column, generated="", generated_stored=False, offset=number)
-        for number, column in enumerate(column for column in columns if column.name not in lacking)
-    )
+    plain = _plain(columns, lacking)
     table = only_columns(place.table, plain)
     documents = session.dialect.has_json_type
+    notes = [f"the generated column {name} isn't downstream" for name in lacking]
+    if others:
+        names = ", ".join(one.table.full_name for one in others)
+        notes.append(f"compared together with {names}, as all of them are merged into {place.full_name}")
     return ComparedTable(
         table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), _identity(table),
         tuple(ServerColumn(column, _charset(column), not column.not_null, documents=True) for column in plain),
         tuple(ServerColumn(column, *there.columns[column.name.lower()], documents=documents) for column in plain),
-        _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes,
-        tuple(f"the generated column {name} isn't downstream" for name in lacking),
+        _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes, tuple(notes),
+        tuple(only_columns(one.table, _in_order(plain, one.table, lacking)) for one in others),
     )  # fmt: skip
+
+
+def _plain(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, ...]:
+    """Without what isn't downstream; generated ones as if they were plain."""
+    return tuple(
+        replace(column, generated="", generated_stored=False, offset=number)
+        for number, column in enumerate(column for column in columns if column.name not in lacking)
+    )
+
+
+def _in_order(first: Sequence[Column], table: Table, lacking: Sequence[str]) -> list[Column]:
+    """A merged table's columns as the first one has them."""
+    own = {column.name.lower(): column for column in _plain(_visible(table), lacking)}
+    return [replace(own[column.name.lower()], name=column.name) for column in first]
 
 
 def only_columns(table: Table, columns: Sequence[Column]) -> Table:

@@ -38,15 +38,19 @@ class UpstreamSide:
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
         if table.by_rows:
             return None
-        statement = f"SELECT {checksum_columns(table.upstream)} FROM {quote_table(table.table)}"
-        ((rows, digest),) = self._session(session).query(f"{statement} WHERE {within.condition(table.key)}")
-        return Checksum(int(rows or 0), int(digest or 0))
+        count = digest = 0
+        for source in table.sources:
+            statement = f"SELECT {checksum_columns(table.upstream)} FROM {quote_table(source)}"
+            ((rows, summed),) = self._session(session).query(f"{statement} WHERE {within.condition(table.key)}")
+            count, digest = count + int(rows or 0), digest + int(summed or 0)
+        return Checksum(count, digest)
 
     def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
         reader = self._session(session)
         whole = False
         try:
-            yield from read_rows(reader, table.table, within.condition(table.key))
+            for source in table.sources:
+                yield from read_rows(reader, source, within.condition(table.key))
             whole = True
         finally:
             if not whole:  # who doesn't read a result to its end leaves a connection that nobody can use

@@ -1,0 +1,98 @@
+"""Tables that are merged downstream are compared as one: all their rows, wherever they come from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.copy.definitions import Definitions
+from etl.rules import Route, Routes
+from etl.verify import VerifyError, VerifySummary, comparing, ranges
+from etl.verify.repair import create_repair
+from etl.verify.result import TableResult
+from etl.verify.run import KIND
+from tests.etl.copy.given_rows import NOW, serving_all
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import table
+from tests.etl.verify.replicas import Replica
+from upstream.schema import Schema, Table
+
+ONE = table(21, "orders_1", "id int", "v varchar(40)", primary="id", clustered=True)
+TWO = table(22, "orders_2", "id int", "v varchar(40)", primary="id", clustered=True)
+OTHER = table(23, "orders_3", "id int", "v varchar(41)", "w int", primary="id", clustered=True)
+ALONE = table(24, "alone", "id int", "v varchar(40)", primary="id", clustered=True)
+SCHEMA = ONE.schema_name
+MERGED = f"{SCHEMA}.orders"
+RULE = Route(SCHEMA, "orders_*", SCHEMA, "orders", "the rule about orders")
+
+
+def rows(first: int, count: int) -> list[list[Any]]:
+    return [[n, f"v{n}".encode()] for n in range(first, first + count)]
+
+
+@contextlib.contextmanager
+def merged(server: MariaDBServer, folder: Path, *tables: Table) -> Iterator[Replica]:
+    """The tables are copied."""
+    schema = Schema(ONE.schema_id, SCHEMA, "utf8mb4", "utf8mb4_bin")
+    held = {ONE.id: rows(0, 150), TWO.id: rows(1000, 150), OTHER.id: [], ALONE.id: rows(0, 9)}
+    with serving_all(tables, held, region_rows=50) as address:
+        made = Replica(address, Definitions(NOW - 1, 5, (schema,), tables), server, folder)
+        made.settings = replace(made.settings, routes=Routes((RULE,)))
+        made.copy()
+        yield made
+
+
+def ran(server: MariaDBServer, statements: Sequence[str]) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            assert cursor.execute(statement)
+
+
+def test_merged_tables_are_compared_as_one_and_what_differs_is_found_whichever_it_is_of(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 4096)
+    monkeypatch.setattr(comparing, "READ_ROWS", 10)
+    with merged(mariadb, tmp_path, ONE, TWO, ALONE) as replica:
+        found = replica.compare()
+        assert {name: (one.found.rows, one.found.apart) for name, one in found.items()} == {
+            ONE.full_name: (300, None), ALONE.full_name: (9, None),
+        }  # fmt: skip
+        only_one_is_asked_for = replica.compare([TWO.full_name])
+        assert [one.full_name for one in only_one_is_asked_for[ONE.full_name].table.sources] == [
+            ONE.full_name, TWO.full_name,
+        ]  # fmt: skip
+        ran(
+            mariadb,
+            [
+                f"UPDATE {MERGED} SET v = 'V7' WHERE id = 7",
+                f"DELETE FROM {MERGED} WHERE id = 1003",
+                f"INSERT INTO {MERGED} VALUES (500, 'nobody''s')",
+            ],
+        )
+        apart = replica.compare()[ONE.full_name].found.apart
+        assert apart is not None
+        assert apart.come["id"].to_pylist() == [7, 1003] and apart.gone["id"].to_pylist() == [7, 500]
+
+
+def test_merged_tables_with_other_columns_are_not_compared_and_named(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    with merged(mariadb, tmp_path, ONE) as replica:
+        assert list(replica.compare()) == [ONE.full_name]
+        replica.known = replace(replica.known, tables=(ONE, OTHER))
+        assert replica.compare() == {}
+
+
+def test_a_job_that_repairs_merged_tables_is_refused_with_the_way_out(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    replica = Replica(None, Definitions(NOW - 1, 5, (), ()), mariadb, tmp_path)  # type: ignore[arg-type]
+    settings = replace(
+        replica.settings, routes=Routes((RULE,)), upstream=replace(replica.settings.upstream, sql_host="t")
+    )
+    wrong = TableResult(ONE.full_name, MERGED, NOW, 300, differences=1)
+    with pytest.raises(VerifyError, match="merged with other tables") as refused:
+        create_repair(settings, VerifySummary(f"{KIND}-1", "done", "upstream", NOW, 0, 1.0, (wrong,)), "test")
+    assert "verify --repair" in refused.value.way_out
