@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from cli import group
 from etl.settings import Verify
 from etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify, tasks
-from etl.verify import run as verifying
 from etl.verify.errors import UnequalError
+from etl.verify.taking import Taking
 from expectations.upstream_rows import compared_with_upstream
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner
 from relay.verified import Verifications
@@ -101,17 +101,17 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
 ) -> None:
     running.caught_up()
     job = create_verify(running.settings, VerifyRequest(), "test")
-    take = verifying._Verifying._take
+    take = Taking.take
 
     def paused_then(self: Any, result: TableResult) -> None:
         take(self, result)
         job.order(PAUSE, "test")
-        self._run.look()
+        self.run.look()
 
-    monkeypatch.setattr(verifying._Verifying, "_take", paused_then)
+    monkeypatch.setattr(Taking, "take", paused_then)
     paused = run_verify(running.settings, job.id, Runner("test"))
     assert (paused.state, len(paused.tables)) == (PAUSED, 1)
-    monkeypatch.setattr(verifying._Verifying, "_take", take)
+    monkeypatch.setattr(Taking, "take", take)
     summary = run_verify(running.settings, job.id, Runner("test"))
     assert (summary.state, summary.equal, len(summary.tables)) == (DONE, True, len(running.tables()))
     assert paused.tables[0] in summary.tables, "it was not compared again"
