@@ -2,7 +2,7 @@
 
     python -m bench.watch [--minutes 60] [--recording FOLDER] [--home FOLDER]
 
-A recording, slowed down, then live traffic of inserts, updates and deletes with a column more every few seconds go
+Live traffic of inserts, updates and deletes with a column more every few seconds, or a recording, slowed down, goes
 through pumps, landing, Spark and applying into MariaDB. Beside it both sides are compared without a pause, by a clock
 that runs faster, so that the round through the whole comes by every five minutes. When the traffic is over one value is
 changed downstream, and has to be found. Prints one JSON object; the exit code is 1 if anything was reported that is the
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,6 @@ _ROUND_S = 300.0
 _FOUND_S = 1_200.0
 _DDL_S = 8.0
 _SAY_S = 60.0
-_REPLAYED = 0.4
-"""So much of the time a recording lasts."""
 _SETTINGS = "[verify]\ndelay-ms = 2000\ndays = 1\n"
 
 
@@ -166,10 +164,9 @@ def watch(home: Path, minutes: float, recording: Path | None) -> Watched:
         watcher: Watcher | None = None
         began = time.monotonic()
         try:
-            traffic = _traffic(stack, control, recording, done, minutes * 60 * _REPLAYED)
+            traffic = _live(control, done) if recording is None else _recorded(stack, control, minutes)
             next_say = began
-            while time.monotonic() - began < minutes * 60:
-                next(traffic)
+            while time.monotonic() - began < minutes * 60 and next(traffic):
                 if replication.error is not None:
                     raise replication.error
                 if watcher is None and _checkpoint(stack):
@@ -191,43 +188,35 @@ def watch(home: Path, minutes: float, recording: Path | None) -> Watched:
     return done
 
 
-def _traffic(
-    stack: Stack, control: ClusterControl, folder: Path | None, done: Watched, replay_s: float
-) -> Iterator[None]:
-    """The recording, if there is one; then live traffic with a column more every few seconds, of each table in turn."""
-    tables = [(DATABASE, f"load_{n}") for n in range(1, TABLES + 1)]
-    if folder is not None:
-        labels = Recording(folder).labels
-        speed = tso.ms_between(labels[0].ts, labels[-1].ts) / (replay_s * 1000)
-        say(f"replaying at {speed:.4f} times the recorded speed")
-        replay.send(stack, labels[-1].name, f"{speed:.4f}", "range")
-        while control.status()["state"] not in ("idle", "done"):
-            yield
-        tables += _tables(stack, labels[0].name)
-        say("the recording is over, live traffic begins")
+def _recorded(stack: Stack, control: ClusterControl, minutes: float) -> Iterator[bool]:
+    """The recording, so slowly that it lasts; false when it is over."""
+    labels = Recording(stack.site().recording).labels
+    speed = tso.ms_between(labels[0].ts, labels[-1].ts) / (minutes * 60_000)
+    say(f"replaying at {speed:.4f} times the recorded speed")
+    replay.send(stack, labels[-1].name, f"{speed:.4f}", "range")
+    while control.status()["state"] not in ("idle", "done"):
+        yield True
+    yield False
+
+
+def _live(control: ClusterControl, done: Watched) -> Iterator[bool]:
+    """Live traffic with a column more every few seconds, of each table in turn."""
     control.workload({"rate": 25, **TRAFFIC})
     due = time.monotonic() + 2 * _DDL_S
     while True:
-        yield
+        yield True
         if time.monotonic() >= due:
-            due = _add_column(control, done, tables)
+            due = _add_column(control, done)
 
 
-def _add_column(control: ClusterControl, done: Watched, tables: Sequence[tuple[str, str]]) -> float:
-    """Each table in turn; when the next one is due. One that a busy machine doesn't take is asked for again."""
-    schema, table = tables[done.ddls % len(tables)]
+def _add_column(control: ClusterControl, done: Watched) -> float:
+    """When the next one is due. One that a busy machine doesn't take is asked for again."""
     try:
-        control.add_column(schema, table, f"c{done.ddls}")
+        control.add_column(DATABASE, f"load_{done.ddls % TABLES + 1}", f"c{done.ddls}")
         done.ddls += 1
     except StackError as error:
         say(str(error))
     return time.monotonic() + _DDL_S
-
-
-def _tables(stack: Stack, label: str) -> list[tuple[str, str]]:
-    """A recording's, as they are at a label."""
-    files = (stack.site().recording / "snapshots" / label).glob("*.jsonl*")
-    return sorted({(file.name.split(".")[0], file.name.split(".")[1]) for file in files})
 
 
 def _checkpoint(stack: Stack) -> int:
