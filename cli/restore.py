@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli._settings import acting_on, config_option, operator, settings_of
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
 
 _MOMENT = (
     "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO, which is right"
@@ -36,16 +40,32 @@ _MOMENT = (
     help="A table that is there (its database and name on that server), and is replaced once all is done; may be"
     " repeated.",
 )  # fmt: skip
+@click.option(
+    "--files", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Into files in this folder, not into a database: rows, CREATE TABLE, and a manifest.",
+)  # fmt: skip
+@click.option(
+    "--format", "kind", type=click.Choice(("parquet", "csv", "sql")), default="parquet", show_default=True,
+    help="Of the files with rows.",
+)  # fmt: skip
+@click.option("--beside", is_flag=True, help="With --files: other files may be in the folder.")
 @click.option("--no-verify", "verify", is_flag=True, flag_value=False, default=True, help="Compare nothing afterwards.")
 @click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
 @config_option
 @click.pass_context
-def command(ctx: click.Context, /, config: str | None, *, plan_only: bool, **said: Any) -> int:
-    """Restore tables as they were at a moment, from the archive: into new databases on the same server, or on another.
+def command(
+    ctx: click.Context, /, config: str | None, *, plan_only: bool, folder: Path | None, kind: str, beside: bool,
+    **said: Any,
+) -> int:  # fmt: skip
+    """Restore tables as they were at a moment, from the archive: into new databases on the same server, or on another,
+    or with --files into files.
 
     It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up; given up it leaves nothing
-    behind. Killed, or stopped by an error, the same command goes on with what is left.
+    behind. Killed, or stopped by an error, the same command goes on with what is left. Into files it is none; the same
+    command goes on here, too.
     """
+    if folder is not None:
+        return _into_files(ctx, acting_on(ctx, config), (folder, kind, beside), said, plan_only=plan_only)
     from etl.restore import ask_for, plan_restore, request_of
 
     settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
@@ -57,3 +77,23 @@ def command(ctx: click.Context, /, config: str | None, *, plan_only: bool, **sai
     from cli._restore_job import run_here
 
     return run_here(settings, ask_for(settings, request, operator()), "sluice restore")
+
+
+def _into_files(
+    ctx: click.Context, settings: Settings, where: tuple[Path, str, bool], said: dict[str, Any], *, plan_only: bool
+) -> int:
+    from etl.restore import FilesRequest, restore_files
+    from upstream import tso
+
+    if plan_only or any(said[name] for name in ("into", "target", "connection", "replacing")) or not said["verify"]:
+        raise click.UsageError("--files goes with --until, --table, --format and --beside alone", ctx)
+    last = settings.open_relay().last()
+    until = tso.parse_moment(said["until"]) if said["until"] else last.hi if last is not None else 0
+    folder, kind, beside = where
+    request = FilesRequest(until, said["tables"], folder, kind, beside)
+    done = restore_files(settings, request, on_table=click.echo)
+    click.echo(
+        f"{len(done.tables)} tables, {done.rows:,} rows, are in {folder} as they were at {tso.text(until)}; {done.made}"
+        " of them were made and verified now"
+    )
+    return 0

@@ -17,7 +17,7 @@ from errors import RequestError
 from etl.formats.sql_text import broken_text, hex_column, join, literal_column, quote_name, quote_table
 from upstream.schema import Table
 
-__all__ = ["FORMATS", "Output", "file_output", "rendered", "screen_output"]
+__all__ = ["FORMATS", "Output", "file_name", "file_output", "rendered", "screen_output"]
 
 _STATEMENT_ROWS = 500
 _SESSION = b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0;\n"
@@ -100,12 +100,17 @@ FORMATS: Mapping[str, Callable[[BinaryIO, pa.Schema, Table], Output]] = {
 """By the name that it has on the command line, which is a file's ending too."""
 
 
+def file_name(name: str, ending: str) -> str:
+    """Of the file with a table `name`."""
+    return f"{quote(name, safe='._-')}.{ending}"
+
+
 @contextlib.contextmanager
 def file_output(folder: Path, kind: str, name: str, schema: pa.Schema, table: Table) -> Iterator[Output]:
     """A new file for a table `name`, complete when the context ends without an error, and not there otherwise. Raises
     RequestError if it is there already.
     """
-    path = folder / f"{quote(name, safe='._-')}.{kind}"
+    path = folder / file_name(name, kind)
     if path.exists():
         raise RequestError(f"{path} exists", way_out="name another folder, or remove it")
     partial = path.with_name(f"{path.name}.partial")

@@ -2,6 +2,7 @@
 
 from etl.restore.errors import RestoreError, VerifyError
 from etl.restore.form import request_of
+from etl.restore.into_files import FilesRequest, RestoredFiles, restore_files
 from etl.restore.jobs import ask_for, cancel_restore, run_restore
 from etl.restore.pace import KIND
 from etl.restore.plan import RestorePlan
@@ -14,10 +15,12 @@ from etl.restore.ways import Ways
 __all__ = [
     "KIND",
     "SAME_SERVER_INTO",
+    "FilesRequest",
     "Request",
     "RestoreError",
     "RestorePlan",
     "RestoreSummary",
+    "RestoredFiles",
     "Scratch",
     "Verified",
     "VerifyError",
@@ -26,6 +29,7 @@ __all__ = [
     "cancel_restore",
     "plan_restore",
     "request_of",
+    "restore_files",
     "run_restore",
     "scratch_schema",
 ]

@@ -1,0 +1,97 @@
+"""Tables of the past into files: whole, verified, gone on with, and never into somebody else's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from etl.asof import here
+from etl.asof.finishing import Finish, Result
+from etl.asof.plan import Plan
+from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, restore_files
+from etl.settings import Downstream, Relay, Settings, Upstream
+from tests.etl.relay_from_recording import RECORDINGS
+from tests.etl.restore.restoring import archive_of
+
+MID, LABEL = 470614793860415502, "b_mid"
+TABLES = ("bank.account", "bank.cart", "bank.ledger", "bank.log_nopk")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """The recording's archive."""
+    url = archive_of("shop", tmp_path_factory.mktemp("files"), 1000)
+    return Settings(Upstream("unused"), Relay(url), Downstream("unused"))
+
+
+def recorded_rows(name: str) -> int:
+    tables = {label["label"]: label["tables"] for label in json.loads((RECORDINGS / "shop/snapshots.json").read_text())}
+    return int(tables[LABEL][name])
+
+
+class Killed:
+    """Computes so many tables' rows, and is killed then."""
+
+    def __init__(self, portions: int) -> None:
+        self.left = 2 * portions
+
+    def __call__(self, plan: Plan, finish: Finish) -> Iterator[Result]:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        yield from here(plan, finish)
+
+
+def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
+    shop: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(into_files, "_AT_A_TIME", 2)
+    request = FilesRequest(MID, (), tmp_path / "files")
+    with pytest.raises(KeyboardInterrupt):
+        restore_files(shop, request, run=Killed(1))
+    kept = {path.name: path.stat().st_mtime_ns for path in request.folder.glob("*.parquet")}
+    manifest = json.loads((request.folder / "manifest.json").read_text())
+    assert len(kept) == 2 and len(manifest["tables"]) == 2 and not manifest["whole"]
+
+    done = restore_files(shop, request, run=here)
+    assert {table.name: table.rows for table in done.tables} == {name: recorded_rows(name) for name in TABLES}
+    assert done.made == 2
+    assert {name: (request.folder / name).stat().st_mtime_ns for name in kept} == kept, "they were not made again"
+    for table in done.tables:
+        assert pq.read_metadata(request.folder / table.file).num_rows == table.rows
+        assert "CREATE TABLE" in (request.folder / f"{table.name}.schema.sql").read_text()
+    assert json.loads((request.folder / "manifest.json").read_text())["whole"]
+
+    (request.folder / "bank.account.parquet").write_bytes(b"damaged")
+    again = restore_files(shop, request, run=here)
+    assert again.made == 1 and again.tables == done.tables
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(shop: Settings, tmp_path: Path) -> None:
+    (tmp_path / "somebody's.txt").write_text("else")
+    request = FilesRequest(MID, ("bank.account",), tmp_path, "csv")
+    with pytest.raises(RestoreError, match="isn't empty"):
+        restore_files(shop, request, run=here)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["somebody's.txt"]
+    restore_files(shop, replace(request, beside=True), run=here)
+    with pytest.raises(RestoreError, match="holds another restore"):
+        restore_files(shop, replace(request, until=MID - 1, beside=True), run=here)
+
+
+def test_rows_that_are_not_what_is_computed_once_more_are_an_error(shop: Settings, tmp_path: Path) -> None:
+    calls: list[Finish] = []
+
+    def forgetful(plan: Plan, finish: Finish) -> Iterator[Result]:
+        calls.append(finish)
+        found: Sequence[Result] = list(here(plan, finish))
+        yield from found[:-1] if len(calls) == 1 else found
+
+    request = FilesRequest(MID, ("bank.cart",), tmp_path / "files")
+    with pytest.raises(VerifyError, match=r"bank\.cart: .* were written"):
+        restore_files(shop, request, run=forgetful)
+    assert not json.loads((request.folder / "manifest.json").read_text())["tables"]
