@@ -75,7 +75,7 @@ ETL = {
         "asof", "copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark",
     },
     "restore": {
-        "apply", "archive", "asof", "base", "copy", "ddl", "downstream", "formats", "ownership", "prepare",
+        "apply", "archive", "asof", "base", "copy", "ddl", "dialect", "downstream", "formats", "ownership", "prepare",
         "recorded_schema", "rules", "settings", "sinks", "spark",
     },
     "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
