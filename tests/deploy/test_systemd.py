@@ -84,11 +84,25 @@ def test_what_the_units_of_airflow_start_are_components_of_it():
             assert get_parser().parse_args(arguments).subcommand == unit.stem.removeprefix("sluice-airflow-")
 
 
+def environment() -> dict[str, str]:
+    """What systemd reads of airflow.env."""
+    lines = (FOLDER / "airflow.env").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return {name: value.strip('"') for name, value in pairs}
+
+
+def test_a_shell_reads_the_same_of_the_environment_file_as_systemd_does():
+    command = ["/bin/sh", "-c", f"set -a; . {FOLDER / 'airflow.env'}; /usr/bin/env -0"]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    read = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    assert environment().items() <= read.items()
+
+
 def test_every_setting_of_airflow_in_the_environment_file_is_one_and_secrets_come_from_files():
     from airflow.configuration import conf
 
-    lines = (FOLDER / "airflow.env").read_text(encoding="utf-8").splitlines()
-    given = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    given = environment()
     for name, value in given.items():
         if not name.startswith("AIRFLOW__"):
             continue
