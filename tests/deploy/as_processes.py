@@ -227,10 +227,13 @@ class Machine:
         words = [self.translated(service, word) for word in service.said["healthcheck"]["test"]]
         assert words[0] == "CMD"
         command = images.CHECKS.get(words[1], lambda _, argv: argv)(service, words[1:])
-        done = subprocess.run(
-            command, env=service.environment, cwd=ROOT, capture_output=True, text=True,
-            timeout=4 * compose_file.seconds(service.said["healthcheck"]["timeout"]),
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, env=service.environment, cwd=ROOT, capture_output=True, text=True,
+                timeout=4 * compose_file.seconds(service.said["healthcheck"]["timeout"]),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            return str(error)
         return "" if done.returncode == 0 else done.stdout + done.stderr + f"exit code {done.returncode}"
 
     def stop(self, service: Service) -> int:

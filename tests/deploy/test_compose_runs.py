@@ -90,9 +90,9 @@ def test_a_recording_goes_through_all_services_and_arrives_whole_and_they_end_wh
         report = compare(FOLDER / "snapshots" / last.name, database)
     assert report.rows > 0
     assert report.differences == []
-    assert {name: machine.unhealthy(one) for name, one in machine.services.items() if not one.ends} == {
-        name: "" for name, one in machine.services.items() if not one.ends
-    }
+    for name, service in machine.services.items():
+        if not service.ends:  # still, or again: a busy machine's heartbeats come late
+            eventually(lambda service=service: machine.unhealthy(service) == "", machine, name)
     eventually(
         lambda: {one["metric"]["job"] for one in scraped(machine, "up == 1")} == {"sluice", "pump", "etcd"}
         and len(scraped(machine, 'up{job="pump"} == 1')) == 2
