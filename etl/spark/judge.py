@@ -10,11 +10,15 @@ import grpc
 from pyspark.errors import PySparkException
 
 from etl.spark.errors import SparkError, from_worker
+from etl.spark.fitting import UnfitWorkerError
 
 _TRIES = 3
 _GRPC_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
 """What the server or the network said, where grpc shows its error over several lines."""
 _SHOWN_CHARS = 4_000
+_OTHER_PYTHON = re.compile(r"Python in worker[^\n]*?different version[^\n.]*?\d\.\d+[^\n]*?\d\.\d+")
+_LACKS = re.compile(r"No module named '[\w.]+'|PACKAGE_NOT_INSTALLED[^\n]*")
+_ON_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
 # What Spark says when the server, the session, an executor or a worker has gone, or the job was interrupted.
 _PASSES = (
     "NO_ACTIVE_SESSION",
@@ -59,13 +63,26 @@ class Judge:
 
     def told(self, error: Exception) -> SparkError:
         """What an error of Spark is."""
-        said = from_worker(str(error))
+        said = from_worker(str(error)) or _unfit(str(error))
         if said is not None:
             return said
         if passes(error):
             return SparkError(first_line(error), transient=True)
         self._doubtful += 1
         return SparkError(" ".join(str(error).split())[:_SHOWN_CHARS], transient=self._doubtful <= _TRIES)
+
+
+def _unfit(text: str) -> SparkError | None:
+    """What pyspark says of a worker that has another Python, or not even what pyspark needs: of that no function of
+    ours can tell, as none is ever called there.
+    """
+    found = _OTHER_PYTHON.search(text) or _LACKS.search(text)
+    if found is None:
+        return None
+    host = _ON_HOST.search(text)
+    told = SparkError(f"{host[1] if host else 'a host'} has a Spark worker that doesn't fit: {found[0]}")
+    told.way_out = UnfitWorkerError.way_out
+    return told
 
 
 def passes(error: BaseException) -> bool:

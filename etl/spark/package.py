@@ -32,10 +32,12 @@ def fingerprint() -> str:
     return found.hexdigest()[:_HASH_CHARS]
 
 
-def sources() -> Iterator[tuple[str, bytes]]:
-    """The modules by their path below the packages' folder, in order."""
-    for package in PACKAGES:
-        yield from _below(package, importlib.resources.files(package))
+@functools.cache
+def sources() -> tuple[tuple[str, bytes], ...]:
+    """The modules by their path below the packages' folder, in order; as they were when this process asked first, so
+    that an upgrade meanwhile doesn't mix two versions.
+    """
+    return tuple(found for package in PACKAGES for found in _below(package, importlib.resources.files(package)))
 
 
 def _below(path: str, folder: Traversable) -> Iterator[tuple[str, bytes]]:

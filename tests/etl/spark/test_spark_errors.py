@@ -90,3 +90,23 @@ def test_an_assertion_of_ours_is_not_taken_for_a_lost_session():
     with pytest.raises(SparkError) as caught, Judge().telling():
         raise AssertionError("Received incorrect server side session identifier for request")
     assert caught.value.transient
+
+
+@pytest.mark.parametrize(
+    ("meets", "said"),
+    [
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark"
+            " cannot run",
+            "Python in worker has different version: 3.12 than that in driver: 3.11",
+        ),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "No module named 'pyarrow'"),
+    ],
+)
+def test_a_worker_in_which_nothing_of_ours_can_run_is_named_with_what_it_has(meets, said):
+    lost = "Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: "
+    with pytest.raises(SparkError) as caught, Judge().telling():
+        raise PySparkException(lost + meets)
+    assert f"10.0.0.7 has a Spark worker that doesn't fit: {said}" in str(caught.value)
+    assert not caught.value.transient
+    assert "packed environment" in caught.value.way_out
