@@ -37,7 +37,7 @@ log = logging.getLogger("sluice.spark")
 _COMES_S = 60.0  # a first worker starts Python; one that finds no way here fails by itself, after 5 s
 _HANDSHAKE_S = 2.0
 _AGAIN_S = 60.0
-_STANDS_S = 20.0
+_STANDS_S = 60.0
 _numbers = itertools.count(1)
 
 

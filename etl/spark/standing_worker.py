@@ -15,7 +15,7 @@ from etl.spark.worker import TEXTS, freeze_loaded
 
 __all__ = ["IDLE_S", "Attend"]
 
-IDLE_S = 30.0
+IDLE_S = 75.0
 """A worker that isn't asked anything for so long ends, and gives its core back."""
 _CONNECT_S = 5.0
 
