@@ -91,7 +91,9 @@ def _write(
     folder: Path | None,
 ) -> None:  # fmt: skip
     from etl.asof.output import file_output, screen_output
+    from etl.spark.open_files import allow_open_files
 
+    allow_open_files()
     counts = dict.fromkeys(schemas, 0)
     with contextlib.ExitStack() as open_files:
         outputs = {}

@@ -17,6 +17,7 @@ import pyarrow as pa
 from etl.archive.plan import windows_of
 from etl.lake import LakeWriter
 from etl.spark.errors import told_to_client
+from etl.spark.open_files import allow_open_files
 from etl.spark.worker import freeze_loaded
 from relay import Window
 from relay.archive import LakeFile, write_log
@@ -44,6 +45,7 @@ class MakeVolumes:
 
         context = TaskContext.get()
         assert context is not None
+        allow_open_files()
         with told_to_client():
             for batch in batches:
                 for task in batch.to_pylist():

@@ -112,8 +112,12 @@ def promtool_test(cases: dict[str, list[Case]], *more: str) -> dict[str, Any]:
 
 
 def promtool(*arguments: str) -> str:
-    program = shutil.which("promtool")
-    assert program, "promtool is missing: bin/setup installs it with Debian's package prometheus"
+    return tool("promtool", *arguments)
+
+
+def tool(name: str, *arguments: str) -> str:
+    program = shutil.which(name)
+    assert program, f"{name} is missing: bin/setup installs it with Debian's packages"
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -132,6 +136,7 @@ def test_each_alert_fires_when_what_it_is_about_happens_and_stops_when_it_is_ove
 
 def test_rules_and_the_example_configuration_are_what_prometheus_takes() -> None:
     promtool("check", "config", str(ROOT / "monitoring" / "prometheus.yml"))
+    tool("amtool", "check-config", str(ROOT / "monitoring" / "alertmanager.yml"))
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])

@@ -1,4 +1,4 @@
-"""Airflow's api-server in one process, quick to start: a fresh database, the DAGs as they are, three people, and an
+"""Airflow's api-server in one process, quick to start: a fresh database, the DAGs as they are, four people, and an
 address with a prefix. Run as `python -m tests.plugins.pages_server FOLDER PORT`; the environment is `environment`'s.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from embedded.repository import DAGS
 
 PREFIX = "/airflow"
-PEOPLE = {"ann": "admin", "uma": "user", "vic": "viewer"}
-"""Airflow's roles: the first two may trigger DAGs, all may look."""
+PEOPLE = {"ann": "admin", "oli": "op", "uma": "user", "vic": "viewer"}
+"""Airflow's roles: all but the last may trigger DAGs, all may look."""
 
 
 def environment(folder: Path, port: int) -> dict[str, str]:

@@ -459,3 +459,11 @@ def test_a_login_that_has_ended_is_said_and_what_was_there_stays(look, pages):
     tab.context.clear_cookies()
     expect(tab.locator("#failed")).to_contain_text("logged out")
     expect(tab.locator(f"#job-{pages.pipeline.failed.id}")).to_be_visible()
+
+
+def test_the_role_op_sees_every_page_and_may_order_what_the_role_user_may(pages):
+    for path in (*PAGES, "api/jobs", "api/tables", "api/quality"):
+        assert pages.call("GET", f"/sluice/{path.lstrip('/')}", None, pages.cookie("oli"))[0] in (200, 202), path
+    assert pages.get("context", "oli")["dags"] == pages.get("context", "uma")["dags"]
+    status, said = pages.order("time/restore", "oli", b'{"until": "yesterday"}')
+    assert status == 409 and "yesterday" in said["error"], "it is understood, and not refused for the role"
