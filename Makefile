@@ -1,7 +1,7 @@
 # Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test lint docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-stores lint docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -31,6 +31,9 @@ lint: setup ## ruff (form and rules) and mypy
 
 test: lint ## lint, types and all tests
 	@$(PYTHON) -m pytest
+
+test-stores: setup ## crash and freeze tests with an S3 server that fails in place of folders
+	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 $$(cat tests/object_store/crash_and_freeze.txt)
 
 docs: setup ## the documentation as a site in site/, made without network; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

@@ -11,12 +11,15 @@ from etl.downstream import Flight
 from etl.settings import Apply
 from relay import Agenda, Appointment, RelayGapError, Window
 from relay.bell import Bell
+from relay.url import local_folder
 
 log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
 _LISTEN_S = 0.25
 _CONTROL_INTERVAL_S = 0.2
+_FAR_FIND_S = 60.0
+_FAR_POLL_S, _FAR_CONTROL_INTERVAL_S = 0.25, 2.0  # in an object store, where each look is charged for
 _NO_END = 2**63 - 1
 MAX_WINDOWS = 2_000
 """In one batch: landing brings an empty window every half second or so, and applying may have been paused for days."""
@@ -37,6 +40,10 @@ class NextWindows:
         self._until_ts = until_ts
         self._stopped = stopped
         self._bell = Bell(relay.url)
+        self._is_far = local_folder(relay.url) is None
+        self._find_due = 0.0
+        self._missed = -1, 0.0
+        """After which position there was no window in an object store, and when."""
         self._waiting_said = False
         self._control_due = 0.0
         self._paused = False
@@ -70,6 +77,8 @@ class NextWindows:
             windows = [window for window in windows if window.lo < hi]
         self._first_hi = None
         self._cut = windows[-1] if hi < windows[-1].hi else None
+        if self._cut is None and self._is_far:  # a list each time would cost more than all else
+            self._at_boundary, self._find_due = hi, time.monotonic() + _FAR_FIND_S
         return tuple(windows), hi
 
     def appointments_at(self, position: int) -> list[Appointment]:
@@ -119,9 +128,14 @@ class NextWindows:
     def _find(self, position: int) -> Window | None:
         if self._cut is not None and self._cut.lo < position < self._cut.hi:
             return self._cut
+        missed, at = self._missed
+        if self._is_far and position == missed and time.monotonic() < at + _FAR_POLL_S:
+            return None
         window = self._relay.next(position)
+        self._missed = position, time.monotonic()
         if window is not None or self._is_boundary(position):
             return window
+        self._find_due = time.monotonic() + _FAR_FIND_S
         window = self._relay.find(position)
         if window is not None and window.lo > position:
             raise RelayGapError(
@@ -136,7 +150,7 @@ class NextWindows:
         """Whether operators let applying go beyond `position`; what they said is read again now and then."""
         now = time.monotonic()
         if now >= self._control_due:
-            self._control_due = now + _CONTROL_INTERVAL_S
+            self._control_due = now + (_FAR_CONTROL_INTERVAL_S if self._is_far else _CONTROL_INTERVAL_S)
             control = self._relay.control()
             until = min((ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None), default=None)
             if (control.apply_paused, until) != (self._paused, self._until):
@@ -157,4 +171,4 @@ class NextWindows:
         """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
         name.
         """
-        return self._at_boundary == position
+        return self._at_boundary == position and not (self._is_far and time.monotonic() > self._find_due)

@@ -11,6 +11,7 @@ log = logging.getLogger("sluice.land")
 
 LOOK_EVERY_S = 0.5
 _PIPELINES_EVERY_S = 10.0
+_FAR_LOOK_EVERY_S = 2.0  # in an object store, where each look is charged for
 
 
 class Orders:
@@ -19,6 +20,7 @@ class Orders:
     def __init__(self, relay: RelayLog, ignored_ts: frozenset[int]) -> None:
         """`ignored_ts`: commit timestamps that the settings leave out."""
         self._relay = relay
+        self._every_s = _FAR_LOOK_EVERY_S if relay.storage.is_remote else LOOK_EVERY_S
         self._all = [relay]
         self._all_due = 0.0
         self._ignored_ts = ignored_ts
@@ -31,7 +33,7 @@ class Orders:
     def is_paused(self) -> bool:
         """Whether landing is to wait. Raises relay errors."""
         now = time.monotonic()
-        if now - self._looked >= LOOK_EVERY_S:
+        if now - self._looked >= self._every_s:
             self._looked = now
             paused = self._relay.control().land_paused
             if paused != self._paused:
@@ -46,7 +48,7 @@ class Orders:
         now = time.monotonic()
         if now < self._appointments_due:
             return False
-        self._appointments_due = now + LOOK_EVERY_S
+        self._appointments_due = now + self._every_s
         return any(each.appointments.due(after_ts, now_ts) for each in self._pipelines())
 
     def skips(self, after_ts: int) -> frozenset[int]:
@@ -55,7 +57,7 @@ class Orders:
         """
         now = time.monotonic()
         if now >= self._skips_due:
-            self._skips_due = now + LOOK_EVERY_S
+            self._skips_due = now + self._every_s
             own, *others = [_skipped(each, after_ts) for each in self._pipelines()]
             self._skipped = (own | self._ignored_ts).intersection(*others)
         return self._skipped
@@ -69,7 +71,7 @@ class Orders:
         """The relay log as each of them sees it, this one first."""
         now = time.monotonic()
         if now >= self._all_due:
-            self._all_due = now + _PIPELINES_EVERY_S
+            self._all_due = now + max(_PIPELINES_EVERY_S, 15 * self._every_s)
             there = {each.pipeline: each for each in self._all}
             self._all = [there.get(each.pipeline, each) for each in self._relay.all_pipelines()]
         return self._all

@@ -95,7 +95,7 @@ class _Loop:
         self._jobs = JobsAhead(
             Place(settings.spark, settings.spark_role("land"), settings.relay.url),
             self._cluster,
-            settings.window,
+            settings.landed_window,
             limits,
         )
         self._claim: Claim | None = None

@@ -6,12 +6,13 @@ Keys are written with hyphens there. How the file is read: `etl.settings.sluice_
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from etl.rules import Filter, Routes, Rules
 from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
 from etl.settings.errors import SettingsError
+from etl.settings.pauses import pause_ms
 from etl.settings.pipeline_names import dag_id
 from etl.settings.secrets import from_connection, from_environment, from_file
 from etl.settings.sinks import File, Kafka
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MODES = ("atomic", "parallel")
 """How changes may be applied, see `Apply`."""
+_PUT_EVERY_MS = 1_000
+_IDLE_PUTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,10 @@ class Relay:
     """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
     ever.
     """
+    put_every: str = ""
+    """How often a window is landed at the most while landing keeps up: ``500ms``, ``2s``, ``1m``; ``0s`` for as soon as
+    there is something. By default ``1s`` in an object store, which charges for each window, and ``0s`` in a folder.
+    """
     connection: str = ""
     """Airflow connection with the credentials for an object store, of type ``aws``, ``google_cloud_platform`` or
     ``wasb``; by default they come from the environment, or from the machine's role.
@@ -108,6 +115,15 @@ class Relay:
     def keep_ms(self) -> int:
         """`keep` in ms, 0 for ever. Raises ValueError."""
         return _keep_ms(self.keep)
+
+    @property
+    def put_every_ms(self) -> int:
+        """`put_every` in ms. Raises ValueError, RelayError."""
+        if self.put_every:
+            return pause_ms(self.put_every)
+        from relay.url import local_folder
+
+        return 0 if local_folder(self.url) is not None else _PUT_EVERY_MS
 
 
 def _keep_ms(text: str) -> int:
@@ -387,6 +403,13 @@ class Settings:
     def downstream_name(self) -> str:
         """Where changes go, see the function of that name."""
         return downstream_name(self.target)
+
+    @property
+    def landed_window(self) -> Window:
+        """`window`, no oftener than `[relay] put-every` wants; without traffic still seldomer."""
+        every_ms = self.relay.put_every_ms
+        idle_ms = max(self.window.idle_interval_ms, _IDLE_PUTS * every_ms)
+        return replace(self.window, interval_ms=max(self.window.interval_ms, every_ms), idle_interval_ms=idle_ms)
 
     def open_relay(self) -> RelayLog:
         """The relay log, with what is this pipeline's own in it. Raises RelayError, OSError."""

@@ -155,6 +155,7 @@ def _check_spans(name: str, settings: Settings) -> None:
     spans = ("every", "keep", "bases-every", "bases-keep", "drills-every")
     spanned: list[tuple[str, object, str]] = [
         ("keep", settings.relay, "keep_ms"),
+        *([("put-every", settings.relay, "put_every_ms")] if settings.relay.put_every else []),
         *((key, settings.archive, f"{key.replace('-', '_')}_ms") for key in spans),
         ("every", settings.quality, "every_ms"),
         ("every", settings.verify, "every_ms"),

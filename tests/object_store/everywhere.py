@@ -12,11 +12,13 @@ generators begin at ``SLUICE_TEST_SEED``. At the end it is said how often each f
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 
 from tests.object_store.proxy import Fault
@@ -46,9 +48,7 @@ def install() -> None:
         if "_elsewhere" not in storage.__dict__:
             root = storage._root
             there = root.is_dir() and any(root.iterdir())
-            folder = str(root).strip("/")
-            url = os.environ[VARIABLE].replace("FOLDER", folder)
-            storage._elsewhere = None if there else open_storage(url)
+            storage._elsewhere = None if there else open_storage(_url(root))
         return storage._elsewhere
 
     def moved(name: str) -> Any:
@@ -60,7 +60,24 @@ def install() -> None:
 
     for name in _METHODS:
         setattr(local, name, moved(name))
+    whole_folder = shutil.copytree
+
+    def copied(source: Any, target: Any, *args: Any, **options: Any) -> Any:
+        """A relay log that isn't in a folder is copied where it is."""
+        if Path(source).is_dir():
+            return whole_folder(source, target, *args, **options)
+        stores = [open_storage(_url(Path(one))).store for one in (source, target)]  # type: ignore[attr-defined]
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        for found in obstore.list(stores[0]).collect():
+            obstore.put(stores[1], found["path"], obstore.get(stores[0], found["path"]).bytes())
+        return target
+
+    shutil.copytree = copied
     local.lists_may_lag = local.is_remote = property(lambda storage: place(storage) is not None)
+
+
+def _url(folder: Path) -> str:
+    return os.environ[VARIABLE].replace("FOLDER", str(folder).strip("/"))
 
 
 def faults(text: str, seed: int) -> list[Fault]:

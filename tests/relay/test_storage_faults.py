@@ -66,6 +66,11 @@ def test_a_store_without_if_match_replaces_all_the_same(storage: ObjectStorage, 
     assert storage.read("owner") == b"somebody"
 
 
+def test_a_writer_knows_its_own_file_though_it_comes_back_damaged(storage: ObjectStorage, s3_server: S3Server) -> None:
+    s3_server.inject(Fault("lost", "PUT", "/created", times=1), Fault("flipped", "GET", "/created", times=1))
+    storage.create("created", b"one")
+
+
 @pytest.mark.parametrize("kind", ["failed after", "lost", "busy"])
 def test_a_large_part_goes_up_in_pieces_whatever_happens_to_one(
     storage: ObjectStorage, s3_server: S3Server, kind: str

@@ -134,3 +134,28 @@ def test_spark_s_workers_get_them_inside_of_the_function_and_not_as_plain_text(
     monkeypatch.setattr(credentials, "_known", {})
     there = pickle.loads(sent)
     assert list(there(iter([url]))) == [""]
+
+
+@pytest.mark.parametrize(
+    ("url", "put_every", "expected_ms", "idle_ms"),
+    [
+        ("file:///relay", "", 0, 3_000),
+        ("s3://bucket/relay", "", 1_000, 10_000),
+        ("s3://bucket/relay", "0s", 0, 3_000),
+        ("s3://bucket/relay", "500ms", 500, 5_000),
+        ("file:///relay", "1m", 60_000, 600_000),
+    ],
+)
+def test_how_often_a_window_is_put_depends_on_whether_puts_are_charged_for(
+    url: str, put_every: str, expected_ms: int, idle_ms: int
+) -> None:
+    relay = {"url": url} | ({"put-every": put_every} if put_every else {})
+    settings = parse_settings({"upstream": {"pd-urls": "-"}, "relay": relay, "downstream": {"host": "d"}})
+    assert settings.relay.put_every_ms == expected_ms
+    assert settings.landed_window.idle_interval_ms == idle_ms
+
+
+def test_a_pause_without_its_unit_is_refused() -> None:
+    relay = {"url": "s3://bucket/relay", "put-every": "1"}
+    with pytest.raises(SettingsError, match=r"\[relay\] put-every"):
+        parse_settings({"upstream": {"pd-urls": "-"}, "relay": relay, "downstream": {"host": "d"}})
