@@ -28,7 +28,7 @@ from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import committed, land
 from upstream import pb
 
-REPEATED = 10
+REPEATED = 20
 RECORDING = Path(__file__).parents[3] / "bench/recordings/sysbench"
 
 
