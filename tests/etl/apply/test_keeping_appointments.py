@@ -186,7 +186,7 @@ def test_an_appointment_in_the_middle_of_a_window_looks_at_no_other_window_again
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
-    monkeypatch.setattr(RelayLog, "_find", lambda self, ts: looked.append(ts))
+    monkeypatch.setattr(RelayLog, "find", lambda self, ts: self.next(ts) or looked.append(ts))
     scene.apply(until_ts=scene.relay.first().hi)
     for at_ts in scene.stamps[10:30]:
         make_ready(scene.relay, scene.told, PLAIN, at_ts)
