@@ -23,6 +23,7 @@ SHARED = {
 }
 """What is shared, and how it is known of a file that it needs it."""
 LONG = (
+    "tests/etl/spark/test_standalone_cluster.py",
     "tests/etl/apply/test_apply_random.py",
     "tests/embedded/cluster/test_player.py",
     "tests/pump_service/cluster/test_node.py",
