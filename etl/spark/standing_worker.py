@@ -51,13 +51,16 @@ class Attend:
             kind, data = line.receive()
             if kind != CALL:
                 raise LineError(f"{kind!r} is no call")
-            try:
-                batch = pa.ipc.read_record_batch(pa.py_buffer(data), self.tasks)
-                for result in self.function(iter((batch,))):
-                    line.send(BATCH, memoryview(result.cast(self.results).serialize()))
-            except OSError:
-                raise
-            except Exception as error:
-                line.send(FAILED, str(error).encode())
-            else:
-                line.send(END)
+            for answer, content in self._answers(data):
+                line.send(answer, content)
+
+    def _answers(self, data: bytearray) -> Iterator[tuple[bytes, memoryview | bytes]]:
+        """What a call's batch becomes. The function's OSError is told like any other: only the line's own end it."""
+        try:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), self.tasks)
+            for result in self.function(iter((batch,))):
+                yield BATCH, memoryview(result.cast(self.results).serialize())
+        except Exception as error:
+            yield FAILED, f"{type(error).__name__}: {error}".encode()
+        else:
+            yield END, b""

@@ -14,7 +14,7 @@ import pytest
 
 from etl.settings import Spark
 from etl.spark import session, standing
-from etl.spark._line import Line, LineError
+from etl.spark._line import CALL, FAILED, Line, LineError
 from etl.spark.errors import SparkError, WorkerError
 from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
@@ -133,6 +133,23 @@ def test_a_caller_meets_nobody_who_does_not_know_its_key() -> None:
     with theirs:
         theirs.sendall(bytes(64))
         assert standing._met(ours, KEY) is None
+
+
+def test_a_full_disk_under_a_worker_is_told_as_what_it_is() -> None:
+    def full(batches):
+        raise OSError(28, "No space left on device", "/relay/part")
+        yield from batches
+
+    line, thread = serving(full, KEY)
+    line.prove(KEY, b"caller", b"worker")
+    batch = pa.record_batch([pa.array(["a"])], schema=TEXTS)
+    for _ in range(2):  # it stands by all the same
+        line.send(CALL, memoryview(batch.serialize()))
+        kind, text = line.receive()
+        assert kind == FAILED and b"No space left on device: '/relay/part'" in text
+    line.close()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_worker_ends_when_its_caller_is_gone() -> None:
