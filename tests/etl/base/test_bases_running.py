@@ -188,12 +188,14 @@ def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipelin
     planned = base("make", "--from", "tidb", "--full", "--plan")
     assert planned.return_value == 0, planned.exception
     assert "from TiDB at 127.0.0.1" in planned.output
+    bases = Archive.open(settings.archive_url).bases
+    before = set(bases.ids())
     done = base("make", "--from", "downstream")
     assert done.return_value == 0, done.exception
-    youngest = Archive.open(settings.archive_url).bases.all()[-1]
-    assert f"{youngest.id}: {len(youngest.tables)} tables" in done.output
-    assert youngest.id in base("list").output
-    assert base("check", youngest.id).return_value == 0
+    [made] = [bases.get(name) for name in bases.ids() if name not in before]
+    assert f"{made.id}: {len(made.tables)} tables" in done.output
+    assert made.id in base("list").output
+    assert base("check", made.id).return_value == 0
 
 
 def test_tidb_is_read_by_spark(running: Pipeline) -> None:
