@@ -18,7 +18,7 @@ from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.spark import session as spark_session
 from etl.spark.errors import SparkUnavailableError
 from relay import RelayLog
-from relay.storage import open_storage
+from relay.storage import Sink, open_storage
 from tests.etl.mariadb_fixture import MariaDBServer
 from upstream import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpReadError, TiKVClient, TiKVError
 from upstream.pd import Peer, Region, Store
@@ -165,6 +165,11 @@ def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(maria
     session.close()
 
 
+def written(sink: Sink) -> None:
+    with sink:
+        sink.write(b"something")
+
+
 def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -176,7 +181,7 @@ def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.Monke
         lambda: storage.names("a"),
         lambda: storage.create("a", b""),
         lambda: storage.replace("a", b""),
-        lambda: storage.new_file("a"),
+        lambda: written(storage.new_file("a")),
         lambda: storage.open("a"),
         lambda: storage.remove("a"),
         lambda: RelayLog(storage).last(),

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from deploy.start.secret_files import SecretError, become, first_line
+from deploy.start.secret_files import become, first_line
 
 USER = "admin"
 PASSWORD_VARIABLE = "AIRFLOW_ADMIN_PASSWORD_FILE"  # noqa: S105 - a name
@@ -19,9 +19,9 @@ PASSWORDS_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
 
 
 def write_passwords(source: str, target: Path) -> None:
-    """Write Airflow's file of passwords, mode 0600. `source`: the file with the password. Raises SecretError."""
+    """Write Airflow's file of passwords, mode 0600. `source`: the file with the password. Raises OSError."""
     if not (password := first_line(PASSWORD_VARIABLE, source)):
-        raise SecretError(f"{PASSWORD_VARIABLE}: {source} is empty; deploy/make-secrets writes one")
+        raise OSError(f"{PASSWORD_VARIABLE}: {source} is empty; deploy/make-secrets writes one")
     target.unlink(missing_ok=True)
     with open(target, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         json.dump({USER: password}, file)
@@ -33,7 +33,7 @@ def main() -> None:
         write_passwords(os.environ[PASSWORD_VARIABLE], Path(os.environ[PASSWORDS_VARIABLE]))
     except KeyError as error:
         sys.exit(f"api-server: the environment has no {error.args[0]}")
-    except (SecretError, OSError) as error:
+    except OSError as error:
         sys.exit(f"api-server: {error}")
     become(["airflow", "api-server"], os.environ)
 

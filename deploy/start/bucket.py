@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import obstore
 from obstore.store import S3Store
 
-from deploy.start.secret_files import SecretError, secrets_of
+from deploy.start.secret_files import secrets_of
 
 _PATIENCE = timedelta(minutes=5)
 
@@ -62,7 +62,7 @@ def main() -> None:
         print(make(sys.argv[1], secrets))
     except KeyError as error:
         sys.exit(f"bucket: {error.args[0]} is missing")
-    except (SecretError, OSError) as error:
+    except OSError as error:
         sys.exit(f"bucket: {error}")
 
 

@@ -26,10 +26,6 @@ _SETTINGS = 4
 """The type of the first frame that every HTTP/2 server sends (RFC 9113, 3.4)."""
 
 
-class Unhealthy(Exception):
-    """It answers, but not as it should."""
-
-
 def http(url: str) -> bytes:
     """What is answered. Raises OSError, also for a status that isn't 2xx."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -39,35 +35,35 @@ def http(url: str) -> bytes:
 
 
 def pump(url: str, node: str = "") -> None:
-    """Raises Unhealthy unless the pump at `url` is online."""
+    """Raises OSError unless the pump at `url` is online."""
     states = {name: entry.get("State", entry.get("state")) for name, entry in _json(f"{url}/status")["status"].items()}
     state = states.get(node or socket.gethostname())
     if state != "online":
-        raise Unhealthy(f"pump {node or socket.gethostname()} is {state}, the registry has {states}")
+        raise OSError(f"pump {node or socket.gethostname()} is {state}, the registry has {states}")
 
 
 def airflow(url: str, component: str) -> None:
-    """Raises Unhealthy unless the component's last heartbeat is young."""
+    """Raises OSError unless the component's last heartbeat is young."""
     health = _json(f"{url}/api/v2/monitor/health")[component]
     if health["status"] != "healthy":
-        raise Unhealthy(f"{component}: {health}")
+        raise OSError(f"{component}: {health}")
 
 
 def spark_worker(url: str) -> None:
-    """Raises Unhealthy unless a master knows the worker."""
+    """Raises OSError unless a master knows the worker."""
     worker = _json(f"{url}/json/")
     if not worker.get("masterurl"):
-        raise Unhealthy(f"no master knows worker {worker.get('id')}")
+        raise OSError(f"no master knows worker {worker.get('id')}")
 
 
 def grpc(address: str) -> None:
-    """Raises Unhealthy if something else than HTTP/2 answers."""
+    """Raises OSError if something else than HTTP/2 answers."""
     host, _, port = _with_host(address).rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
         connection.sendall(_HTTP2_PREFACE)
         head = connection.recv(9, socket.MSG_WAITALL)
     if len(head) < 9 or head[3] != _SETTINGS:
-        raise Unhealthy(f"{address} doesn't speak HTTP/2")
+        raise OSError(f"{address} doesn't speak HTTP/2")
 
 
 KINDS: dict[str, Callable[..., object]] = {
@@ -95,7 +91,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         KINDS[arguments[0]](*arguments[1:])
-    except (Unhealthy, OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         print(f"{' '.join(arguments)}: {type(error).__name__}: {error}")
         return 1
     return 0

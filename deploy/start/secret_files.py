@@ -21,12 +21,8 @@ NAMES = (
 """Variables that may come from a file: those of object stores, and the one for `[upstream] sql-password-env`."""
 
 
-class SecretError(Exception):
-    """A secret's file can't be read; the text names variable and file, never what is in it."""
-
-
 def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> dict[str, str]:
-    """The values of those variables that the environment names files for. Raises SecretError."""
+    """The values of those variables that the environment names files for. Raises OSError."""
     return {
         name: first_line(f"{name}_FILE", path)
         for name in names
@@ -35,12 +31,13 @@ def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> 
 
 
 def first_line(variable: str, path: str) -> str:
-    """The first line of the file that `variable` names, "" of an empty one. Raises SecretError."""
+    """The first line of the file that `variable` names, "" of an empty one. Raises OSError, which names
+    variable and file, never what is in it."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise SecretError(f"{variable}: {path}: {why}") from None
+        raise OSError(f"{variable}: {path}: {why}") from None
     return lines[0] if lines else ""
 
 
@@ -49,7 +46,7 @@ def become(argv: Sequence[str], environment: MutableMapping[str, str]) -> None:
     try:
         environment.update(secrets_of(environment))
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - that is what it is for
-    except (SecretError, OSError) as error:
+    except OSError as error:
         sys.exit(f"{argv[0]} isn't started: {error}")
 
 

@@ -12,7 +12,7 @@ import secrets
 import socket
 import struct
 
-__all__ = ["BATCH", "CALL", "CHALLENGE", "END", "FAILED", "Line", "LineError"]
+__all__ = ["BATCH", "CALL", "CHALLENGE", "END", "FAILED", "Line"]
 
 CALL, BATCH, END, FAILED = b"C", b"B", b"E", b"F"
 """Batches to work on; one batch of what comes of them; all of it; what went wrong, as text."""
@@ -21,12 +21,9 @@ _HEAD = struct.Struct(">cQ")
 _PROOF = 32
 
 
-class LineError(OSError):
-    """The other side hung up, or isn't who it should be."""
-
-
 class Line:
-    """One side of a connection. Raises LineError, TimeoutError and OSError."""
+    """One side of a connection. Raises OSError: ConnectionError where the other side hung up or isn't who it
+    should be, TimeoutError where it is silent."""
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         """`timeout_s`: how long the other side may be silent."""
@@ -38,14 +35,14 @@ class Line:
 
     def prove(self, key: bytes, own: bytes, other: bytes) -> None:
         """Challenge the other side, and answer its challenge. `own` and `other` name the two sides, so that an answer
-        can't be used the other way around. Raises LineError.
+        can't be used the other way around. Raises ConnectionError.
         """
         challenge = secrets.token_bytes(CHALLENGE)
         self._socket.sendall(challenge)
         asked = self._take(CHALLENGE)
         self._socket.sendall(hmac.digest(key, own + bytes(asked), "sha256"))
         if not hmac.compare_digest(bytes(self._take(_PROOF)), hmac.digest(key, other + challenge, "sha256")):
-            raise LineError("the other side doesn't know the key")
+            raise ConnectionError("the other side doesn't know the key")
 
     def patience(self, timeout_s: float) -> None:
         """How long the other side may be silent from now on."""
@@ -77,6 +74,6 @@ class Line:
         while done < size:
             count = self._socket.recv_into(view[done:])
             if not count:
-                raise LineError("the other side hung up")
+                raise ConnectionError("the other side hung up")
             done += count
         return data

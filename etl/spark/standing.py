@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from etl.settings import Spark
-from etl.spark._line import BATCH, CALL, END, FAILED, Line, LineError
+from etl.spark._line import BATCH, CALL, END, FAILED, Line
 from etl.spark.errors import SparkError, from_worker
 from etl.spark.frame import TaskFrame
 from etl.spark.standing_worker import Attend
@@ -85,7 +85,7 @@ class StandingWorker:
         line, over = self._line, False
         try:
             if line is None:
-                raise LineError("it was let go")
+                raise ConnectionError("it was let go")
             line.patience(timeout_s)
             (batch,) = tasks.combine_chunks().to_batches()
             line.send(CALL, memoryview(batch.serialize()))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from etl.spark._line import BATCH, CALL, END, FAILED, Line, LineError
+from etl.spark._line import BATCH, CALL, END, FAILED, Line
 from etl.spark.errors import told_to_client
 from etl.spark.worker import TEXTS, freeze_loaded
 
@@ -50,7 +50,7 @@ class Attend:
         while True:
             kind, data = line.receive()
             if kind != CALL:
-                raise LineError(f"{kind!r} is no call")
+                raise ConnectionError(f"{kind!r} is no call")
             for answer, content in self._answers(data):
                 line.send(answer, content)
 

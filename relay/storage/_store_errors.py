@@ -12,6 +12,8 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from errors import MachineError, SluiceError
+
 __all__ = ["ChangedError", "UnknownConditionError", "told"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -22,12 +24,16 @@ _SHOWN_CHARS = 300
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
 
 
-class ChangedError(OSError):
+class ChangedError(MachineError, OSError):
     """A file has changed since its version was looked up."""
 
+    way_out = "it is tried again; if it lasts, see who else writes below the URL"
 
-class UnknownConditionError(OSError):
+
+class UnknownConditionError(SluiceError, OSError):
     """The store doesn't know the condition."""
+
+    way_out = "use a store with conditional PUTs, see docs/object-stores.md"
 
 
 def told(url: str, what: str, error: Exception) -> OSError:

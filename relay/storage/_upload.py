@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import obstore
 
+from errors import Signal
 from relay.storage.protocol import Sink
 
 __all__ = ["BLOCK_BYTES", "ObjectSink"]
@@ -38,7 +39,7 @@ class _Store(Protocol):
     def guarded(self, what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any: ...
 
 
-class _GivenUp(Exception):
+class _GivenUp(Signal):
     """The file isn't wanted any more: obstore takes the upload back."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from relaykit import BASE, batch, land, window
 
-from etl.landing._job import LandRanges
+from etl.explode import LandRanges
 from etl.prepare import PrepareOptions, PrepareWindows
 from relay import RelayError, RelayLog, WindowConflictError
 from relay.storage._object_store import open_object_storage

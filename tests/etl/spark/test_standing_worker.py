@@ -14,7 +14,7 @@ import pytest
 
 from etl.settings import Spark
 from etl.spark import session, standing
-from etl.spark._line import CALL, FAILED, Line, LineError
+from etl.spark._line import CALL, FAILED, Line
 from etl.spark.errors import SparkError, WorkerError
 from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
@@ -122,7 +122,7 @@ def serving(function, key: bytes) -> tuple[Line, threading.Thread]:
 
 def test_a_worker_serves_nobody_who_does_not_know_its_key() -> None:
     line, thread = serving(None, KEY)
-    with contextlib.closing(line), pytest.raises(LineError):
+    with contextlib.closing(line), pytest.raises(ConnectionError):
         line.prove(b"x" * 32, b"caller", b"worker")
     thread.join(60)
     assert not thread.is_alive()
