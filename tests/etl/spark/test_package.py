@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,9 @@ from etl.settings import SettingsError, Spark
 from etl.spark.elsewhere import Needs
 from etl.spark.errors import WorkerError
 from etl.spark.fitting import Fitting, differences, versions
+from etl.spark.frame import TaskFrame
 from etl.spark.package import archive, fingerprint
+from etl.spark.worker import TEXTS
 
 _IMPORTS_ALL = """
 import sys, zipfile
@@ -96,3 +99,9 @@ def test_a_session_of_another_version_or_way_is_another_session(tmp_path: Path) 
     environment.unlink()
     with pytest.raises(SettingsError, match="there is no such file"):
         Needs(kinds[2], "yarn").send(None)
+
+
+def test_every_job_of_rows_asks_workers_elsewhere_first_whether_they_fit() -> None:
+    elsewhere, here = SimpleNamespace(sluice_workers_are_here=False), SimpleNamespace(sluice_workers_are_here=True)
+    assert isinstance(TaskFrame(elsewhere, _here, TEXTS, TEXTS)._function, Fitting)
+    assert TaskFrame(here, _here, TEXTS, TEXTS)._function is _here
