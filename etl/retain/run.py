@@ -17,9 +17,9 @@ from etl.retain.facts import facts_of
 from etl.retain.known import KnownBase
 from etl.retain.needs import Facts, Keep, Needs, needs
 from etl.retain.relay_windows import RelayLetGo, let_go_of_windows
-from etl.retain.summaries import Listed, renew_summaries
+from etl.retain.summaries import Listed, readable, renew_summaries
 from etl.settings import Settings
-from relay import RelayCorruptError, RelayError
+from relay import RelayError
 from relay.archive import DEAD_AFTER_MS, Archive, Base, Bases, Hold, Holds
 from relay.jobs import Jobs
 from upstream import tso
@@ -99,22 +99,6 @@ def living_holds(archive: Archive, jobs: Jobs, now_ts: int, *, bury: bool = Fals
     return living
 
 
-def _readable_bases(archive: Archive, holds: Holds) -> tuple[list[Base], list[str]]:
-    """The bases that are there, and aren't about to go; and what is wrong with others. Raises OSError."""
-    found: list[Base] = []
-    faults: list[str] = []
-    bases, going = Bases(archive.storage), holds.floor().bases
-    for name in bases.ids():
-        try:
-            base = bases.find(name)
-        except RelayCorruptError as error:
-            faults.append(str(error))
-            continue
-        if base is not None and name not in going:
-            found.append(base)
-    return found, faults
-
-
 def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary) -> RetainSummary:
     contents = read_contents(archive, Listed(archive).day)
     _refuse_holes(archive, contents, keep)
@@ -123,7 +107,7 @@ def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary
     holds, end = Holds(archive.storage), contents.volumes[-1].hi
     living = living_holds(archive, jobs, end, bury=True)
     _go_on(archive, holds, living)
-    bases, faults = _readable_bases(archive, holds)
+    bases, faults = readable(Bases(archive.storage).find, archive)
     snapshots = [KnownBase.of(base).snapshot for base in bases]
     facts = facts_of(archive, contents, snapshots, holds.floor().before_ts)
     if facts is None:

@@ -80,7 +80,7 @@ def archive_status(settings: Settings) -> ArchiveStatus:
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     known = Summaries(archive)
     contents = read_contents(archive, known.day)
-    bases, faults = readable(known, archive)
+    bases, faults = readable(known.base, archive)
     snapshots = [base.snapshot for base in bases]
     facts = facts_of(archive, contents, snapshots, Holds(archive.storage).floor().before_ts)
     jobs = Jobs.of(relay)

@@ -204,14 +204,16 @@ def renew_summaries(relay: RelayLog, archive: Archive) -> None:
         log.warning("summaries of the archive were not written, so looking at it takes longer: %s", error)
 
 
-def readable(known: Known, archive: Archive) -> tuple[list[KnownBase], list[str]]:
-    """The bases that are there, and aren't about to go; and what is wrong with others. Raises OSError."""
-    found: list[KnownBase] = []
+def readable(find: Callable[[str], T | None], archive: Archive) -> tuple[list[T], list[str]]:
+    """The bases that are there, and aren't about to go, as `find` gives them by name; and what is wrong with others.
+    Raises OSError.
+    """
+    found: list[T] = []
     faults: list[str] = []
     going = Holds(archive.storage).floor().bases
     for name in Bases(archive.storage).ids():
         try:
-            base = known.base(name)
+            base = find(name)
         except RelayCorruptError as error:
             faults.append(str(error))
             continue
