@@ -84,6 +84,11 @@ class JobsAhead:
         """What PD's clock is (TSO), going by when a window was planned last, or looked for; 0 before."""
         return self._planner.seen_ts if self._planner is not None else 0
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a Spark session."""
+        return self._job is not None
+
     def connect(self, lo: int) -> None:
         """Have a Spark session, warmed up before the first job. Raises SparkUnavailableError and what the registry
         does.

@@ -168,6 +168,8 @@ class _Loop:
             self._await_copy()
         if self._schema is None:
             self._schema = self._load_schema(self._start)
+        if not self._jobs.is_connected:  # to connect breaks off what whoever took over has under way
+            self._claim.check()
         self._jobs.connect(self._start.ts)
         due = self._is_due or self._orders.window_is_due(self._start.ts, self._jobs.seen_ts)
         empty_now, self._is_due = due or not self._start.has_windows, False

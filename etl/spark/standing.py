@@ -27,7 +27,7 @@ from etl.settings import Spark
 from etl.spark._line import BATCH, CALL, END, FAILED, Line
 from etl.spark.errors import SparkError, from_worker
 from etl.spark.frame import TaskFrame
-from etl.spark.standing_worker import Attend
+from etl.spark.standing_worker import IDLE_S, Attend
 from etl.spark.worker import TEXTS
 
 __all__ = ["StandingWorker"]
@@ -38,6 +38,7 @@ _COMES_S = 60.0  # a first worker starts Python; one that finds no way here fail
 _HANDSHAKE_S = 2.0
 _AGAIN_S = 60.0
 _STANDS_S = 60.0
+_PATIENCE_S = 30.0  # a small call takes milliseconds; one that takes so long is made a job of its own the next time
 _numbers = itertools.count(1)
 
 
@@ -59,6 +60,8 @@ class StandingWorker:
         self._function = function
         self._schemas = schemas
         self._line: Line | None = None
+        self._jobs: list[_Job] = []
+        """The newest, and those before it that may not be over."""
         self._leaves = 0.0
         # What goes to Spark by TLS must not come back in the clear.
         self._again = float("inf") if server.uses_tls else 0.0
@@ -80,13 +83,13 @@ class StandingWorker:
 
     def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
         """What the function makes of these rows, as it comes; the worker must be ready. Raises SparkError where the
-        worker is gone, or says nothing for `timeout_s`, and what failed in it as Spark would.
+        worker is gone, or says nothing for `timeout_s` or half a minute, and what failed in it as Spark would.
         """
         line, over = self._line, False
         try:
             if line is None:
                 raise ConnectionError("it was let go")
-            line.patience(timeout_s)
+            line.patience(min(timeout_s, _PATIENCE_S))
             (batch,) = tasks.combine_chunks().to_batches()
             line.send(CALL, memoryview(batch.serialize()))
             while not over:
@@ -97,6 +100,8 @@ class StandingWorker:
                 if kind == BATCH:
                     yield pa.ipc.read_record_batch(pa.py_buffer(data), self._schemas[1])
         except OSError as error:
+            if isinstance(error, TimeoutError):
+                self._again = time.monotonic() + _AGAIN_S
             raise SparkError(f"the standing Spark worker is gone: {error}", transient=True) from error
         finally:
             if not over:
@@ -110,6 +115,7 @@ class StandingWorker:
 
     def _begin(self) -> Line | None:
         """Begin the job and wait for its worker."""
+        self._end_frozen()
         key = secrets.token_bytes(32)
         with socket.create_server((own_address(self._server.remote), 0)) as listener:
             host, port = listener.getsockname()[:2]
@@ -121,6 +127,7 @@ class StandingWorker:
                     line = _met(listener.accept()[0], key)
                     if line is not None:
                         self._said = False
+                        self._jobs.append(job)
                         return line
         job.cancel()
         if not self._said:
@@ -131,6 +138,13 @@ class StandingWorker:
             )  # fmt: skip
         return None
 
+    def _end_frozen(self) -> None:
+        """A worker that stands still doesn't see that it was let go; Spark kills it, and has its core back."""
+        self._jobs = [job for job in self._jobs if not job.is_over]
+        for job in self._jobs:
+            if time.monotonic() > job.began + _STANDS_S + IDLE_S:
+                job.cancel()
+
 
 class _Job:
     """The long Spark job, waited for in a thread of its own."""
@@ -139,6 +153,7 @@ class _Job:
         self._spark = spark
         self._tag = f"standing-{next(_numbers)}-{secrets.token_hex(4)}"
         self._frame = TaskFrame(spark, attend, TEXTS, TEXTS).of(pa.table({"text": ["stand by"]}))
+        self.began = time.monotonic()
         self.is_over = False
         self.failure = ""
         threading.Thread(target=self._run, name="standing-worker", daemon=True).start()

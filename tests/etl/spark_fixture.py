@@ -56,6 +56,16 @@ class SparkServer:
                     raise RuntimeError(f"Spark Connect did not start: {self.log.read_text()[-2000:]}") from None
                 time.sleep(0.1)
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stopped (SIGSTOP) inside, but for its Python workers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """kill -9, with its Python workers."""
         if self._process is not None:

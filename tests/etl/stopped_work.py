@@ -1,5 +1,5 @@
-"""Work on storage alone, such as archiving, in processes of its own, each of which may be stopped (SIGSTOP) at its n-th
-look at the storage or write to it, whatever that is.
+"""Work in processes of its own, each of which may be stopped (SIGSTOP) at its n-th look at the storage or write to it,
+or word with a standing Spark worker, whatever that is.
 
 `python -m tests.etl.stopped_work MODULE…` is a process that forks them, so that each needs no start of its own.
 """
@@ -47,15 +47,17 @@ class Workshop:
         self._process.stdin.close()
         self._process.wait()
 
-    def start(self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int = 0) -> Worker:
-        """A process that does `work(*args)` and stops itself before its step number `stop`; 0: it doesn't. The file
-        `steps` gets a line a step, and how it ended.
+    def start(self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int | str = 0) -> Worker:
+        """A process that does `work(*args)` and stops itself before its step number `stop`; 0: it doesn't; "create
+        windows/ 3": before the third that begins so. The file `steps` gets a line a step, and how it ended.
         """
         request = {"work": [work.__module__, work.__name__], "args": args, "steps": str(steps), "stop": stop}
         return Worker(self, int(self.ask(request)["pid"]), steps)
 
     @contextlib.contextmanager
-    def stopped(self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int) -> Iterator[Worker]:
+    def stopped(
+        self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int | str
+    ) -> Iterator[Worker]:
         """A process that stands still at that step, or has ended before; it doesn't outlive the context."""
         worker = self.start(work, args, steps, stop)
         try:
@@ -88,6 +90,10 @@ class Worker:
             self._over = not self._shop.ask({"wait": self._pid})["stopped"]
         return not self._over
 
+    def is_alive(self) -> bool:
+        """Whether it hasn't ended, going by what the system says of it."""
+        return state_of(self._pid) not in {"Z", ""}
+
     def wake(self) -> None:
         """Let it go on, if it hasn't ended."""
         if not self._over:
@@ -109,27 +115,72 @@ class Worker:
         return self._steps.read_text().splitlines()
 
 
-def _stop_at(step: int, told: Any) -> None:
+def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP) -> None:
+    """Have this process write its steps to the file `told`, and stop itself before one of them, or kill."""
+    wanted, _, number = str(step).rpartition(" ")
     lock, count = threading.Lock(), 0
 
     def note(text: str) -> None:
         nonlocal count
         with lock:
-            count += 1
+            count += text.startswith(wanted)
             told.write(text + "\n")
-            if count == step:
-                os.kill(os.getpid(), signal.SIGSTOP)
+            if count == int(number) and text.startswith(wanted):
+                os.kill(os.getpid(), how)
 
+    from etl.spark._line import Line
     from relay.storage import LocalStorage
 
-    for name in _STEPS:
-        function = getattr(LocalStorage, name)
+    for owner, names in ((LocalStorage, _STEPS), (Line, ("send", "receive"))):
+        for name in names:
+            function = getattr(owner, name)
 
-        def stepped(self: Any, path: str, *args: Any, _name: str = name, _function: Any = function) -> Any:
-            note(f"{_name} {path}")
-            return _function(self, path, *args)
+            def stepped(self: Any, *args: Any, _name: str = name, _function: Any = function) -> Any:
+                note(f"{_name} {args[0] if args and isinstance(args[0], str) else ''}")
+                return _function(self, *args)
 
-        setattr(LocalStorage, name, stepped)
+            setattr(owner, name, stepped)
+
+
+def by_steps(
+    function: Any, stop: str, told: str, how: signal.Signals = signal.SIGSTOP
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function for a worker of Spark, which stops itself, or kills, before a step of its own; once: the one that
+    comes next doesn't. `told`.<its id> has its steps, see `leave_nothing`.
+    """
+    began = False
+
+    def stepped(batches: Iterator[Any]) -> Iterator[Any]:
+        nonlocal began
+        if not began:
+            began = True
+            first = not Path(told).exists()
+            Path(told).touch()
+            steps = Path(f"{told}.{os.getpid()}").open("w", buffering=1, encoding="utf-8")  # noqa: SIM115 for good
+            stop_at(stop if first else 0, steps, how)
+        yield from function(batches)
+
+    return stepped
+
+
+def workers(told: str) -> list[int]:
+    """The ids of the workers that have told of their steps."""
+    return [int(each.suffix[1:]) for each in Path(told).parent.glob(f"{Path(told).name}.*")]
+
+
+def leave_nothing(told: str) -> None:
+    """End the workers: whoever else gets one of them would be stopped."""
+    for pid in workers(told):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def state_of(pid: int) -> str:
+    """What the system says of a process: "T" stands still, "Z" has ended; "" is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def _fork(request: dict[str, Any]) -> int:
@@ -138,7 +189,7 @@ def _fork(request: dict[str, Any]) -> int:
         return pid
     with Path(request["steps"]).open("w", buffering=1, encoding="utf-8") as told:
         try:
-            _stop_at(int(request["stop"]), told)
+            stop_at(request["stop"], told)
             module, name = request["work"]
             getattr(importlib.import_module(module), name)(*request["args"])
             told.write("done\n")

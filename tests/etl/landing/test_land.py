@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import pyarrow.compute as pc
 import pytest
 
 from embedded.control import ClusterControl
@@ -25,7 +27,9 @@ from etl.settings import Window as Limits
 from pump_service.cluster.notify import notify_drainers
 from relay import SKIP, Appointment, ClaimLostError, Control, Decision, Ownership, RelayLog, Window
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
+from tests.etl.landing.landing_by_steps import Ground, Point, run_point
 from tests.etl.relay_from_recording import RECORDINGS, committed
+from tests.etl.stopped_work import Workshop
 from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
 
 RECORDING = RECORDINGS / "ddl"
@@ -184,6 +188,26 @@ def test_a_lander_killed_at_any_moment_loses_and_repeats_nothing(settings, expec
     assert set(landed) <= {window.hi for window in windows}
     relay.clean_unreferenced()
     assert len(list((tmp_path / "relay/parts").rglob("*.arrow"))) == sum(len(window.parts) for window in windows)
+
+
+POINTS = [
+    Point("receive 5", "", "taken over"),  # its worker has been asked
+    Point("create windows/ 2", "", "taken over"),  # the parts are durable, and named nowhere yet
+    Point("", "send 5", "worker killed"),
+]
+
+
+def test_wherever_a_lander_stands_still_or_its_standing_worker_dies_all_is_landed_once(
+    settings, expected, spark_server, tmp_path
+):
+    """Some of the points of `bench/standing.py`, which goes through all of them."""
+    until_ts = expected[0][len(expected[0]) // 2][0]
+    rows = expected[1].filter(pc.less_equal(expected[1]["commit_ts"], until_ts))
+    with Workshop("tests.etl.landing.landing_by_steps") as shop:
+        ground = Ground(shop, spark_server, settings, rows, until_ts)
+        for number, point in enumerate(POINTS):
+            shutil.rmtree(tmp_path / "relay", ignore_errors=True)  # at one URL, as its session and workers are warm
+            assert (point, run_point(ground, tmp_path / str(number), point)) == (point, "")
 
 
 def test_a_pump_that_is_away_is_waited_for_and_named(settings, expected, upstream, caplog):

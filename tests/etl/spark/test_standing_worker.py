@@ -170,6 +170,19 @@ def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
             list(worker.call(pa.table({"text": ["a"]}), 2_000))
 
 
+def test_after_a_worker_that_stands_still_calls_are_jobs_for_a_while(monkeypatch) -> None:
+    monkeypatch.setattr(standing, "_PATIENCE_S", 0.01)
+    ours, theirs = socket.socketpair()
+    worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
+    worker._line = Line(ours, 2_000)
+    worker._leaves = float("inf")
+    with theirs:
+        assert worker.is_ready()
+        with pytest.raises(SparkError, match="timed out"):
+            list(worker.call(pa.table({"text": ["a"]}), 2_000))
+    assert not worker.is_ready()
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_goes_to_spark_by_tls_does_not_come_back_in_the_clear(*, tls: bool) -> None:
     worker = standing.StandingWorker(None, Spark(ssl=tls), work(), (TEXTS, TEXTS))

@@ -1,0 +1,47 @@
+"""Applying through a standing Spark worker that dies or stands still in the middle of what it prepares."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from etl.apply import _prepare_job, run_apply
+from etl.settings import Apply, Relay, Settings, Spark, Upstream
+from etl.spark import standing
+from tests.etl.freezing import differences, tell
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.stopped_work import by_steps, leave_nothing
+
+POINTS = [("receive 3", signal.SIGKILL), ("send 8", signal.SIGKILL), ("send 6", signal.SIGSTOP)]
+
+
+def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_once(
+    mariadb: MariaDBServer, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = tell(mariadb, tmp_path)
+    relay, prepare = tmp_path / "run" / "relay", _prepare_job.PrepareWindows
+    settings = Settings(
+        Upstream("unused"), Relay(relay.as_uri()), mariadb.downstream, spark=Spark(spark_remote),
+        apply=Apply("atomic", 2, 6),
+    )  # fmt: skip
+    for number, (stop, how) in enumerate(POINTS):
+        mariadb.empty()
+        shutil.rmtree(relay, ignore_errors=True)  # at one URL, as its session and workers are warm
+        shutil.copytree(tmp_path / "relay", relay)
+        if how == signal.SIGSTOP:
+            monkeypatch.setattr(standing, "_PATIENCE_S", 1.0)
+        told = str(tmp_path / f"worker-{number}")
+        monkeypatch.setattr(
+            _prepare_job,
+            "PrepareWindows",
+            lambda *args, told=told, stop=stop, how=how: by_steps(prepare(*args), stop, told, how),
+        )
+        try:
+            summary = run_apply(settings, until_ts=story._ts, run_seconds=240)
+            assert (stop, bool(summary.retries)) == (stop, True)
+            assert differences(mariadb, story._ts) == []
+        finally:
+            leave_nothing(told)
