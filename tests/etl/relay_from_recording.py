@@ -95,7 +95,9 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
     meta: Any = MetaKeys(folder)
     history = SchemaHistory()
     # As the stand-in TiKV says it is, which isn't there
-    if shown_new_collations(meta.scan(b"m", b"n", 0), (payload for _, payload in binlogs(folder))) is False:
+    shown = shown_new_collations(meta.scan(b"m", b"n", 0), (payload for _, payload in binlogs(folder)))
+    said = json.loads((folder / "recording.json").read_text()).get("new_collation_enabled")
+    if False in (shown, said):
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
     lo = rows[0][0] - 1

@@ -50,6 +50,9 @@ def main() -> int:
 _NEEDS = {
     "exchange": ("partitions", "heap tables", "nonclustered"),
     "late rows": ("partitions",),
+    "old collations": ("collations", "heap tables", "nonclustered", "swaps"),
+    "lists": ("partitions", "late rows", "exchange"),
+    "several at once": ("modify type",),
     "second schema": ("like",),
     "generated timestamp": ("timestamps",),
     "spelled defaults": ("add column",),

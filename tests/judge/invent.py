@@ -21,13 +21,16 @@ from tests.judge.upstream import Upstream, create_schema, create_table
 _NAMES = ("id", "v", "Name", "k", "email", "total", "ref", "state")
 _ODD_NAMES = ("a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")
 _TABLES = ("t", "acc", "Orders", "log")
+_LONG = (0xF9, 0xFA, 0xFB, 0xFC)
 FEATURES = (
     "odd names",
     "collations",
+    "old collations",
     "decimal keys",
     "heap tables",
     "nonclustered",
     "partitions",
+    "lists",
     "exchange",
     "late rows",
     "swaps",
@@ -40,6 +43,8 @@ FEATURES = (
     "drop column",
     "change name and type",
     "modify type",
+    "rename column",
+    "several at once",
     "drop unique",
     "rename",
     "rename tables",
@@ -59,7 +64,7 @@ class History:
     def __init__(self, rng: random.Random, features: Collection[str] = FEATURES) -> None:
         self.rng = rng
         self.features = frozenset(features)
-        self.upstream = Upstream(rng)
+        self.upstream = Upstream(rng, new_collation=not (self.has("old collations") and rng.random() < 0.4))
         self._schema = create_schema(self.upstream, self._name(("shop", "Bank"), ("my db", "d`b", "50%")))
         self._dropped: list[Table] = []
 
@@ -118,8 +123,8 @@ class History:
         ]
         if not self.has("swaps") or not keys or len(table.rows) < 2 or table.partitions:
             return
-        one, two = self.rng.sample(table.rows, 2)
-        transaction.swap(table, one, two, self.rng.choice(keys).columns[0])
+        rows = self.rng.sample(table.rows, self.rng.randint(2, min(4, len(table.rows))))
+        transaction.swap(table, rows, self.rng.choice(keys).columns[0])
 
     def _values(self, table: Table) -> dict[str, Any]:
         return {c.name: self._value(c) for c in table.columns if c.generated is None}
@@ -156,9 +161,9 @@ class History:
             kind = self.rng.choice(choices)
             if kind.family == "timestamp" and not self.has("timestamps"):
                 continue
-            if kind.charset in ("latin1", "ascii") and not self.has("collations"):
+            if kind.charset in ("latin1", "ascii", "gbk") and not self.has("collations"):
                 continue
-            if kind.collate == "utf8mb4_general_ci" and not self.has("collations"):
+            if kind.collate in ("utf8mb4_general_ci", "utf8mb4_unicode_ci") and not self.has("collations"):
                 continue
             return kind
 
@@ -183,7 +188,13 @@ class History:
     def _partition(self, table: Table) -> None:
         table.columns[0] = replace(table.columns[0], kind=replace(kinds.INT, values=lambda r: r.randint(0, 29)))
         table.by = table.columns[0].name
-        table.partitions = [Partition(self.upstream.new_id(), f"p{n}", below) for n, below in enumerate((10, 20, 30))]
+        lists = self.has("lists") and self.rng.random() < 0.4
+        table.partitions = [
+            Partition(self.upstream.new_id(), f"p{n}", below, tuple(range(below - 10, below)) if lists else ())
+            for n, below in enumerate((10, 20, 30))
+        ]
+        if lists:
+            table.columns[0] = replace(table.columns[0], nullable=False)
 
     def _keys(self, table: Table) -> None:
         rng = self.rng
@@ -240,6 +251,8 @@ class History:
             ("drop column", self._drop_column),
             ("change name and type", self._change_name_and_type),
             ("modify type", self._modify_type),
+            ("rename column", self._rename_column),
+            ("several at once", self._several),
             ("drop unique", self._drop_unique),
             ("rename", self._rename),
             ("rename tables", self._rename_tables),
@@ -286,69 +299,100 @@ class History:
         job.finish(table)
 
     def _add_column(self) -> None:
-        table, rng = self._table(), self.rng
+        table = self._table()
+        text, change = self._adding(table, self.rng.randint(0, len(table.columns)))
+        job = self._alter(table, 5, text)
+        change()
+        for _ in range(3):
+            job.state()
+        job.finish(table)
+
+    def _adding(self, table: Table, at: int) -> tuple[str, Callable[[], None]]:
+        """A new column behind `at` others: what a statement says, and what makes it so in the model."""
+        rng = self.rng
         kind = self._kind(kinds.PLAIN)
         name = self._new_name(_NAMES, [c.name for c in table.columns])
         default, spelled = None, None
-        if kind.family not in ("json", "bytes", "enum", "set") and kind.tp != 0xFC and rng.random() < 0.7:
+        if kind.family not in ("json", "bytes", "enum", "set") and kind.tp not in _LONG and rng.random() < 0.7:
             default = kind.value(rng)
             if kind.is_text and (not self.has("odd defaults") or not _is_text(default)):
                 default = b"plain"
         if kind.family == "date" and default and self.has("spelled defaults"):
             spelled = "-".join(str(int(part)) for part in default.split("-"))
-        column = Column(
-            table.max_column + 1, name, kind, default is None or rng.random() < 0.5, default, default, spelled
-        )
-        text = column.sql() if spelled is None else column.sql().replace(default, spelled)
-        at = rng.randint(0, len(table.columns))
+        nullable = default is None or rng.random() < 0.5
+        text = Column(0, name, kind, nullable, default, default, spelled).sql()
+        if spelled is not None:
+            text = text.replace(default, spelled)
         place = "" if at == len(table.columns) else f" AFTER {quoted(table.columns[at - 1].name)}" if at else " FIRST"
-        job = self._alter(table, 5, f"ADD COLUMN {text}{place}")
-        table.columns.insert(at, column)
-        table.max_column = column.id
-        for row in table.rows:
-            row.values[column.id] = default
+
+        def change() -> None:
+            column = Column(table.max_column + 1, name, kind, nullable, default, default, spelled)
+            table.columns.insert(min(at, len(table.columns)), column)
+            table.max_column = column.id
+            for row in table.rows:
+                row.values[column.id] = default
+
+        return f"ADD COLUMN {text}{place}", change
+
+    def _drop_column(self) -> None:
+        table = self._table()
+        found = self._dropping(table)
+        if found is None:
+            return
+        text, change = found
+        job = self._alter(table, 6, text)
+        job.state()
+        job.state()
+        job.announce(1)
+        change()
+        job.state()
+        job.finish(table, schema_state=0)
+
+    def _dropping(self, table: Table, but: str = "") -> tuple[str, Callable[[], None]] | None:
+        free = [c for c in table.columns if c.name not in self._used(table) and c.name != but]
+        if not free or len(table.columns) < 3:
+            return None
+        column = self.rng.choice(free)
+
+        def change() -> None:
+            table.columns.remove(column)
+            for row in table.rows:
+                row.values.pop(column.id)
+
+        return f"DROP COLUMN {quoted(column.name)}", change
+
+    @staticmethod
+    def _used(table: Table) -> set[str]:
+        """The columns that something hangs on."""
+        used = {name for index in table.indexes for name in index.columns} | {table.by}
+        return used | {
+            c.name
+            for c in table.columns
+            for g in table.columns
+            if g.generated and quoted(c.name) in g.generated.expression
+        }
+
+    def _change_name_and_type(self) -> None:
+        table = self._table()
+        self._retype(table, self._new_name(_NAMES, [c.name for c in table.columns]))
+
+    def _modify_type(self) -> None:
+        self._retype(self._table(), "")
+
+    def _retype(self, table: Table, name: str) -> None:
+        found = self._retyping(table, name)
+        if found is None:
+            return
+        text, change, _ = found
+        job = self._alter(table, 12, text)
+        change()
         for _ in range(3):
             job.state()
         job.finish(table)
 
-    def _drop_column(self) -> None:
-        table = self._table()
-        used = {name for index in table.indexes for name in index.columns} | {table.by}
-        used |= {
-            c.name
-            for c in table.columns
-            for g in table.columns
-            if g.generated and quoted(c.name) in g.generated.expression
-        }
-        free = [c for c in table.columns if c.name not in used]
-        if not free or len(table.columns) < 3:
-            return
-        column = self.rng.choice(free)
-        job = self._alter(table, 6, f"DROP COLUMN {quoted(column.name)}")
-        job.state()
-        job.state()
-        job.announce(1)
-        table.columns.remove(column)
-        for row in table.rows:
-            row.values.pop(column.id)
-        job.state()
-        job.finish(table, schema_state=0)
-
-    def _change_name_and_type(self) -> None:
-        self._retype(lambda table, column: self._new_name(_NAMES, [c.name for c in table.columns]))
-
-    def _modify_type(self) -> None:
-        self._retype(lambda table, column: column.name)
-
-    def _retype(self, named: Callable[[Table, Column], str]) -> None:
-        table, rng = self._table(), self.rng
-        used = {name for index in table.indexes for name in index.columns} | {table.by}
-        used |= {
-            c.name
-            for c in table.columns
-            for g in table.columns
-            if g.generated and quoted(c.name) in g.generated.expression
-        }
+    def _retyping(self, table: Table, name: str) -> tuple[str, Callable[[], None], str] | None:
+        """Another type for a column, and a new name unless it is "": statement, change, the column's name now."""
+        rng, used = self.rng, self._used(table)
         choices = [
             (column, to, value)
             for column in table.columns
@@ -357,27 +401,63 @@ class History:
             if suits(column.kind)
         ]
         if not choices:
-            return
+            return None
         column, to, value = rng.choice(choices)
         try:
             changed = [None if (old := row.values[column.id]) is None else value(old) for row in table.rows]
         except ValueError:
-            return  # TiDB would refuse the statement: a text is no document
-        new = Column(table.max_column + 1, named(table, column), to, column.nullable)
-        verb = (
-            f"MODIFY COLUMN {new.sql()}"
-            if new.name == column.name
-            else f"CHANGE COLUMN {quoted(column.name)} {new.sql()}"
-        )
-        job = self._alter(table, 12, verb)
-        table.columns[table.columns.index(column)] = new
-        table.max_column = new.id
-        for row, became in zip(table.rows, changed, strict=True):
-            del row.values[column.id]
-            row.values[new.id] = became
-        for _ in range(3):
-            job.state()
+            return None  # TiDB would refuse the statement: a text is no document
+        new = Column(0, name or column.name, to, column.nullable)
+
+        def change() -> None:
+            at = table.columns.index(column)
+            table.columns[at] = replace(new, id=table.max_column + 1)
+            table.max_column += 1
+            for row, became in zip(table.rows, changed, strict=True):
+                del row.values[column.id]
+                row.values[table.max_column] = became
+
+        verb = f"CHANGE COLUMN {quoted(column.name)} {new.sql()}" if name else f"MODIFY COLUMN {new.sql()}"
+        return verb, change, column.name
+
+    def _rename_column(self) -> None:
+        table = self._table()
+        free = [
+            c
+            for c in table.columns
+            if not any(g.generated and quoted(c.name) in g.generated.expression for g in table.columns)
+        ]
+        if not free:
+            return
+        column = self.rng.choice(free)
+        name = self._new_name(_NAMES, [c.name for c in table.columns])
+        job = self._alter(table, 12, f"RENAME COLUMN {quoted(column.name)} TO {quoted(name)}")
+        table.columns[table.columns.index(column)] = replace(column, name=name)
+        table.indexes = [
+            replace(i, columns=tuple(name if c == column.name else c for c in i.columns)) for i in table.indexes
+        ]
+        table.by = name if table.by == column.name else table.by
         job.finish(table)
+
+    def _several(self) -> None:
+        """One statement retypes a column, drops another one and adds one, in any order."""
+        table = self._table()
+        name = self._new_name(_NAMES, [c.name for c in table.columns]) if self.rng.random() < 0.5 else ""
+        retyped = self._retyping(table, name)
+        dropped = self._dropping(table, retyped[2] if retyped else "")
+        added = self._adding(table, self.rng.choice((0, len(table.columns))))
+        if name and f"ADD COLUMN {quoted(name)} " in added[0]:
+            return
+        changes = [added, *([dropped] if dropped else []), *([retyped[:2]] if retyped else [])]
+        if len(changes) < 2:
+            return
+        self.rng.shuffle(changes)
+        job = self._alter(table, 61, ", ".join(text for text, _ in changes))
+        for _, change in changes:
+            change()
+            job.state()
+        job.state()
+        job.finish(table, schema_state=0)
 
     def _drop_unique(self) -> None:
         """Between the state in which TiDB stops looking at the index and the job's end, sessions write equal values."""
@@ -478,7 +558,7 @@ class History:
         create_table(up, other)
         place = self.rng.randrange(len(table.partitions))
         partition = table.partitions[place]
-        low = table.partitions[place - 1].below if place else 0
+        low = partition.values[0] if partition.values else table.partitions[place - 1].below if place else 0
         at = table.column(table.by).id
         transaction = up.transaction()
         for _ in range(self.rng.randint(1, 3)):
@@ -525,7 +605,7 @@ class History:
             del table.partitions[place]
             # The partition isn't in the definition any more, the job isn't finished: its rows go to the next one.
             low = table.partitions[place - 1].below if place else 0
-            for _ in range(self.rng.randint(0, 1)):
+            for _ in range(0 if partition.values else self.rng.randint(0, 1)):
                 transaction = up.transaction(version)
                 transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
                 transaction.commit()
@@ -542,7 +622,7 @@ class History:
         if gone and self.rng.random() < 0.5:
             transaction.log_delete(table, gone.pop(self.rng.randrange(len(gone))))
         else:
-            low = table.partitions[place - 1].below if place else 0
+            low = partition.values[0] if partition.values else table.partitions[place - 1].below if place else 0
             values = table.with_generated(self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
             if not table.fits(values, self.upstream.new_collation):
                 return

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.judge import wire
 
-NOT_NULL, PRIMARY, UNSIGNED, BINARY = 1, 2, 32, 128
+NOT_NULL, PRIMARY, UNSIGNED, ZEROFILL, BINARY = 1, 2, 32, 64, 128
 _WORDS = (
     b"",
     b"a",
@@ -282,6 +282,19 @@ DAYS = replace(varchar(30), values=lambda r: f"{r.choice(_DAYS)} {r.choice(_CLOC
 DOCUMENTS = replace(TEXT, values=lambda r: json.dumps(r.choice(_DOCUMENTS)).encode())
 
 
+SHOWN_DOUBLE = Kind(
+    "double", "DOUBLE(12,3)", 5, 12, 3, BINARY, values=lambda r: r.choice((-0.001, -0.29, -1.5, 0.25, 999999999.999))
+)
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def _price(rng: random.Random) -> Decimal:
+    return Decimal(rng.choice(("0.00", "12.50", "9999999999.99", "0.01")))
+
+
 def decimal(precision: int, fraction: int) -> Kind:
     """DECIMAL(precision, fraction)."""
     return Kind("decimal", f"DECIMAL({precision},{fraction})", 0xF6, precision, fraction, BINARY)
@@ -331,6 +344,15 @@ PLAIN = (
     DIGITS,
     DAYS,
     DOCUMENTS,
+    SHOWN_DOUBLE,
+    Kind("float", "FLOAT(7,2)", 4, 7, 2, BINARY, values=lambda r: _single(r.choice((-0.29, -1.15, 0.5, 99999.99)))),
+    Kind("int", "INT(7) UNSIGNED ZEROFILL", 3, 7, 0, UNSIGNED | ZEROFILL | BINARY),
+    Kind("decimal", "DECIMAL(12,2) UNSIGNED ZEROFILL", 0xF6, 12, 2, UNSIGNED | ZEROFILL | BINARY, values=_price),
+    varchar(20, "utf8mb4", "utf8mb4_unicode_ci"),
+    varchar(20, "gbk", "gbk_bin"),
+    Kind("text", "TINYTEXT", 0xF9, 255, 0, 0, "utf8mb4", "utf8mb4_bin"),
+    Kind("bytes", "LONGBLOB", 0xFB, 4294967295, 0, BINARY),
+    Kind("time", "TIME(3)", 11, 14, 3, BINARY),
 )
 """Types of all columns."""
 
@@ -356,6 +378,16 @@ CONVERSIONS: tuple[tuple[Callable[[Kind], bool], Kind, Callable[[Any], Any]], ..
     (lambda k: k.family == "set", JSON, str),
     (lambda k: k.family == "enum", JSON, str),
     (lambda k: k.family == "decimal", varchar(90), lambda v: str(v).encode()),
+    (lambda k: k is SHOWN_DOUBLE, varchar(40), lambda v: str(v).encode()),
+    (lambda k: k is SHOWN_DOUBLE, decimal(30, 5), lambda v: Decimal(f"{v:.3f}00")),
+    (lambda k: k.family == "bit" and k.flen < 64, BIGINT, int),
+    (lambda k: k is ENUM, INT, lambda v: ENUM.elems.index(v) + 1),
+    (lambda k: k is SET, BIGINT, lambda v: sum(1 << SET.elems.index(e) for e in v.split(",") if e)),
+    (lambda k: k.family == "date", BIGINT, lambda v: int(v.replace("-", ""))),
+    (lambda k: k is DATETIME, BIGINT, lambda v: int("".join(c for c in v if c.isdigit()))),
+    (lambda k: k.family == "time" and k.decimal == 0, INT, lambda v: int(v.replace(":", ""))),
+    (lambda k: k is JSON, TEXT, lambda v: json.dumps(v, ensure_ascii=False, sort_keys=True).encode()),
+    (lambda k: k is DATE, YEAR, lambda v: int(v[:4])),
 )
 """Changes of a column's type that TiDB does by writing every row anew: which types, to which, and the new value. Only
 such whose result was seen in recordings of a real TiDB or follows from its documentation beyond doubt.

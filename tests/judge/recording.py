@@ -31,6 +31,7 @@ def write(upstream: Upstream, folder: Path) -> None:
         "commit": count,
         "rollback": 0,
         "dropped": [],
+        "new_collation_enabled": upstream.new_collation,
     }
     (folder / "recording.json").write_text(json.dumps(about))
 

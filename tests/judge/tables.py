@@ -113,11 +113,18 @@ class Index:
 
 @dataclass(frozen=True)
 class Partition:
-    """RANGE: rows whose partition column is below `below`."""
+    """RANGE: rows whose partition column is below `below`, and in no partition before it. LIST (`values`): rows that
+    have one of these there.
+    """
 
     id: int
     name: str
     below: int
+    values: tuple[int, ...] = ()
+
+    def holds(self, value: int | None) -> bool:
+        """Whether it takes a row with this value, if none before it does."""
+        return value in self.values if self.values else value is None or value < self.below
 
 
 @dataclass
@@ -186,7 +193,7 @@ class Table:
         if not self.partitions:
             return 0
         value = values[self.by]
-        return next((p.id for p in self.partitions if value is None or value < p.below), None)
+        return next((p.id for p in self.partitions if p.holds(value)), None)
 
     def fits(self, values: dict[str, Any], new_collation: bool, own: Row | None = None) -> bool:
         """Whether no other row holds the row's unique values."""
@@ -252,9 +259,19 @@ class Table:
         parts = [c.sql() for c in self.columns] + [i.sql(self.clustered) for i in self.indexes]
         text = f"({','.join(parts)})"
         if self.partitions:
-            pieces = ",".join(f"PARTITION {quoted(p.name)} VALUES LESS THAN ({p.below})" for p in self.partitions)
-            text += f" PARTITION BY RANGE ({quoted(self.by)}) ({pieces})"
+            kind = "LIST" if self.in_lists else "RANGE"
+            pieces = ",".join(
+                f"PARTITION {quoted(p.name)} VALUES"
+                + (f" IN ({','.join(map(str, p.values))})" if p.values else f" LESS THAN ({p.below})")
+                for p in self.partitions
+            )
+            text += f" PARTITION BY {kind} ({quoted(self.by)}) ({pieces})"
         return text
+
+    @property
+    def in_lists(self) -> bool:
+        """Whether its partitions are LIST's."""
+        return any(p.values for p in self.partitions)
 
     def info(self) -> dict[str, Any]:
         """TableInfo as JSON."""
@@ -327,11 +344,17 @@ class Table:
         if not self.partitions:
             return None
         definitions = [
-            {"id": p.id, "name": named(p.name), "less_than": [str(p.below)], "in_values": None, "policy_ref_info": None}
+            {
+                "id": p.id,
+                "name": named(p.name),
+                "less_than": None if p.values else [str(p.below)],
+                "in_values": [[str(value)] for value in p.values] or None,
+                "policy_ref_info": None,
+            }
             for p in self.partitions
         ]
         return {
-            "type": 1,
+            "type": 3 if self.in_lists else 1,
             "expr": quoted(self.by),
             "columns": None,
             "enable": True,

@@ -154,12 +154,14 @@ class Transaction:
         self._log_update(table, before, row)
         return True
 
-    def swap(self, table: Table, one: Row, two: Row, name: str) -> None:
-        """Two rows exchange the values of a column with a unique key, in one statement."""
+    def swap(self, table: Table, rows: list[Row], name: str) -> None:
+        """Rows hand the values of a column with a unique key on in a ring, in one statement."""
         column = table.column(name).id
-        before = table.image(one), table.image(two)
-        one.values[column], two.values[column] = two.values[column], one.values[column]
-        for row, image in zip((one, two), before):
+        images = [table.image(row) for row in rows]
+        values = [row.values[column] for row in rows]
+        for row, value in zip(rows, [*values[1:], values[0]], strict=True):
+            row.values[column] = value
+        for row, image in zip(rows, images, strict=True):
             row.values.update(
                 {c.id: v for c in table.columns for v in [table.with_generated(table.named_values(row))[c.name]]}
             )
