@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from etl.apply._applied_log import AppliedLog
 from etl.apply._batch import END, Batch, Queue, StoppedError, decided_about
+from etl.apply._batch_size import Limits
 from etl.apply._next_windows import NextWindows
 from etl.downstream import Checkpoint
 from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
 from etl.recorded_schema import RecordedSchema
-from etl.settings import Apply
 from etl.steps import CommitDetail, Step, to_batches
 from relay import Appointment, Part
 
@@ -31,7 +31,7 @@ class Ahead:
     """A thread that has the windows after a checkpoint prepared. What it prepares waits in memory, bounded by bytes."""
 
     def __init__(
-        self, relay: AppliedLog, prepare: Prepare, limits: Apply, checkpoint: Checkpoint, until_ts: int | None = None
+        self, relay: AppliedLog, prepare: Prepare, limits: Limits, checkpoint: Checkpoint, until_ts: int | None = None
     ) -> None:
         """The flight of `checkpoint` is the first batch; batches that begin before its `safe_until` are prepared for
         safe mode. `until_ts`: nothing after this TSO.

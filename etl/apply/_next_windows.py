@@ -7,8 +7,8 @@ import threading
 import time
 
 from etl.apply._applied_log import AppliedLog
+from etl.apply._batch_size import Limits
 from etl.downstream import Flight
-from etl.settings import Apply
 from relay import Agenda, Appointment, RelayGapError, Window
 from relay.bell import Bell
 from relay.url import local_folder
@@ -29,7 +29,7 @@ class NextWindows:
     """`after` gives the windows of one batch after the other. Used by one thread; `stopped` may be set by others."""
 
     def __init__(
-        self, relay: AppliedLog, limits: Apply, flight: Flight | None, until_ts: int | None, stopped: threading.Event
+        self, relay: AppliedLog, limits: Limits, flight: Flight | None, until_ts: int | None, stopped: threading.Event
     ) -> None:
         """`flight`: what was begun before; the first batch must end where it does, whatever the limits and operators
         say. `until_ts`: nothing after this TSO.

@@ -19,6 +19,7 @@ from errors import ours
 from etl.apply._ahead import Ahead, Prepare
 from etl.apply._appointments import AppointmentKeeper
 from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held, decided_about
+from etl.apply._batch_size import BatchSize
 from etl.apply._counting import Counting
 from etl.apply._decided import note_late, note_used
 from etl.apply._poison import name_poison
@@ -135,6 +136,7 @@ class _Loop:
             self._sink.guard(self._sole)
         self._appointments = AppointmentKeeper(self._relay, settings.rules, settings.apply.appointment_wait_ms)
         self._counting = Counting(self._relay, pipeline.downstream)
+        self._size = BatchSize(settings.apply)
         self._summary = ApplySummary()
         self._waiting = Waiting(log, "applying")
         self._ahead: Ahead | None = None
@@ -179,7 +181,7 @@ class _Loop:
         await_copy(self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None)
         self._sole.check()
         checkpoint = self._recover()
-        self._ahead = Ahead(self._relay, self._prepare, self._settings.apply, checkpoint, self._limits.until_ts)
+        self._ahead = Ahead(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
         for item in self._ahead.items(self._is_over_for_sole_writer):
             if isinstance(item, Appointment):
                 self._keep(item, self._ahead)
@@ -205,7 +207,10 @@ class _Loop:
 
     def _write(self, batch: Batch) -> None:
         relay = self._relay
+        waited_s, began = batch.waited_s, time.perf_counter()
         written = self._sink.run(self._counting.through(self._guarded(batch.steps(self._limits.stop))), batch.confirm)
+        busy_s = time.perf_counter() - began - (batch.waited_s - waited_s)
+        self._size.wrote(batch.windows, busy_s, written.round_trip_s)
         report = report_of(batch, written)
         self._counting.wrote(report)
         self._summary.add(report, written.warnings)

@@ -146,6 +146,7 @@ class MySQLSink:
         for step in steps:
             self._execute(step, written)
         self._purge(written)
+        written.round_trip_s = self._session.round_trip_s
         return written
 
     def remember(self, refusal: str, decided: Sequence[int]) -> None:

@@ -44,7 +44,7 @@ def nothing_to_confirm(step: Step, *, begun: bool = False) -> None:
 @dataclass(slots=True)
 class Written:
     """What `Sink.run` did. Times in seconds; `commits` checkpoints made durable, `rows` net rows, `changes` row changes
-    upstream.
+    upstream. `round_trip_s`: how long the downstream takes for the least of questions; 0: it isn't known.
     """
 
     rows: int = 0
@@ -54,6 +54,7 @@ class Written:
     send_s: float = 0.0
     commit_s: float = 0.0
     ddl_s: float = 0.0
+    round_trip_s: float = 0.0
     warnings: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
 

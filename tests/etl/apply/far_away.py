@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -63,12 +64,14 @@ def apply_through(server: MariaDBServer, relay: RelayLog, apply: Apply, delay_s:
         "changes": changes, "s": round(big[-1][0] - big[0][0], 2),
         "changes_per_s": round(changes / (big[-1][0] - big[0][0])), "batches": len(big),
         "turns_by_session": proxy.turns, "client_cpu_s": round(cpu, 2),
+        "largest": max(report.changes for _, report in big),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
     }  # fmt: skip
 
 
 def main(delay_ms: float = 50, mode: str = "parallel", max_rows: int = 25_000, workers: int = 4) -> None:
     """Print a line of JSON for near by and for far away."""
-    apply = Apply(mode, workers, max_rows, 256 * 2**20)
+    apply = Apply(mode, workers, max_rows)
     with tempfile.TemporaryDirectory() as folder:
         server = MariaDBServer(Path(folder) / "mariadb")
         server.start()

@@ -1,0 +1,57 @@
+"""How much of a backlog one batch takes. However large it is, mode `parallel` waits for some 25 round trips: near by
+that is nothing, far away a second, so there batches grow until most of their time is work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from etl.settings import Apply
+from relay import Window
+
+_ROUND_TRIPS = 100
+"""A batch should take as long as so many: a quarter of its time is then waiting."""
+_AT_ONCE = 4.0
+MORE_ROWS, MORE_BYTES = 16.0, 4.0
+"""What the settings say grows to at most so many times as much: a batch is in memory while it is prepared."""
+
+
+class Limits(Protocol):
+    """How much a batch may hold."""
+
+    @property
+    def max_rows(self) -> int:
+        """Row changes."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Of the relay log's parts."""
+
+
+class BatchSize:
+    """The settings' limits, or more of a backlog while the downstream is far away. One thread tells, another asks."""
+
+    def __init__(self, settings: Apply) -> None:
+        self._settings = settings
+        self._times = 1.0
+
+    @property
+    def max_rows(self) -> int:
+        return int(self._settings.max_rows * self._times)
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self._settings.max_bytes * min(self._times, MORE_BYTES))
+
+    def wrote(self, windows: Sequence[Window], busy_s: float, round_trip_s: float) -> None:
+        """A batch of these windows was written in `busy_s`; `round_trip_s` 0: nobody knows. Without a backlog nothing
+        is learned from it.
+        """
+        rows = sum(window.changes for window in windows)
+        size = sum(part.bytes for window in windows for part in window.parts)
+        filled = max(rows / self._settings.max_rows, size / self._settings.max_bytes)
+        if self._settings.mode != "parallel" or filled < 1 / 2 or busy_s <= 0:
+            return
+        wanted = filled * _ROUND_TRIPS * round_trip_s / busy_s
+        self._times = max(1.0, min(wanted, self._times * _AT_ONCE, MORE_ROWS))
