@@ -31,6 +31,8 @@ class BaseSource:
         self.position = position
         self._storage = open_storage(url)
         self._base: Base | None = None
+        self.left_empty: frozenset[int] = frozenset()
+        """Ids of tables that have no chunks here, whatever rows the base has of them."""
 
     @classmethod
     def of(cls, url: str, base: Base) -> Self:
@@ -96,7 +98,7 @@ class BaseSource:
             )
 
     def chunks(self, table: Table) -> list[Chunk]:
-        files = self._table(table).files
+        files = self._table(table).files if table.id not in self.left_empty else ()
         return [
             Chunk(table.schema_name, table.name, number, file.to_json(), file.row_bytes)
             for number, file in enumerate(files)

@@ -22,3 +22,5 @@ class PrepareOptions:
     ignored_ts: frozenset[int] = frozenset()
     """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same.
     """
+    without_rows: frozenset[int] = frozenset()
+    """Ids of tables of which no row changes go downstream; DDL about them does."""

@@ -30,7 +30,8 @@ class Schemas:
         self._tables: dict[int, Table] = {}
         self._routed: dict[int, tuple[Table, str]] = {}
         self._truncated: set[int] = set()
-        self._unwanted: set[int] = set()
+        self._without_rows = options.without_rows
+        self._unwanted: set[int] = set(options.without_rows)
         self._moves: dict[int, Move] = {}
         self._relaxed: dict[int, frozenset[int]] = {}
         self.dropping: set[int] = set()
@@ -42,7 +43,11 @@ class Schemas:
             self._tables.pop(table_id, None)
             return
         self._tables[table_id] = table
-        wanted = table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+        wanted = (
+            table.is_base_table
+            and table_id not in self._without_rows
+            and self._filters.wants_table(table.schema_name, table.name)
+        )
         (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
 
     def enter(self, schema: RecordedSchema) -> None:

@@ -43,6 +43,8 @@ class Family:
     begun: tuple[Table, ...]
     """Those that were there at the beginning, as they were."""
     ddls: tuple[DdlJob, ...]
+    gone: frozenset[int]
+    """Of `ids`, those of which no row can be there in the end: dropped or truncated between, and never exchanged."""
 
 
 @dataclass(slots=True)
@@ -124,7 +126,12 @@ class Lineage:
             names=frozenset(name for table_id in ids for name in self._names[table_id]),
             begun=tuple(table for table_id, table in self.begun.items() if table_id in ids and table.is_base_table),
             ddls=tuple(ddl for ddl in self.ddls if not ids.isdisjoint(ddl.effect.tables)),
+            gone=frozenset(ids - self.now.keys() - self._exchanged()),
         )
+
+    def _exchanged(self) -> set[int]:
+        """Tables whose rows have become others'."""
+        return {i for ddl in self.ddls if ddl.type == Action.EXCHANGE_PARTITION for i in ddl.effect.tables}
 
     def _related(self, ids: set[int]) -> set[int]:
         """These, and those that have had one of their names, or their rows."""

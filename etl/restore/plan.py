@@ -33,7 +33,7 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
     """`since` (TSO) is where the base is, or where the log of windows begins without one; `base` its id, "" for none.
-    `ids` and `names` as in `etl.restore.lineage.Family`.
+    `ids` (but for those in `without_rows`) and `names` as in `etl.restore.lineage.Family`.
     """
 
     until: int
@@ -49,6 +49,8 @@ class RestorePlan:
     schemas: tuple[Schema, ...] = ()
     ids: tuple[int, ...] = ()
     names: tuple[Name, ...] = ()
+    without_rows: tuple[int, ...] = ()
+    """Ids of tables that are made for the sake of DDL alone: their rows are gone at `until`."""
     new_schemas: tuple[str, ...] = ()
     """Databases that aren't there yet."""
     replaced: tuple[Name, ...] = ()

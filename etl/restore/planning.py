@@ -14,6 +14,7 @@ from etl.restore.pace import Pace
 from etl.restore.past import Past
 from etl.restore.plan import Cost, RestorePlan
 from etl.restore.request import Request
+from etl.restore.rows_gone import decided_about, left_empty
 from etl.restore.there import Held, look
 from etl.settings import Settings
 from relay import RelayError
@@ -58,6 +59,7 @@ class _Planner:
         self._past = past
         self._own = request.server(settings)
         self._schemas: set[str] = set()
+        self._without_rows: frozenset[int] = frozenset()
         self._problems: list[str] = []
         self._notes: list[str] = []
         self.is_base_lacking = False
@@ -74,6 +76,7 @@ class _Planner:
         except RelayError as error:  # a hole, or damage: named, with the way out
             lineage = Lineage(past.since, past.oldest, {}, {}, problems=[str(error)])
         family = lineage.family(request.tables)
+        self._without_rows = left_empty(family, decided_about(self._settings, past.since, request.until))
         self._look_at(family, lineage)
         self._schemas = {table.schema_name for table in lineage.now.values()}
         own = request.settings(self._settings, "-", family.names)
@@ -89,13 +92,14 @@ class _Planner:
             asked=family.asked,
             others=family.others,
             schemas=tuple(lineage.schemas.values()),
-            ids=tuple(sorted(family.ids)),
+            ids=tuple(sorted(family.ids - self._without_rows)),
             names=tuple(sorted(family.names)),
+            without_rows=tuple(sorted(self._without_rows)),
             replaced=tuple(name for name in held.tables if self._may_replace(name)),
             new_schemas=tuple(held.new_schemas),
             ddls=tuple(f"{tso.text(d.commit_ts)}: {' '.join(d.query.split())[:_STATEMENT]}" for d in family.ddls),
         )
-        made = self._with_cost(made, family)
+        made = self._with_cost(made)
         return replace(
             made,
             notes=(*made.copy.notes, *self._notes),
@@ -121,7 +125,12 @@ class _Planner:
         for table, others in missing_references(family).items():
             self._notes.append(f"{table} has foreign keys to {_some(others)}, which isn't restored with it")
         asked = {table.id for table in family.asked}
-        more = sorted(table.full_name for table in family.begun if table.id not in asked)
+        empty = sorted({table.full_name for table in family.begun if table.id in self._without_rows})
+        if empty:
+            self._notes.append(
+                f"{_some(empty)}: made without rows, as they are gone by then; DDL between needs the table"
+            )
+        more = sorted(table.full_name for table in family.begun if table.id not in asked | self._without_rows)
         if more:
             self._notes.append(
                 f"{_some(more)}: loaded too, as they had the name or the rows of what is asked for; removed in the end"
@@ -137,6 +146,7 @@ class _Planner:
         wanted = Definitions(past.since, past.base.schema_version, (), tables)
         if not tables:
             return CopyPlan(past.since, past.base.schema_version)
+        source.left_empty = self._without_rows
         return make_plan(source, wanted, own.filters, own.routes)
 
     # Where it goes
@@ -187,11 +197,11 @@ class _Planner:
 
     # What it takes
 
-    def _with_cost(self, plan: RestorePlan, family: Family) -> RestorePlan:
+    def _with_cost(self, plan: RestorePlan) -> RestorePlan:
         past = self._past
         windows = unarchived = changes = size = 0
         for volume in past.volumes():
-            inside = sum(volume.tables.get(table_id, 0) for table_id in family.ids)
+            inside = sum(volume.tables.get(table_id, 0) for table_id in plan.ids)
             wanted = round(inside * past.share(volume))
             changes += wanted
             windows += volume.windows
@@ -199,10 +209,10 @@ class _Planner:
         for window in past.unarchived():
             windows += 1
             unarchived += 1
-            if not family.ids.isdisjoint(map(int, window.tables)):
+            if not set(plan.ids).isdisjoint(map(int, window.tables)):
                 changes += window.changes
                 size += sum(part.bytes for part in window.parts)
-        rows, row_bytes = _base_of(plan.copy, past)
+        rows, row_bytes = _base_of(plan, past)
         jobs = Jobs.of(self._settings.open_relay())
         pace = Pace.of(jobs.list())
         cost = Cost(
@@ -217,13 +227,13 @@ _UNPACKED = 5
 """A row in a database to its share of a file of the archive."""
 
 
-def _base_of(copy: CopyPlan, past: Past) -> tuple[int, int]:
+def _base_of(plan: RestorePlan, past: Past) -> tuple[int, int]:
     """How many rows of the base are loaded, and their bytes in memory."""
     if past.base is None:
         return 0, 0
     rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.base.tables}
-    wanted = [(planned.table.schema_name, planned.table.name) for planned in copy.tables]
-    return sum(rows.get(name, 0) for name in wanted), copy.bytes
+    loaded = (planned.table for planned in plan.copy.tables if planned.table.id not in plan.without_rows)
+    return sum(rows.get((table.schema_name, table.name), 0) for table in loaded), plan.copy.bytes
 
 
 def _some(names: Iterable[str]) -> str:

@@ -32,6 +32,7 @@ from etl.restore.load import LoadBase
 from etl.restore.pace import Pace
 from etl.restore.plan import RestorePlan
 from etl.restore.request import Request
+from etl.restore.rows_gone import check_decisions, decided_about
 from etl.restore.scratch import Scratch, scratch_schema
 from etl.restore.summary import RestoreSummary, Verified
 from etl.restore.verify import verify
@@ -138,9 +139,10 @@ class RestoreRun:
         self._doing("applying row changes")
         self._session.close()  # applying has its own
         plan = self._plan
+        check_decisions(plan, decided_about(self._settings, plan.since, plan.until))
         windows = ArchiveLog.open(self._settings.archive_url, plan.ids)
         windows.pipeline = self._settings.open_relay().pipeline
-        with ways.steps(self._own, windows.url) as prepare:
+        with ways.steps(self._own, windows.url, frozenset(plan.without_rows)) as prepare:
             done = apply_log(
                 windows, PastRange(plan.since, plan.until),
                 own=self._own, cluster_id=plan.cluster_id, job=self._job, run=self._run, prepare=prepare,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from etl.apply import Prepare, SparkPreparer, prepare_options
@@ -23,8 +24,8 @@ class Ways(Protocol):
     def loads(self, own: Settings, source: BaseSource) -> AbstractContextManager[MakeLoads]:
         """How chunks of a base become loads."""
 
-    def steps(self, own: Settings, url: str) -> AbstractContextManager[Prepare]:
-        """How windows of the archive at `url` become steps."""
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> AbstractContextManager[Prepare]:
+        """How windows of the archive at `url` become steps; changes of some tables (ids) don't."""
 
     def past(self) -> Run | None:
         """Where the state is computed that restored tables are compared with, None for Spark."""
@@ -44,8 +45,9 @@ class OnSpark:
             yield spark
 
     @contextmanager
-    def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
-        preparer = SparkPreparer(Place(own.spark, self._role, url), prepare_options(own))
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
+        options = replace(prepare_options(own), without_rows=without_rows)
+        preparer = SparkPreparer(Place(own.spark, self._role, url), options)
         try:
             yield preparer
         finally:

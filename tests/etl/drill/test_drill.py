@@ -45,7 +45,7 @@ def made(settings: Settings, wish: Wish | None = None) -> Job:
 
 class Failing(Here):
     @contextmanager
-    def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
         def fail(_: Any) -> Any:
             raise RuntimeError("the worker broke")
 
@@ -92,7 +92,7 @@ def test_a_drill_that_was_killed_goes_on_with_the_same_tables_and_moment(
 
     class Killed(Here):
         @contextmanager
-        def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
+        def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
             raise KilledError
             yield
 
@@ -125,8 +125,8 @@ def test_an_order_to_cancel_reaches_the_restore_that_runs(settings: Settings, ma
 
     class Ordering(Here):
         @contextmanager
-        def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
-            with super().steps(own, url) as prepare:
+        def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
+            with super().steps(own, url, without_rows) as prepare:
 
                 def ordered(windows: Any) -> Any:
                     job.order(CANCEL, "test")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from etl.apply import Prepare, prepare_options
-from etl.asof import here
+from etl.asof import here, tables_as_of
 from etl.asof.front import Run
 from etl.copy.base_source import BaseSource
 from etl.copy.loads import MakeLoads
 from etl.copy.worker import make_loads
 from etl.prepare import prepare
 from etl.restore import Request, RestoreSummary, ask_for, run_restore
+from etl.restore.past import Past
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog
-from relay.archive import Archive, write_log
+from relay.archive import Archive, Base, BaseTable, Making, base_id, write_log
 from relay.jobs import Runner
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -39,6 +42,21 @@ def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") 
     return archive
 
 
+def base_at(settings: Settings, ts: int) -> Base:
+    """A base of all tables as of `ts`, computed from the archive."""
+    name, bases = base_id(ts, "test"), Archive.open(settings.archive_url).bases
+    bases.begin(name, Making("test"))
+    past = tables_as_of(settings, ts, ("*.*",), run=here)
+    lineage = Past.of(settings.archive_url, settings.relay.url, ts).lineage()
+    files = past.files(f"bases/{name}")
+    tables = (
+        BaseTable(table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ())))
+        for table in lineage.family(()).asked
+    )
+    schemas = tuple(schema.to_json() for schema in lineage.schemas.values())
+    return bases.publish(Base(name, ts, 0, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(tables)))
+
+
 def archive_of(recording: str, folder: Path, transactions: int = 200, windows_a_volume: int = 3) -> str:
     """The URL of a relay log of a recording, with its archive."""
     relay = land(RECORDINGS / recording, f"file://{folder}/relay", transactions)
@@ -54,8 +72,8 @@ class Here:
         yield lambda chunk, table: make_loads(source.spec(), chunk, table)
 
     @contextmanager
-    def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
-        options = prepare_options(own)
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
+        options = replace(prepare_options(own), without_rows=without_rows)
         yield lambda windows: prepare(url, windows, options)
 
     def past(self) -> Run:

@@ -79,8 +79,8 @@ class Ordering(Here):
         self._job, self._what, self._left = job, what, at
 
     @contextmanager
-    def steps(self, own: Settings, url: str) -> Iterator[Prepare]:
-        with super().steps(own, url) as prepare:
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
+        with super().steps(own, url, without_rows) as prepare:
 
             def ordered(windows: Any) -> Any:
                 self._left -= 1

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etl.copy.dumpling import DumplingFolder
-from etl.restore import Request, plan_restore
-from relay import RelayCorruptError, RelayLog
+from etl.restore import Request, RestoreError, ask_for, cancel_restore, plan_restore, run_restore
+from etl.settings import Downstream, Relay, Settings, Upstream
+from relay import SKIP, Decision, RelayCorruptError, RelayLog
 from relay.archive import Archive, Base, base_id
+from relay.jobs import Runner
 from tests.etl.copy.copying import RECORDING, definitions
 from tests.etl.copy.test_base_source import base_of_dump
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.restore.restoring import INTO, archive_of, restore, settings_of
+from tests.etl.relay_from_recording import RECORDINGS
+from tests.etl.restore.restoring import INTO, Here, archive_of, base_at, restore, settings_of
 from tests.etl.snapshots import differences
 
 
@@ -76,6 +80,53 @@ def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
         assert (plan.base, plan.problems) == (whole.id, ())
     finally:
         bases.forget(partial.id)
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Base]:
+    """The recording `ddl` landed and archived, with a base in the middle. Then shop.g2 is renamed and dropped."""
+    url = archive_of("ddl", tmp_path_factory.mktemp("ddl"))
+    snapshots = json.loads((RECORDINGS / "ddl/snapshots.json").read_text())
+    ts = next(snapshot["ts"] for snapshot in snapshots if snapshot["label"] == "c_renamed")
+    return url, base_at(Settings(Upstream("unused"), Relay(url), Downstream("unused")), ts)
+
+
+def test_of_a_table_that_is_gone_by_the_moment_nothing_is_loaded_and_its_ddl_alone_applied(
+    mariadb: MariaDBServer, renamed: tuple[str, Base]
+) -> None:
+    url, base = renamed
+    settings, request = settings_of(mariadb, url), Request(_end(url))
+    table = base.table("shop", "g2")
+    assert table is not None and table.rows == 6
+    plan = plan_restore(settings, request)
+    assert table.table["id"] in plan.without_rows and plan.cost.base_rows == 0
+    assert any(note.startswith("shop.g2: made without rows") for note in plan.notes)
+    summary = restore(settings, request)
+    assert (summary.base_rows, summary.verified.tables) == (0, summary.tables)
+    assert differences(RECORDINGS / "ddl", "f_end", mariadb, INTO) == []
+
+
+def test_a_decision_about_ddl_for_which_rows_were_left_out_stops_a_restore_that_was_planned_without_it(
+    mariadb: MariaDBServer, renamed: tuple[str, Base]
+) -> None:
+    url, _ = renamed
+    settings, request = settings_of(mariadb, url), Request(_end(url))
+    job = ask_for(settings, request, "test")
+    ddl = int(plan_restore(settings, request).ddls[0].split(" ", 1)[0])
+    settings.open_relay().decisions.add(Decision(ddl, SKIP))
+    try:
+        with pytest.raises(RestoreError, match=f"decided about the DDL at .{ddl}. after this restore was planned"):
+            run_restore(settings, job, Runner("test"), ways=Here())
+        cancel_restore(settings, job, Runner("test"))
+        assert plan_restore(settings, request).without_rows == ()
+    finally:
+        settings.open_relay().decisions.remove(ddl)
+
+
+def _end(url: str) -> int:
+    last = RelayLog.open(url).last()
+    assert last is not None
+    return last.hi
 
 
 def test_a_damaged_file_of_a_base_stops_it_with_its_place(mariadb: MariaDBServer, tmp_path: Path) -> None:
