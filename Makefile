@@ -1,13 +1,13 @@
 # Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-stores lint docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-stores test-cluster lint docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: ## install what is missing (Debian packages need root; Python packages go to .venv)
 	@bin/setup
@@ -34,6 +34,9 @@ test: lint ## lint, types and all tests
 
 test-stores: setup ## crash and freeze tests with an S3 server that fails in place of folders
 	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 $$(cat tests/object_store/crash_and_freeze.txt)
+
+test-cluster: setup ## all recordings through a Spark cluster whose workers and master die meanwhile
+	@$(PYTHON) -m pytest -n0 -s tests/etl/spark/every_recording.py
 
 docs: setup ## the documentation as a site in site/, made without network; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

@@ -9,6 +9,7 @@ from tests.schedule import LongestFirst, in_order
 
 pytest_plugins = (
     "tests.etl.mariadb_fixture",
+    "tests.etl.spark.standalone_fixture",
     "tests.etl.spark_fixture",
     "tests.object_store.fixture",
     "tests.upstream.etcd_fixture",

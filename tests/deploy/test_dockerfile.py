@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,14 @@ def sent_to_the_build(path: str) -> bool:
         if pattern == "*" or path == pattern or path.startswith(f"{pattern}/") or fnmatch.fnmatch(path, pattern):
             sent = line.startswith("!")
     return sent
+
+
+def test_hadolint_has_nothing_to_say_about_it():
+    program = Path(sys.prefix) / "bin" / "hadolint"
+    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    wrong = subprocess.run([program, "-"], input="FROM python\n", capture_output=True, text=True, timeout=120)
+    assert "DL3006" in wrong.stdout
 
 
 def test_every_target_is_what_a_service_is_built_from():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -28,6 +30,10 @@ COMPOSE = {
 }
 """Which service of docker-compose.yaml each is."""
 each = pytest.mark.parametrize("name", WORKLOADS)
+RELEASES = ("1.27", "1.37")
+"""Of Kubernetes: the first that keeps a pump's disk when its set is made smaller without being asked to, and the last
+whose schemas are at hand.
+"""
 
 
 def of_kind(kind: str) -> dict[str, dict[str, Any]]:
@@ -41,6 +47,16 @@ def pod(name: str) -> dict[str, Any]:
 def container(name: str) -> dict[str, Any]:
     (only,) = pod(name)["containers"]
     return only
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_object_keeps_to_kubernetes_own_schemas(release):
+    for one in OBJECTS:
+        kubernetes_validate.validate(one, release, strict=True)
+    wrong = copy.deepcopy(of_kind("StatefulSet")["pump"])
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]["periodSecond"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError, match="periodSecond"):
+        kubernetes_validate.validate(wrong, release, strict=True)
 
 
 def test_every_file_belongs_to_something():

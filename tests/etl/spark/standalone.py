@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embedded.launch.standalone import StandaloneCluster
+from etl.settings import Relay, Settings, Spark, Upstream
 from etl.spark.package import PACKAGES
+from tests.etl.mariadb_fixture import MariaDBServer
 
 ROOT = Path(__file__).resolve().parents[3]
 _NAMESPACES = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
@@ -47,3 +49,8 @@ class ClusterApart(StandaloneCluster):
         steps = [f"mount -t tmpfs none {shlex.quote(str(path))}" for path in self._hidden]
         steps += [f"mkdir -p {shlex.quote(str(folder))}", f"cd {shlex.quote(str(folder))}", f"exec {shlex.join(argv)}"]
         return (*self._namespace, "/bin/bash", "-c", " && ".join(steps))
+
+
+def settings_of(cluster: ClusterApart, url: str, mariadb: MariaDBServer) -> Settings:
+    """Of a pipeline on that cluster, with its relay log at `url`."""
+    return Settings(Upstream("unused"), Relay(url), mariadb.downstream, spark=Spark(cluster.remote))

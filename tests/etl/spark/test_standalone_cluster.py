@@ -5,10 +5,7 @@ difference, whatever dies in between.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.apply import BatchReport, run_apply
 from etl.landing import run_land
-from etl.settings import Apply, Relay, Settings, SettingsError, Spark, Upstream
+from etl.settings import Apply, SettingsError, Spark, Upstream
 from etl.settings import Window as Limits
 from etl.spark import session as spark_session
 from etl.spark.frame import TaskFrame
@@ -31,34 +28,8 @@ from tests.embedded.cluster_harness import wait_for
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
-from tests.etl.spark.standalone import ClusterApart
-from tests.object_store.s3_server import S3Process, S3Server
-
-
-@pytest.fixture(scope="module")
-def store(s3_process: S3Process) -> Iterator[S3Server]:
-    server = S3Server(s3_process, "standalone")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def cluster(store: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterApart]:
-    home = Path(tempfile.mkdtemp(prefix="sluice-cluster-"))
-    found = ClusterApart(home, [tmp_path_factory.getbasetemp(), home], store.environment)
-    try:
-        found.start(workers=2)
-        yield found
-    finally:
-        found.stop()
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def settings_of(cluster: ClusterApart, url: str, mariadb: MariaDBServer) -> Settings:
-    return Settings(Upstream("unused"), Relay(url), mariadb.downstream, spark=Spark(cluster.remote))
+from tests.etl.spark.standalone import ClusterApart, settings_of
+from tests.object_store.s3_server import S3Server
 
 
 def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str, bool]]:
@@ -92,16 +63,20 @@ def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str
         spark_session.close(spark)
 
 
-def test_workers_have_sluice_from_the_session_and_nothing_of_the_driver(cluster: ClusterApart, tmp_path: Path) -> None:
+def test_workers_have_sluice_from_the_session_and_nothing_of_the_driver(
+    standalone_cluster: ClusterApart, tmp_path: Path
+) -> None:
     marker = tmp_path / "the driver's"
     marker.touch()
-    found = where_workers_are(cluster, marker)
+    found = where_workers_are(standalone_cluster, marker)
     assert all("/sluice-" in sluice and ".zip/" in sluice for _, sluice, _ in found)
-    assert {seen for _, _, seen in found} == {not cluster.is_apart}
+    assert {seen for _, _, seen in found} == {not standalone_cluster.is_apart}
 
 
-def test_a_relay_log_in_a_folder_is_refused_unless_it_is_shared(cluster: ClusterApart, tmp_path: Path) -> None:
-    server = Spark(cluster.remote)
+def test_a_relay_log_in_a_folder_is_refused_unless_it_is_shared(
+    standalone_cluster: ClusterApart, tmp_path: Path
+) -> None:
+    server = Spark(standalone_cluster.remote)
     place = Place(server, "land", tmp_path.as_uri())
     with pytest.raises(SettingsError, match=r"workers run elsewhere \(the master of sc://.* is spark://.*shared-files"):
         spark_session.connect(place)
@@ -109,9 +84,9 @@ def test_a_relay_log_in_a_folder_is_refused_unless_it_is_shared(cluster: Cluster
 
 
 def test_what_pumps_hold_is_landed_in_the_store_and_applied(
-    cluster: ClusterApart, store: S3Server, mariadb: MariaDBServer, tmp_path: Path
+    standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    settings = settings_of(cluster, store.url("landed"), mariadb)
+    settings = settings_of(standalone_cluster, standalone_store.url("landed"), mariadb)
     stack = Stack(tmp_path / "up")
     try:
         stack.up(["etcd", "cluster", "pump-1", "pump-2"], recording=RECORDINGS / "ddl")
@@ -136,51 +111,54 @@ def test_what_pumps_hold_is_landed_in_the_store_and_applied(
 
 
 def test_a_worker_that_is_killed_while_changes_are_applied_costs_nothing(
-    cluster: ClusterApart, store: S3Server, mariadb: MariaDBServer
+    standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer
 ) -> None:
-    url = store.url("killed")
+    url = standalone_store.url("killed")
     relay = land(RECORDINGS / "shop", url, transactions=1500)
     last = relay.last()
     assert last is not None
-    settings = replace(settings_of(cluster, url, mariadb), apply=Apply(max_rows=10_000))
+    settings = replace(settings_of(standalone_cluster, url, mariadb), apply=Apply(max_rows=10_000))
     killed = []
 
     def kill_once(batch: BatchReport) -> None:
         if not killed:
             killed.append(batch)
-            cluster.kill("worker-0")
+            standalone_cluster.kill("worker-0")
 
     summary = run_apply(settings, until_ts=last.hi, stop=threading.Event(), on_batch=kill_once)
     assert summary.checkpoint == last.hi
     assert summary.batches > 2
     assert differences(RECORDINGS / "shop", "e_end", mariadb) == []
-    cluster.start_worker(0)
-    cluster.wait_for_executors(2)
+    standalone_cluster.start_worker(0)
+    standalone_cluster.wait_for_executors(2)
 
 
 def test_sessions_go_on_while_the_master_is_away(
-    cluster: ClusterApart, store: S3Server, mariadb: MariaDBServer
+    standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer
 ) -> None:
-    cluster.kill("master")
-    settings = settings_of(cluster, store.url("types"), mariadb)
+    standalone_cluster.kill("master")
+    settings = settings_of(standalone_cluster, standalone_store.url("types"), mariadb)
     last = land(RECORDINGS / "types", settings.relay.url, 7).last()
     assert last is not None
     run_apply(settings, until_ts=last.hi, run_seconds=240)
     assert differences(RECORDINGS / "types", "end", mariadb) == []
-    cluster.start_master()
-    cluster.wait_for_executors(2)
+    standalone_cluster.start_master()
+    standalone_cluster.wait_for_executors(2)
 
 
 def test_a_master_that_was_restarted_gives_running_sessions_new_executors(
-    cluster: ClusterApart, tmp_path: Path
+    standalone_cluster: ClusterApart, tmp_path: Path
 ) -> None:
-    cluster.kill("master")
-    cluster.start_master()
-    cluster.wait_for_executors(2)
-    cluster.kill("worker-1")
-    cluster.wait_for_executors(1)
-    cluster.start_worker(1)
-    cluster.wait_for_executors(2)
-    folders = {folder for folder, _, _ in where_workers_are(cluster, tmp_path)}
+    standalone_cluster.kill("master")
+    standalone_cluster.start_master()
+    standalone_cluster.wait_for_executors(2)
+    standalone_cluster.kill("worker-1")
+    standalone_cluster.wait_for_executors(1)
+    standalone_cluster.start_worker(1)
+    standalone_cluster.wait_for_executors(2)
+    folders = {folder for folder, _, _ in where_workers_are(standalone_cluster, tmp_path)}
     # What works in the killed worker's folder was started by the restarted master.
-    assert {Path(folder).relative_to(cluster.home).parts[0] for folder in folders} == {"worker-0", "worker-1"}
+    assert {Path(folder).relative_to(standalone_cluster.home).parts[0] for folder in folders} == {
+        "worker-0",
+        "worker-1",
+    }
