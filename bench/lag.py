@@ -8,6 +8,8 @@ two seconds of their commit for some seconds.
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -16,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import pymysql
@@ -24,6 +27,7 @@ from bench.processes import cpu_s
 from embedded import Stack
 from embedded.control import AirflowClient, ClusterControl
 from embedded.launch import connect
+from embedded.repository import DAGS
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
 from etl.backfill import cancel_backfill
@@ -34,6 +38,7 @@ _WARM_LAG_MS = 2_000
 _WARM_FOR_S = 5.0
 _WARM_UP_AT_MOST_S = 90.0
 _PROBE_S = 0.004
+_LATE_MS = 1_000
 _PATIENCE_S = 120.0
 _TURNS = 2
 _SETTLES_S = 5.0
@@ -102,6 +107,10 @@ class LagResult:
     histogram: dict[str, int] = field(default_factory=dict)
     runs: int = 0
     """DAG runs that took part: above 1 means that the change from one run to the next is in the figures."""
+    ddls: int = 0
+    """Columns that were added meanwhile."""
+    late: list[list[float]] = field(default_factory=list)
+    """Where lag went above a second: how many s after sampling began, and the largest lag, of each such time."""
     cpu: dict[str, float] = field(default_factory=dict)
     """Per cent of a core, while samples were taken, of each kind of processes; negative where one began anew."""
     idle_cpu: dict[str, float] = field(default_factory=dict)
@@ -316,11 +325,57 @@ class _Cpu:
         return {name: round(100 * (after[name] - self._before[name]) / seconds, 1) for name in after}
 
 
-def measure(stack: Stack, traffic: LagResult, samples: int, idle_s: float, report: Callable[[str], None]) -> LagResult:
-    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`, which is filled; then, for
-    `idle_s`, without traffic. Raises StackError.
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How lag is measured: over so many `samples`, with a DDL every `ddl_s` (0: none); then, for `idle_s`, without
+    traffic.
     """
-    result, rate, rows = traffic, traffic.rate, traffic.rows
+
+    samples: int
+    ddl_s: float = 0.0
+    idle_s: float = 0.0
+
+
+class _Ddl:
+    """A column is added to the table that is measured, every so often, by a thread."""
+
+    def __init__(self, control: ClusterControl, every_s: float) -> None:
+        self._control, self._every_s = control, every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddl", daemon=True)
+        self.made = 0
+
+    def __enter__(self) -> Self:
+        if self._every_s:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        if self._every_s:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self._control.add_column("sluice_load", "txn", f"c{self.made}")
+            self.made += 1
+
+
+def dags_with_runs_of(seconds: int, folder: Path) -> Path:
+    """A folder with the DAG `replicate`, whose runs are that long."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    text = (DAGS / "replicate.py").read_text(encoding="utf-8")
+    changed = re.sub(r'("run_seconds": Param\(\s*)\d+', rf"\g<1>{seconds}", text)
+    (folder / "replicate.py").write_text(changed, encoding="utf-8")
+    return folder
+
+
+def measure(stack: Stack, traffic: LagResult, course: Course, report: Callable[[str], None]) -> LagResult:
+    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`, which is filled. Raises
+    StackError.
+    """
+    result, rate, rows, samples, idle_s = traffic, traffic.rate, traffic.rows, course.samples, course.idle_s
     with fresh_stack(stack, None, report):
         site = stack.site()
         airflow = AirflowClient(stack.home, site.ports["airflow"])
@@ -333,9 +388,10 @@ def measure(stack: Stack, traffic: LagResult, samples: int, idle_s: float, repor
             first = _wait_warm(probe, control)
             report(f"warm after transaction {first}; taking {samples} samples")
             cpu = _Cpu(stack)
-            while probe.last < first + samples:
-                probe.look()
-            result.cpu, result.runs = cpu.used(), airflow.run_count()
+            with _Ddl(control, course.ddl_s) as ddl:
+                while probe.last < first + samples:
+                    probe.look()
+            result.cpu, result.runs, result.ddls = cpu.used(), airflow.run_count(), ddl.made
         control.stop()
         committed = _committed(control)
         if idle_s:
@@ -344,8 +400,24 @@ def measure(stack: Stack, traffic: LagResult, samples: int, idle_s: float, repor
             cpu = _Cpu(stack)
             time.sleep(idle_s)
             result.idle_cpu = cpu.used()
-    _summarize(result, [probe.seen[number] - committed[number] for number in range(first + 1, first + samples + 1)])
+    numbers = range(first + 1, first + samples + 1)
+    result.late = _late([(committed[number], probe.seen[number]) for number in numbers])
+    _summarize(result, [probe.seen[number] - committed[number] for number in numbers])
     return result
+
+
+def _late(times: list[tuple[float, float]]) -> list[list[float]]:
+    """Of commit and arrival (ms), where arrivals were above `_LATE_MS` late: [s since the first commit, ms]."""
+    found: list[list[float]] = []
+    began, last = times[0][0], -1e9
+    for committed, seen in times:
+        if seen - committed <= _LATE_MS:
+            continue
+        if committed - last > _LATE_MS:
+            found.append([round((committed - began) / 1000, 1), 0.0])
+        found[-1][1] = max(found[-1][1], round(seen - committed, 1))
+        last = committed
+    return found
 
 
 def _summarize(result: LagResult, found: list[float]) -> None:

@@ -263,6 +263,8 @@ def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")
 @click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
 @click.option("--idle", "idle_s", type=float, default=0.0, help="Then so many seconds without traffic [none].")
+@click.option("--ddl", "ddl_s", type=float, default=0.0, metavar="SECONDS", help="A DDL every so often [none].")
+@click.option("--run-seconds", type=click.IntRange(min=5), help="How long a DAG run is [300].")
 @click.option(
     "--backfill", "table_rows", type=click.IntRange(min=1), metavar="ROWS",
     help="In turns without and beside a backfill of a table with so many rows [none].",
@@ -280,12 +282,21 @@ def lag_command(
     samples: int,
     rows: int,
     idle_s: float,
+    ddl_s: float,
+    run_seconds: int | None,
     table_rows: int | None,
     archive_every_s: float | None,
     as_json: bool,
 ) -> int:
-    """Commit upstream until visible downstream."""
-    from bench.lag import LagResult, measure, measure_beside_archive, measure_beside_backfill
+    """Commit upstream until visible downstream. SLUICE_PUMPS in the environment says how many pumps there are [2]."""
+    from bench.lag import (
+        Course,
+        LagResult,
+        dags_with_runs_of,
+        measure,
+        measure_beside_archive,
+        measure_beside_backfill,
+    )
 
     if archive_every_s:
         with stop_signals_raise():
@@ -299,14 +310,21 @@ def lag_command(
         kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
         return 0 if kept else _print_beside(both, "a backfill", "chunks")
     with stop_signals_raise():
-        result = measure(_stack(ctx), LagResult(rate, rows), samples, idle_s, _reporter(as_json=as_json))
+        stack = _stack(ctx)
+        if run_seconds:
+            stack = Stack(stack.home, dags_with_runs_of(run_seconds, stack.home / "dags"))
+        course = Course(samples, ddl_s, idle_s)
+        result = measure(stack, LagResult(rate, rows), course, _reporter(as_json=as_json))
     if _keep(ctx, asdict(result), as_json=as_json):
         return 0
     click.echo()
     used = {"CPU": result.cpu, "CPU when idle": result.idle_cpu}
     _print_table(
         {
-            "traffic": f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs",
+            "traffic": (
+                f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs,"
+                f" {result.ddls} DDL"
+            ),
             **{
                 what: ", ".join(f"{name} {each:g} %" for name, each in cpu.items()) for what, cpu in used.items() if cpu
             },
@@ -314,6 +332,7 @@ def lag_command(
                 f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, max"
                 f" {result.max_ms:.0f} ms"
             ),
+            "above a second": ", ".join(f"at {at:g} s {lag:.0f} ms" for at, lag in result.late) or "never",
         }
     )
     click.echo("\ndistribution")

@@ -16,7 +16,7 @@ from embedded import accident, copies, replay, verification
 from embedded.compare import compare
 from embedded.control import AirflowClient, ClusterControl
 from embedded.damage import Damage, damage
-from embedded.launch import connect, reset_runs
+from embedded.launch import PUMP_NAMES, connect, reset_runs
 from embedded.processes import is_alive
 from embedded.recording import Label, Recording
 from embedded.run_summary import RunSummary, Span
@@ -49,7 +49,7 @@ def fresh_stack(stack: Stack, recording: Path | None, report: Report, orders: Co
             )
         report("an earlier run was killed and left its processes behind: stopping them")
     stack.down()
-    stack.wipe("etcd", "cluster", "pump-1", "pump-2", "mariadb", "spark", "relay", "logs")
+    stack.wipe("etcd", "cluster", *PUMP_NAMES, "mariadb", "spark", "relay", "logs")
     reset_runs(stack.home)
     try:
         stack.claim()

@@ -1,4 +1,4 @@
-"""Two Sluice pumps, set up by the same ``pump.toml`` keys as TiDB's Pump."""
+"""Sluice pumps, set up by the same ``pump.toml`` keys as TiDB's Pump."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 from embedded.launch.part import LOOPBACK, NotReady, Part, Site, get_json
 
-NAMES = ("pump-1", "pump-2")
+COUNT_VARIABLE = "SLUICE_PUMPS"
+"""How many pumps there are [2]."""
+NAMES = tuple(f"pump-{n}" for n in range(1, int(os.environ.get(COUNT_VARIABLE, "2")) + 1))
 PORTS = NAMES
 PLAIN_VARIABLE = "SLUICE_PLAIN_PUMPS"
 """Names of pumps, with commas, that shall serve only what an original Pump does: no bulk read."""
