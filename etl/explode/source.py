@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _READ_TIMEOUT_S = 30.0
 
 # Python workers are used again for later windows; so are their connections.
-_readers: dict[tuple[str, int, tuple[int, ...]], PumpReader] = {}
+_Key = tuple[str, int, tuple[int, ...]]
+_readers: dict[_Key, PumpReader] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,13 @@ class PumpRange:
 
 
 def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None) -> Iterator[pa.RecordBatch]:
-    """The commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
+    """The commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload). The pump is asked at once.
 
     A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time,
     because one may have taken the other's place. Raises upstream.PumpReadError, also if the pump sends a commit outside
     of the range.
     """
-    from upstream import PumpReader, PumpReadError
+    from upstream import PumpReader
 
     key = (host, cluster_id, tls.stamp() if tls is not None else ())  # new certificates, a new connection
     reader = _readers.get(key)
@@ -44,9 +45,17 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = N
         for other in [other for other in _readers if other[:2] == key[:2]]:  # of certificates that are used no longer
             _readers.pop(other).close()
         reader = _readers[key] = PumpReader(host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S)
-    last = lo
+    return _in_range(key, reader, _read(reader, reader.read(lo, hi), lo, hi), lo, hi)
+
+
+def _in_range(
+    key: _Key, reader: PumpReader, batches: Iterator[pa.RecordBatch], lo: int, hi: int
+) -> Iterator[pa.RecordBatch]:
+    from upstream import PumpReadError
+
+    host, last = reader.host, lo
     try:
-        for batch in _read(reader, lo, hi):
+        for batch in batches:
             if not batch.num_rows:
                 continue
             commits = batch["commit_ts"]
@@ -63,12 +72,12 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = N
         raise
 
 
-def _read(reader: PumpReader, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+def _read(reader: PumpReader, batches: Iterator[pa.RecordBatch], lo: int, hi: int) -> Iterator[pa.RecordBatch]:
     from upstream import PumpReadError
     from upstream.pumps import pulled_window
 
     try:
-        yield from reader.read(lo, hi)
+        yield from batches
         return
     except PumpReadError as error:
         if not error.unimplemented:

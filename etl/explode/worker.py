@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from etl.explode.exploder import BinlogDecodeError, Exploder
 from etl.explode.source import read_range
 from etl.spark.errors import told_to_client
 from etl.spark.worker import freeze_loaded
-from relay import RelayLog
+from relay import PART_SCHEMA, RelayLog, merge
 from upstream import TLS
 
 TASK_SCHEMA = pa.schema(
@@ -32,6 +32,7 @@ TASK_SCHEMA = pa.schema(
         pa.field("range_lo", pa.int64()),
         pa.field("range_hi", pa.int64()),
         pa.field("skips", pa.string()),
+        pa.field("is_small", pa.bool_()),
     ]
 )
 STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
@@ -40,7 +41,8 @@ STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 @dataclass(frozen=True, slots=True)
 class LandRanges:
     """Runs in Spark's Python workers: writes a part for each of its rows, which are in TASK_SCHEMA, and yields a row
-    of statistics for it. Nothing of a window is in here, so that it is the same object from job to job.
+    of statistics for it. Of small ranges that come together it writes one part, which the first one's statistics have:
+    a file costs more than what is in it. Nothing of a window is in here, so that it is the same object from job to job.
     """
 
     relay_url: str
@@ -55,67 +57,91 @@ class LandRanges:
         with told_to_client():
             relay = RelayLog.open(self.relay_url)
             for batch in batches:
-                for task in batch.to_pylist():
+                tasks = batch.to_pylist()
+                together = [tasks] if all(task["is_small"] for task in tasks) else [[task] for task in tasks]
+                for group in together:
                     # With the attempt's number: a repeated task never meets the file of the one before.
-                    stats = _answer(relay, self, task, f"{task['token']}.{context.taskAttemptId()}")
-                    yield pa.record_batch([pa.array([json.dumps(stats)])], schema=STATS_SCHEMA)
+                    for stats in _answers(relay, self, group, f"{group[0]['token']}.{context.taskAttemptId()}"):
+                        yield pa.record_batch([pa.array([json.dumps(stats)])], schema=STATS_SCHEMA)
         freeze_loaded()
 
 
-def _answer(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """The statistics of a range, or what in it can't be read."""
-    try:
-        return _land(relay, job, task, token)
-    except BinlogDecodeError as error:
-        return {"n": task["n"], "unreadable": str(error), "way_out": error.way_out}
-
-
-def _land(relay: RelayLog, job: LandRanges, task: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """Read a range, explode it, write its part."""
+def _answers(relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:
+    """The statistics of ranges that become one part, or what in one of them can't be read."""
     started = time.perf_counter()
-    reading = exploding = 0.0
-    exploder = Exploder(task["host"])
-    batches = read_range(task["host"], job.cluster_id, task["range_lo"], task["range_hi"], job.tls)
-    skips = json.loads(task["skips"])
-    left_out: list[dict[str, Any]] = []
+    ranges = [_Range(job, task) for task in tasks]  # all pumps are asked before the first answer is waited for
+    first = tasks[0]
+    current = ranges[0]
 
     def changes() -> Iterator[pa.RecordBatch]:
-        nonlocal reading, exploding
+        nonlocal current
+        if len(ranges) == 1:
+            yield from current.changes()
+            return
+        tables = []
+        for current in ranges:
+            tables.append(pa.Table.from_batches(current.changes(), PART_SCHEMA))
+        yield from merge(tables).to_batches()
+
+    try:
+        part = relay.write_part(first["lo"], first["hi"], token, first["n"], changes())
+    except BinlogDecodeError as error:
+        return [{"n": current.task["n"], "unreadable": str(error), "way_out": error.way_out}]
+    whole = time.perf_counter() - started
+    reading, exploding = sum(each.reading for each in ranges), sum(each.exploding for each in ranges)
+    spent = {"read": reading, "explode": exploding, "write": whole - reading - exploding}
+    answers = [each.stats() for each in ranges]
+    answers[0] |= {
+        "part": part.to_dict() if part else None,
+        "worker_ms": {name: seconds * 1000 for name, seconds in spent.items()},
+    }
+    return answers
+
+
+class _Range:
+    """A pump's range while it is read and exploded, and how many seconds that takes."""
+
+    def __init__(self, job: LandRanges, task: Mapping[str, Any]) -> None:
+        self.task = task
+        self.reading = self.exploding = 0.0
+        self._exploder = Exploder(task["host"])
+        self._batches = read_range(task["host"], job.cluster_id, task["range_lo"], task["range_hi"], job.tls)
+        self._left_out: list[dict[str, Any]] = []
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Its row changes, in PART_SCHEMA."""
+        skips = json.loads(self.task["skips"])
         while True:
             mark = time.perf_counter()
-            batch = next(batches, None)
+            batch = next(self._batches, None)
             arrived = time.perf_counter()
-            reading += arrived - mark
+            self.reading += arrived - mark
             if batch is None:
                 return
-            batch, unreadable = without_unreadable(batch, task["host"], skips)
-            left_out.extend(unreadable)
-            exploded = exploder.explode(batch)
+            batch, unreadable = without_unreadable(batch, self.task["host"], skips)
+            self._left_out.extend(unreadable)
+            exploded = self._exploder.explode(batch)
             del batch  # a batch may hold a whole large transaction: one at a time
             mark = arrived
             for ready in exploded:
-                exploding += time.perf_counter() - mark
+                self.exploding += time.perf_counter() - mark
                 yield ready
                 mark = time.perf_counter()
-            exploding += time.perf_counter() - mark
+            self.exploding += time.perf_counter() - mark
 
-    part = relay.write_part(task["lo"], task["hi"], token, task["n"], changes())
-    totals = exploder.totals
-    whole = time.perf_counter() - started
-    return {
-        "n": task["n"],
-        "part": part.to_dict() if part else None,
-        "transactions": totals.transactions + len(left_out),
-        "left_out": left_out,
-        "ddls": [ddl.to_dict() for ddl in totals.ddls],
-        "tables": {
-            str(i): [t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version]
-            for i, t in totals.tables.items()
-        },
-        "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
-        "worker_ms": {
-            "read": reading * 1000,
-            "explode": exploding * 1000,
-            "write": (whole - reading - exploding) * 1000,
-        },
-    }
+    def stats(self) -> dict[str, Any]:
+        """What was in it."""
+        totals = self._exploder.totals
+        return {
+            "n": self.task["n"],
+            "part": None,
+            "transactions": totals.transactions + len(self._left_out),
+            "left_out": self._left_out,
+            "ddls": [ddl.to_dict() for ddl in totals.ddls],
+            "tables": {
+                str(i): [t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version]
+                for i, t in totals.tables.items()
+            },
+            "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
+            "worker_ms": {},
+        }

@@ -1,8 +1,8 @@
 """The Spark job that lands a window: read from the pumps, explode, write the parts; what comes back is statistics.
 
-A row goes in for each pump and sub-range, and a part comes of it: the worker reads from the pump and writes to the
-relay log itself, so that no payload passes through the JVM. The parts are durable when the job has ended, and mean
-nothing until the client commits the window's record.
+A row goes in for each pump and sub-range, and a part comes of it, or one of all rows of a small window: the worker
+reads from the pump and writes to the relay log itself, so that no payload passes through the JVM. The parts are durable
+when the job has ended, and mean nothing until the client commits the window's record.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class LandingJob:
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
+        is_small = alone and not plan.limited and plan.bytes <= _SMALL_BYTES
         tasks = [
             {
                 "n": n,
@@ -86,10 +87,10 @@ class LandingJob:
                 "range_lo": wanted.lo,
                 "range_hi": wanted.hi,
                 "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
+                "is_small": is_small,
             }
             for n, wanted in enumerate(plan.ranges)
         ]
-        is_small = alone and not plan.limited and plan.bytes <= _SMALL_BYTES
         batches = self._function(pa.Table.from_pylist(tasks, TASK_SCHEMA), timeout_s, is_small=is_small)
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:

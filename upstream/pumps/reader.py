@@ -125,13 +125,16 @@ class PumpReader:
 
     def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
         """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts
-        int64, payload large_binary. Decodes while it receives; close the iterator to stop early.
+        int64, payload large_binary. The pump is asked at once. Decodes while it receives; close the iterator to stop
+        early.
         """
-        import pyarrow
-
         what = f"window ({lo}, {hi}]"
         request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
-        call = self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what)
+        return self._batches(self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what), what)
+
+    def _batches(self, call: Any, what: str) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
         chunks = _Chunks(call, self.timeout_s)
         try:
             with pyarrow.ipc.open_stream(io.BufferedReader(chunks, _STREAM_BUFFER)) as reader:
