@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,63 +22,15 @@ from typing import Any
 import obstore
 import pytest
 
+from tests.object_store.moved import VARIABLE, move, url_of
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import BUCKET, S3Process, S3Server
 
-VARIABLE = "SLUICE_TEST_FOLDERS_ARE_IN"
-# Lists that lag (``lag:0.5:1.0``) aren't among them: the tests themselves list what they have just written.
 FAULTS = "slow:0.02:0.05 busy:0.01 failed:0.01 failed_after:0.02 lost:0.02 reset:0.01 cut:0.01 flipped:0.01"
-_SITE = str(Path(__file__).with_name("site"))
+"""Lists that lag, as ``lag:0.5:1.0``, aren't among them: some tests themselves list what they have just written."""
+IN_CHILDREN = [str(Path(__file__).with_name("in_children")), str(Path(__file__).parents[2])]
 _CHECKED = ("/parts/", "/windows/")
 """Where a flipped bit is found by a checksum; elsewhere the connection's TLS is what finds it."""
-_METHODS = (
-    "new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "sizes", "remove",
-    "remove_empty_directory", "sweep",
-)  # fmt: skip
-
-
-def install() -> None:
-    """In this process folders are in the S3 server that the environment names."""
-    import relay.storage._local as module
-    from relay.storage._open import open_storage
-
-    local: Any = module.LocalStorage
-    plain = {name: getattr(local, name) for name in _METHODS}
-
-    def place(storage: Any) -> Any:
-        if "_elsewhere" not in storage.__dict__:
-            root = storage._root
-            there = root.is_dir() and any(root.iterdir())
-            storage._elsewhere = None if there else open_storage(_url(root))
-        return storage._elsewhere
-
-    def moved(name: str) -> Any:
-        def call(storage: Any, *args: Any) -> Any:
-            elsewhere = place(storage)
-            return plain[name](storage, *args) if elsewhere is None else getattr(elsewhere, name)(*args)
-
-        return call
-
-    for name in _METHODS:
-        setattr(local, name, moved(name))
-    whole_folder = shutil.copytree
-
-    def copied(source: Any, target: Any, *args: Any, **options: Any) -> Any:
-        """A relay log that isn't in a folder is copied where it is."""
-        if Path(source).is_dir():
-            return whole_folder(source, target, *args, **options)
-        stores = [open_storage(_url(Path(one))).store for one in (source, target)]  # type: ignore[attr-defined]
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        for found in obstore.list(stores[0]).collect():
-            obstore.put(stores[1], found["path"], obstore.get(stores[0], found["path"]).bytes())
-        return target
-
-    shutil.copytree = copied
-    local.lists_may_lag = local.is_remote = property(lambda storage: place(storage) is not None)
-
-
-def _url(folder: Path) -> str:
-    return os.environ[VARIABLE].replace("FOLDER", str(folder).strip("/"))
 
 
 def faults(text: str, seed: int) -> list[Fault]:
@@ -97,27 +50,59 @@ def faults(text: str, seed: int) -> list[Fault]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="s3-everywhere-"))
-    process = S3Process(folder)
-    server = S3Server(process)
+    process = S3Process(Path(tempfile.mkdtemp(prefix="s3-everywhere-")))
+    server, direct = S3Server(process), S3Server(process)
     os.environ |= server.environment
     os.environ[VARIABLE] = server.url("FOLDER")
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [_SITE, str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    )
-    install()
+    _move_here(direct)
+    _move_in_children()
     server.inject(*faults(os.environ.get("SLUICE_TEST_FAULTS", FAULTS), int(os.environ.get("SLUICE_TEST_SEED", "1"))))
-    config._s3 = process, server  # type: ignore[attr-defined]
+    config._s3 = process, server, direct  # type: ignore[attr-defined]
+
+
+def _move_here(direct: S3Server) -> None:
+    """In this process; a test that copies a folder copies what is in the server, without faults."""
+    from relay.storage import open_storage
+    from relay.storage._local import LocalStorage
+
+    move(LocalStorage)
+    whole_folder = shutil.copytree
+
+    def copied(source: Any, target: Any, *args: Any, **options: Any) -> Any:
+        if Path(source).is_dir():
+            return whole_folder(source, target, *args, **options)
+        urls = [url_of(Path(one), direct.url("FOLDER")) for one in (source, target)]
+        stores = [open_storage(url).store for url in urls]  # type: ignore[attr-defined]
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        for found in obstore.list(stores[0]).collect():
+            obstore.put(stores[1], found["path"], obstore.get(stores[0], found["path"]).bytes())
+        return target
+
+    shutil.copytree = copied
+
+
+def _move_in_children() -> None:
+    """In each Python that a test starts, whatever environment it gets."""
+    start = subprocess.Popen.__init__
+
+    def started(process: Any, *args: Any, **options: Any) -> None:
+        env = dict(os.environ if options.get("env") is None else options["env"])
+        paths = [*IN_CHILDREN, *filter(None, [env.get("PYTHONPATH")])]
+        kept = {name: value for name, value in os.environ.items() if name == VARIABLE or name.startswith("AWS_")}
+        start(process, *args, **options | {"env": env | kept | {"PYTHONPATH": os.pathsep.join(paths)}})
+
+    subprocess.Popen.__init__ = started  # type: ignore[assignment]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    _, server = terminalreporter.config._s3
+    _, server, _ = terminalreporter.config._s3
     happened = [f"{fault.kind} {fault.path} {fault.happened}".replace("  ", " ") for fault in server.proxy._faults]
     terminalreporter.write_line(f"requests to {BUCKET}: {dict(server.counted())}; faults: {', '.join(happened)}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    process, server = config._s3  # type: ignore[attr-defined]
-    server.close()
+    process, *servers = config._s3  # type: ignore[attr-defined]
+    for server in servers:
+        server.close()
     process.close()
     sys.stdout.flush()

@@ -1,0 +1,46 @@
+"""What a relay log or an archive has in a folder is in an S3 server instead, see `tests.object_store.everywhere`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "SLUICE_TEST_FOLDERS_ARE_IN"
+"""The environment's: the URL, with FOLDER where a folder's path is to be."""
+_METHODS = (
+    "new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "sizes", "remove",
+    "remove_empty_directory", "sweep",
+)  # fmt: skip
+
+
+def url_of(folder: Path, pattern: str = "") -> str:
+    """Where what would be in a folder is; `pattern` in place of the environment's."""
+    return (pattern or os.environ[VARIABLE]).replace("FOLDER", str(folder).strip("/"))
+
+
+def move(local: Any) -> None:
+    """`local` is LocalStorage, which does from now on what ObjectStorage does; but for folders that hold something
+    already when they are opened, such as a dump.
+    """
+    plain = {name: getattr(local, name) for name in _METHODS}
+
+    def place(storage: Any) -> Any:
+        if "_elsewhere" not in storage.__dict__:
+            from relay.storage._open import open_storage
+
+            root = storage._root
+            there = root.is_dir() and any(root.iterdir())
+            storage._elsewhere = None if there else open_storage(url_of(root))
+        return storage._elsewhere
+
+    def moved(name: str) -> Any:
+        def call(storage: Any, *args: Any) -> Any:
+            elsewhere = place(storage)
+            return plain[name](storage, *args) if elsewhere is None else getattr(elsewhere, name)(*args)
+
+        return call
+
+    for name in _METHODS:
+        setattr(local, name, moved(name))
+    local.lists_may_lag = local.is_remote = property(lambda storage: place(storage) is not None)
