@@ -43,6 +43,8 @@ _RETRIES = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
 _TURNS = 20
+_PLAIN = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+"""The environment's word for http; what obstore is told of the client takes the place of all that it says there."""
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _PROBE = "conditional-create-probe"
 
@@ -61,7 +63,8 @@ def open_object_storage(place: Place, url: str, given: Mapping[str, str] | None 
     if "endpoint_override" in options:
         scheme = options.get("scheme", "https")
         config["endpoint"] = f"{scheme}://{options['endpoint_override']}"
-    if str(config.get("endpoint", "")).startswith("http://"):
+    plain = any(os.environ.get(name, "").lower() in ("true", "1") for name in _PLAIN)
+    if plain or str(config.get("endpoint", "")).startswith("http://"):
         client["allow_http"] = True
     try:
         store = from_url(place.store, config=config or None, client_options=client, retry_config=_RETRIES)

@@ -251,7 +251,7 @@ def _error(status: int, code: str) -> _Answer:
 
 def _class_of(method: str, path: str) -> str:
     query = path.partition("?")[2]
-    if method == "GET" and ("list-type=" in query or "prefix=" in query):
+    if method == "GET" and any(word in query for word in ("list-type=", "prefix=", "comp=list")):
         return "LIST"
     if method == "POST":
         return "DELETE" if query.startswith("delete") else "PUT"

@@ -26,6 +26,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tests.object_store.proxy import Fault, FaultyProxy
 
@@ -41,6 +42,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class StoreProcess(Protocol):
+    """A store as a child process, on a port of this machine, and how one gets at it by way of a proxy."""
+
+    port: int
+
+    def url(self, path: str, port: int) -> str:
+        """A relay URL, by way of the proxy at `port`."""
+
+    def plain_url(self, path: str) -> str:
+        """As `url`, without options: for processes with `environment`."""
+
+    def environment(self, port: int) -> Mapping[str, str]:
+        """What a process needs to reach it by `plain_url`."""
+
+    def close(self) -> None: ...
 
 
 class S3Process:
@@ -72,6 +90,16 @@ class S3Process:
                 assert self._process.poll() is None and time.monotonic() < until, (folder / "s3.log").read_text()
                 time.sleep(0.1)
 
+    def url(self, path: str, port: int) -> str:
+        return f"s3://{BUCKET}/{path}?region={REGION}&endpoint_override=127.0.0.1:{port}&scheme=http"
+
+    def plain_url(self, path: str) -> str:
+        return f"s3://{BUCKET}/{path}"
+
+    def environment(self, port: int) -> Mapping[str, str]:
+        endpoint = {"AWS_ENDPOINT": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true"}
+        return CREDENTIALS | endpoint | {"AWS_REGION": REGION}
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -81,18 +109,18 @@ class S3Process:
 class S3Server:
     """A server with a proxy in front of it. `folder`: what the URLs begin with, so that tests share a server."""
 
-    def __init__(self, process: S3Process, folder: str = "") -> None:
+    def __init__(self, process: StoreProcess, folder: str = "") -> None:
+        self._process = process
         self._folder = folder
         self.proxy = FaultyProxy(process.port)
 
     def url(self, folder: str = "relay") -> str:
         """A relay URL, by way of the proxy."""
-        options = f"region={REGION}&endpoint_override=127.0.0.1:{self.proxy.port}&scheme=http"
-        return f"s3://{BUCKET}/{self._path(folder)}?{options}"
+        return self._process.url(self._path(folder), self.proxy.port)
 
     def plain_url(self, folder: str = "relay") -> str:
         """As `url`, without options: for processes with `environment`."""
-        return f"s3://{BUCKET}/{self._path(folder)}"
+        return self._process.plain_url(self._path(folder))
 
     def _path(self, folder: str) -> str:
         return f"{self._folder}/{folder}" if self._folder else folder
@@ -100,8 +128,7 @@ class S3Server:
     @property
     def environment(self) -> Mapping[str, str]:
         """What a process needs to reach it by `plain_url`."""
-        endpoint = {"AWS_ENDPOINT": f"http://127.0.0.1:{self.proxy.port}", "AWS_ALLOW_HTTP": "true"}
-        return CREDENTIALS | endpoint | {"AWS_REGION": REGION}
+        return self._process.environment(self.proxy.port)
 
     def inject(self, *faults: Fault) -> None:
         """From now on these happen, beside those that happen already."""
