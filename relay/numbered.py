@@ -82,10 +82,17 @@ class Numbered(Generic[T]):
 
     def number(self) -> int:
         """The newest one's number, 0 if there is none; cheaper than `newest`."""
-        number = max(self._numbers(), default=0)
-        while self._storage.lists_may_lag and self._is_there(number + 1):
-            number += 1
-        return number
+        if not self._storage.lists_may_lag:
+            return max(self._numbers(), default=0)
+        for _ in range(_ATTEMPTS):
+            number = max(self._numbers(), default=0)
+            while self._is_there(number + 1):
+                number += 1
+            # What was read long before may have been followed under a name that was free again (see `_put`), and a
+            # list that lags leads there. The file before such a one is gone, the one before the newest is not.
+            if number < 2 or self._kept is None or self._is_there(number - 1):
+                return number
+        raise self._contended()
 
     def change(self, change: Callable[[T], T]) -> T:
         """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several

@@ -22,7 +22,7 @@ from typing import Any
 import obstore
 import pytest
 
-from tests.object_store.moved import VARIABLE, move, url_of
+from tests.object_store.moved import LISTS_LAG, VARIABLE, move, url_of
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import BUCKET, S3Process, S3Server
 
@@ -54,9 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     server, direct = S3Server(process), S3Server(process)
     os.environ |= server.environment
     os.environ[VARIABLE] = server.url("FOLDER")
+    told = os.environ.get("SLUICE_TEST_FAULTS", FAULTS)
+    os.environ[LISTS_LAG] = "yes" if "lag" in told else ""
     _move_here(direct)
     _move_in_children()
-    server.inject(*faults(os.environ.get("SLUICE_TEST_FAULTS", FAULTS), int(os.environ.get("SLUICE_TEST_SEED", "1"))))
+    server.inject(*faults(told, int(os.environ.get("SLUICE_TEST_SEED", "1"))))
     config._s3 = process, server, direct  # type: ignore[attr-defined]
 
 
@@ -88,7 +90,8 @@ def _move_in_children() -> None:
     def started(process: Any, *args: Any, **options: Any) -> None:
         env = dict(os.environ if options.get("env") is None else options["env"])
         paths = [*IN_CHILDREN, *filter(None, [env.get("PYTHONPATH")])]
-        kept = {name: value for name, value in os.environ.items() if name == VARIABLE or name.startswith("AWS_")}
+        told = (VARIABLE, LISTS_LAG)
+        kept = {name: value for name, value in os.environ.items() if name in told or name.startswith("AWS_")}
         start(process, *args, **options | {"env": env | kept | {"PYTHONPATH": os.pathsep.join(paths)}})
 
     subprocess.Popen.__init__ = started  # type: ignore[assignment]

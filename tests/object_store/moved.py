@@ -8,6 +8,8 @@ from typing import Any
 
 VARIABLE = "SLUICE_TEST_FOLDERS_ARE_IN"
 """The environment's: the URL, with FOLDER where a folder's path is to be."""
+LISTS_LAG = "SLUICE_TEST_LISTS_LAG"
+"""The environment's: not empty if lists lag. Otherwise it is a store as Amazon's is."""
 _METHODS = (
     "new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "sizes", "remove",
     "remove_empty_directory", "sweep",
@@ -43,4 +45,6 @@ def move(local: Any) -> None:
 
     for name in _METHODS:
         setattr(local, name, moved(name))
-    local.lists_may_lag = local.is_remote = property(lambda storage: place(storage) is not None)
+    lag = bool(os.environ.get(LISTS_LAG))
+    local.is_remote = property(lambda storage: place(storage) is not None)
+    local.lists_may_lag = property(lambda storage: lag and place(storage) is not None)

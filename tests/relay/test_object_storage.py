@@ -112,6 +112,12 @@ def test_claims_control_purge_and_cleaning_work(log):
     assert list(log.windows(BASE + 20)) == windows[2:]
 
 
+def test_the_environment_says_where_the_store_is_and_that_it_speaks_plain_http(s3_server, monkeypatch):
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    RelayLog.open(s3_server.plain_url()).claim("land").check()
+
+
 @pytest.mark.parametrize(
     "url",
     [

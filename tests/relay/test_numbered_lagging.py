@@ -1,0 +1,53 @@
+"""A document that many change at a time, in a store whose lists lag: no change is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from relay.numbered import Form, Numbered
+from relay.storage import LocalStorage
+
+TEXT = Form(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
+KEPT = 3
+
+
+class Lagging(LocalStorage):
+    """A folder of which one process's lists may be older than what is there, and whose steps can be come between."""
+
+    lists_may_lag = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, str(root))
+        self.listed: list[list[str]] = []
+        """What it is told first."""
+        self.before_create: list[Callable[[], None]] = []
+        self.after_create: list[Callable[[], None]] = []
+
+    def names(self, path: str) -> list[str]:
+        return self.listed.pop(0) if self.listed else super().names(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        if self.before_create:
+            self.before_create.pop()()
+        super().create(path, data)
+        if self.after_create:
+            self.after_create.pop()()
+
+
+def test_a_file_whose_name_was_free_again_is_not_taken_for_the_newest(tmp_path: Path) -> None:
+    def document() -> tuple[Lagging, Numbered[list[str]]]:
+        storage = Lagging(tmp_path)
+        return storage, Numbered(storage, "words", TEXT, KEPT)
+
+    def add(to: Numbered[list[str]], word: str) -> None:
+        to.change(lambda there: there if word in there else [*there, word])
+
+    (slow, late), (behind, other), (_, quick) = document(), document(), document()
+    for word in "abc":
+        add(quick, word)
+    behind.listed = [quick._storage.names("words")]
+    slow.before_create = [lambda: [add(quick, word) for word in "defgh"] and None]  # 1 to 5 are gone
+    slow.after_create = [lambda: add(other, "other")]  # looks before `slow` sees that its name was free again
+    add(late, "slow")
+    assert sorted(quick.load()) == [*"abcdefgh", "other", "slow"]
