@@ -1,12 +1,12 @@
 """An hour of traffic with DDL under continuous verification: is there one false alarm, and is a corruption found?
 
-    python -m bench.watch [--minutes 60] [--recording FOLDER] [--home FOLDER]
+    python -m bench.watch [--minutes 60] [--live | --recording FOLDER] [--seed 1] [--home FOLDER]
 
-Live traffic of inserts, updates and deletes with a column more every few seconds, or a recording, slowed down, goes
-through pumps, landing, Spark and applying into MariaDB. Beside it both sides are compared without a pause, by a clock
-that runs faster, so that the round through the whole comes by every five minutes. When the traffic is over one value is
-changed downstream, and has to be found. Prints one JSON object; the exit code is 1 if anything was reported that is the
-same, or if the change wasn't found.
+An invented shop's traffic with a DDL of another kind every few seconds (`bench.invented`), live traffic with a column
+more every few seconds, or a recording, slowed down, goes through pumps, landing, Spark and applying into MariaDB.
+Beside it both sides are compared without a pause, by a clock that runs faster, so that the round through the whole
+comes by every five minutes. When the traffic is over one value is changed downstream, and has to be found. Prints one
+JSON object; the exit code is 1 if anything was reported that is the same, or if the change wasn't found.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.invented import invent
 from embedded import Stack, replay
 from embedded.control import ClusterControl
 from embedded.damage import spoil
@@ -46,6 +47,7 @@ _ROUND_S = 300.0
 _FOUND_S = 1_200.0
 _DDL_S = 8.0
 _SAY_S = 60.0
+_INVENTED_PER_S = 15
 _SETTINGS = "[verify]\ndelay-ms = 2000\ndays = 1\n"
 
 
@@ -66,6 +68,7 @@ class Watched:
     false_alarms: int = 0
     restarts: int = 0
     notes: tuple[str, ...] = ()
+    reported: tuple[dict[str, Any], ...] = ()
     planted: str = ""
     found_s: float | None = None
 
@@ -157,7 +160,7 @@ def pipeline(home: Path, recording: Path | None) -> Iterator[tuple[Stack, Settin
 
 def watch(home: Path, minutes: float, recording: Path | None) -> Watched:
     """Run it. Raises StackError, and what ended a part."""
-    done = Watched(str(recording or "live"))
+    done = Watched(str(recording or "live"), ddls=_ddls(recording) if recording else 0)
     with pipeline(home, recording) as (stack, settings):
         control = ClusterControl(stack.site().ports["cluster-control"])
         replication = Replication(settings)
@@ -197,6 +200,10 @@ def _recorded(stack: Stack, control: ClusterControl, minutes: float) -> Iterator
     while control.status()["state"] not in ("idle", "done"):
         yield True
     yield False
+
+
+def _ddls(recording: Path) -> int:
+    return sum(1 for one in Recording(recording).transactions().values() if one.ddl_job_id and one.commit_ts)
 
 
 def _live(control: ClusterControl, done: Watched) -> Iterator[bool]:
@@ -249,6 +256,7 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
     done.passes, done.keys, done.rows = told.passes, told.keys, told.rows
     done.looked_at_again, done.false_alarms = told.looked_at_again, len(told.differences)
     done.notes = tuple(dict.fromkeys(told.notes))
+    done.reported = tuple(one.to_json() for one in told.differences)
     with contextlib.closing(connect(stack.site().ports["mariadb"])) as database:
         wrong = spoil(database, _counts(database))
     if wrong is None:
@@ -280,14 +288,21 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--recording", type=Path)
+    traffic = parser.add_mutually_exclusive_group()
+    traffic.add_argument("--recording", type=Path)
+    traffic.add_argument("--live", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--home", type=Path)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     with tempfile.TemporaryDirectory() as made:
         recording = given.recording.absolute() if given.recording else None
-        done = watch(given.home or Path(made), given.minutes, recording)
-    print(json.dumps(asdict(done) | {"load_1m": os.getloadavg()[0]}, indent=1))
+        if recording is None and not given.live:
+            recording = Path(made, "invented")
+            transactions = int(given.minutes * 60 * _INVENTED_PER_S)
+            invent(recording, transactions, int(_DDL_S * _INVENTED_PER_S), given.seed)
+        done = watch(given.home or Path(made, "stack"), given.minutes, recording)
+    print(json.dumps(asdict(done) | {"load_1m": os.getloadavg()[0]}, indent=1, default=str))
     return 1 if done.false_alarms or done.found_s is None else 0
 
 

@@ -107,6 +107,10 @@ _REPLICATION = (
     Row("Equal, and good", (
         Panel("Rows that differ", "none", {"{{pipeline}}": _shop("sluice_verification_differences")}),
         Panel("Oldest verification of a table", "s", {"{{pipeline}}": _shop("sluice_verification_age_seconds")}),
+        Panel("Continuous verification", "rowsps", {
+            "{{pipeline}} rows compared": _rate(_shop("sluice_verification_rows_total")),
+            "{{pipeline}} stands still": f"{_shop('sluice_verification_stalled_seconds')} > 0",
+        }, "rows compared a second, and for how many seconds it has had some and could compare none"),
         Panel("Expectations not met", "none", {"{{pipeline}} {{severity}}": _shop("sluice_quality_failed")}),
     )),
     Row("Past and room", (

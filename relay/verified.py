@@ -2,6 +2,7 @@
 
 verified/last/<number>.json         every table's last verification, in one document; the newest counts
 verified/runs/<at_ms>-<job>.json    a run with its tables, the newest so many
+verified/look.json                  whether continuous verification gets on
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
@@ -17,7 +18,7 @@ from relay.errors import RelayError
 from relay.log import RelayLog
 from relay.numbered import Form, Numbered
 
-__all__ = ["ARCHIVE", "CONTINUOUS", "UPSTREAM", "How", "TableVerified", "Verifications", "VerifiedRun"]
+__all__ = ["ARCHIVE", "CONTINUOUS", "UPSTREAM", "How", "TableVerified", "Verifications", "VerifiedRun", "VerifyingLook"]
 
 How = Literal["upstream", "archive", "continuous"]
 UPSTREAM: How = "upstream"
@@ -25,7 +26,7 @@ ARCHIVE: How = "archive"
 CONTINUOUS: How = "continuous"
 """With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by and by."""
 
-_LAST, _RUNS = "verified/last", "verified/runs"
+_LAST, _RUNS, _LOOK = "verified/last", "verified/runs", "verified/look.json"
 _NAME = re.compile(r"(\d{14})-[A-Za-z0-9_-]+\.json\Z")
 _DOCUMENTS_KEPT = 8
 RUNS_KEPT = 200
@@ -90,6 +91,19 @@ class VerifiedRun:
         return cls(**{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))})
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyingLook:
+    """Whether continuous verification gets on. `looked_ms`: when a process of it last said so (Unix ms); `stalled_ms`:
+    since when there were rows to compare and none could be, 0 while some can; `rows`: compared so far, by all
+    processes; `why`: what the last error was.
+    """
+
+    looked_ms: int = 0
+    stalled_ms: int = 0
+    rows: int = 0
+    why: str = ""
+
+
 class Verifications:
     """The verifications of a relay log. Every method raises RelayError, OSError."""
 
@@ -97,15 +111,22 @@ class Verifications:
         self._storage = relay.place
         self._last = Numbered(relay.place, _LAST, _FORM, kept=_DOCUMENTS_KEPT)
 
-    def note(self, run: VerifiedRun) -> None:
+    def note(self, run: VerifiedRun, there: Collection[str] | None = None) -> None:
         """Durably keep a run, and take its tables for their last verification, unless a later one is known. One that
-        looked at some rows doesn't hide what was found when all were looked at.
+        looked at some rows doesn't hide what was found when all were looked at. `there`: the full names of all tables
+        that the upstream has; what is known of others is forgotten.
         """
         path = f"{_RUNS}/{run.at_ms:014d}-{run.job}.json"
         if not _NAME.match(path.rpartition("/")[2]):
             raise RelayError(f"{run.job!r} can't be a job's id: letters, digits, - and _ can", way_out="rename it")
         self._storage.replace(path, _text(run.to_json()))
-        self._last.change(lambda last: last | {t.name: t for t in run.tables if _counts(t, last.get(t.name))})
+        new = {table.name: table for table in run.tables}
+
+        def changed(last: dict[str, TableVerified]) -> dict[str, TableVerified]:
+            known = last | {name: table for name, table in new.items() if _counts(table, last.get(name))}
+            return {name: table for name, table in known.items() if there is None or name in there}
+
+        self._last.change(changed)
         for name in self._run_names()[RUNS_KEPT:]:
             self._storage.remove(f"{_RUNS}/{name}")
 
@@ -113,9 +134,16 @@ class Verifications:
         """Each table's last verification, by full name."""
         return self._last.load()
 
-    def forget(self, *names: str) -> None:
-        """Know nothing of these tables any more: they are gone."""
-        self._last.change(lambda last: {name: table for name, table in last.items() if name not in names})
+    def keep_look(self, look: VerifyingLook) -> None:
+        """Durably, instead of the one before."""
+        self._storage.replace(_LOOK, _text(asdict(look)))
+
+    def look(self) -> VerifyingLook:
+        """The newest; one that can't be read is none."""
+        try:
+            return VerifyingLook(**json.loads(self._storage.read(_LOOK)))
+        except (FileNotFoundError, ValueError, TypeError):
+            return VerifyingLook()
 
     def runs(self, most: int) -> list[VerifiedRun]:
         """The newest runs, newest first. They are for people: one that can't be read is passed over."""

@@ -102,20 +102,7 @@ class UpstreamTables:
         """The key, as literals, behind the first `rows` rows of a range [low, high), as the table is now; None if there
         aren't more.
         """
-        names = ", ".join(column.quoted for column in key)
-        place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {names}"
-        for offset in range(rows, rows + _ODD_KEYS):
-            found = self._query(f"SELECT {names} {place} LIMIT 1 OFFSET {offset}")
-            if not found:
-                return None
-            try:
-                return [column.literal(value or b"") for column, value in zip(key, found[0], strict=True)]
-            except UnicodeDecodeError:  # no literal says it: the range goes on
-                continue
-        raise BackfillError(
-            f"{table.full_name}: {_ODD_KEYS} keys behind each other are text that isn't utf-8: no range can end there."
-            " Copy the table by another key, or in ranges, with --from-key and --to-key"
-        )
+        return key_behind(self._query, table, key, within, rows)
 
     def _query(self, statement: str) -> list[tuple[bytes | None, ...]]:
         return self._persistently(lambda session: session.query(statement))
@@ -133,3 +120,26 @@ class UpstreamTables:
             if fresh or not error.transient:
                 raise
         return self._persistently(ask)
+
+
+def key_behind(
+    query: Callable[[str], list[tuple[bytes | None, ...]]], table: Table, key: list[KeyColumn],
+    within: tuple[list[str] | None, list[str] | None], rows: int,
+) -> list[str] | None:  # fmt: skip
+    """The key, as literals, behind the first `rows` rows of a range [low, high), as `query` sees the table; None if
+    there aren't more. Raises BackfillError, and as `query`.
+    """
+    names = ", ".join(column.quoted for column in key)
+    place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {names}"
+    for offset in range(rows, rows + _ODD_KEYS):
+        found = query(f"SELECT {names} {place} LIMIT 1 OFFSET {offset}")
+        if not found:
+            return None
+        try:
+            return [column.literal(value or b"") for column, value in zip(key, found[0], strict=True)]
+        except UnicodeDecodeError:  # no literal says it: the range goes on
+            continue
+    raise BackfillError(
+        f"{table.full_name}: {_ODD_KEYS} keys behind each other are text that isn't utf-8: no range can end there."
+        " Copy the table by another key, or in ranges, with --from-key and --to-key"
+    )

@@ -16,6 +16,7 @@ from upstream import tso
 __all__ = ["COUNTED", "TIMED"]
 
 _STAGES = ("landed", "applied")
+_VERIFYING_MS = 3_600_000
 
 
 def _seconds(milliseconds: Callable[[Sight], float | None]) -> Callable[[Sight], Samples]:
@@ -108,6 +109,14 @@ def _quality_age(sight: Sight) -> Samples:
     return [((), (sight.now_ms - sight.quality[0].at_ms) / 1000)] if sight.quality else []
 
 
+def _stalled(sight: Sight) -> Samples:
+    """Nothing when no process of it has run for an hour: then it stands still because it is switched off."""
+    look = sight.verifying
+    if sight.now_ms - look.looked_ms > _VERIFYING_MS:
+        return []
+    return [((), max(0.0, (sight.now_ms - look.stalled_ms) / 1000) if look.stalled_ms else 0.0)]
+
+
 COUNTED = (
     Family(
         "sluice_lag_seconds", "how far the downstream is behind the clock", (),
@@ -189,6 +198,14 @@ COUNTED = (
     Family(
         "sluice_verification_problems", "tables that could not be compared", (),
         lambda sight: [((), float(sum(bool(table.problem) for table in sight.verified)))],
+    ),
+    Family(
+        "sluice_verification_rows_total", "rows that continuous verification has compared", (),
+        lambda sight: [((), float(sight.verifying.rows))] if sight.verifying.looked_ms else [], kind="counter",
+    ),
+    Family(
+        "sluice_verification_stalled_seconds",
+        "since when continuous verification has rows to compare and can compare none; 0 while it can", (), _stalled,
     ),
     Family("sluice_quality_failed", "expectations not met in the newest run", ("severity",), _quality_failed),
     Family("sluice_quality_age_seconds", "since the newest run that looked at the data's quality", (), _quality_age),

@@ -11,7 +11,7 @@ from etl.ownership import downstream_name
 from etl.settings import Settings
 from relay.measures import Measures, TableCount, Totals
 from relay.quality import QualityRun, QualityRuns
-from relay.verified import TableVerified, Verifications
+from relay.verified import TableVerified, Verifications, VerifyingLook
 
 __all__ = ["Sight", "look"]
 
@@ -26,6 +26,7 @@ class Sight:
     """This machine's clock, Unix ms."""
     tables: Mapping[str, TableCount] = field(default_factory=dict)
     verified: Sequence[TableVerified] = ()
+    verifying: VerifyingLook = field(default_factory=VerifyingLook)
     quality: Sequence[QualityRun] = ()
     """The suites of the newest run."""
     sizes: Sizes | None = None
@@ -38,12 +39,14 @@ def look(settings: Settings, tables: int) -> Sight:
     relay = settings.open_relay()
     measures = Measures(relay, downstream_name(settings.target))
     seen = overview(settings)
+    verifications = Verifications(relay)
     return Sight(
         seen,
         measures.totals(),
         time.time_ns() // 1_000_000,
         _most_changed(measures, tables),
-        list(Verifications(relay).last().values()),
+        list(verifications.last().values()),
+        verifications.look(),
         QualityRuns(relay.place).last(),
         newest_sizes(settings) if "archive" not in seen.errors else None,
     )

@@ -30,7 +30,7 @@ def compare_with_past(
     changed: dict[str, str] = {}
     for past in opened:
         try:
-            for one in past.compare(settings, snapshot, taking.doing):
+            for one in past.compare(snapshot, taking.doing):
                 taking.did(one.table.full_name, Done(one.rows, one.bytes, 1))
                 _take(taking, one, changed)
         except TableChanged as error:
@@ -42,7 +42,7 @@ def _take(taking: Taking, one: PastCompared, changed: dict[str, str]) -> None:
     differences = one.apart.count if one.apart is not None else 0
     if differences or one.more_parts:
         reached, touched = taking.place.ddl_since(taking.ts)
-        if touched is None or touched & ids_of(one.table):
+        if touched is None or any(touched & ids_of(table) for table in (one.table, *one.others)):
             changed[one.table.full_name] = f"DDL was committed between {taking.ts} and {reached}"
             return
     target = taking.place.settings.routes.target(one.table.schema_name, one.table.name)
@@ -51,3 +51,4 @@ def _take(taking: Taking, one: PastCompared, changed: dict[str, str]) -> None:
         one.more_parts, one.rows, tuple(differences_of(one.apart, EXAMPLES)) if one.apart is not None else (),
     )  # fmt: skip
     taking.take_differing(result, one.apart if differences else None)
+    taking.take_merged(one.table, one.others, result)

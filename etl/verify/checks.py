@@ -39,7 +39,8 @@ class PassOverError(Signal):
 
 class Checks:
     """What is found goes into `state`. `read`: by table the newest checkpoint (TSO) at which rows were compared, how
-    many, and their bytes. `differences`: the first ones that were reported.
+    many, and their bytes. `compared`: how often rows could be compared; `problems`: why those of a table couldn't be
+    when they were looked at last. `differences`: the first ones that were reported.
     """
 
     def __init__(self, state: ContinuousState, budget: Budget) -> None:
@@ -48,6 +49,8 @@ class Checks:
         self._tries: Counter[str] = Counter()
         self._news = 0
         self.read: dict[str, tuple[int, int, int]] = {}
+        self.compared = 0
+        self.problems: dict[str, str] = {}
         self.looked_at_again = 0
         self.differences: list[Difference] = []
         self.notes: list[str] = []
@@ -138,9 +141,14 @@ class Checks:
             if self._tries[name] < _TRIES:
                 raise PassOverError from error
             self._tries[name] = 0
+            if not isinstance(error, TableChanged):
+                self.problems[name] = f"some rows could not be compared: {error}"
+                self._news += 1
             self.notes.append(f"{name}: some rows could not be compared: {error}")
             return None
         self._tries.pop(name, None)
+        self.problems.pop(name, None)
+        self.compared += 1
         self._budget.used(2 * found.rows, 2 * found.bytes)
         _, count, size = self.read.get(name, (0, 0, 0))
         self.read[name] = rows.ts, count + found.rows, size + found.bytes

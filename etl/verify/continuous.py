@@ -31,6 +31,7 @@ from etl.verify.checks import Checks, PassOverError
 from etl.verify.continuous_state import ContinuousState, StateFile, Suspect
 from etl.verify.live_rows import LiveRows, live_rows
 from etl.verify.side import Difference
+from etl.verify.standing import Standing
 from etl.verify.sweep_round import Round, Stretch
 from relay.verified import CONTINUOUS, TableVerified, Verifications, VerifiedRun
 from upstream import tso
@@ -113,6 +114,8 @@ class Continuous:
         self._reader = ChangeReader(self._relay, settings.filters, settings.ignored_ts, self._reading)
         self._round = Round(self._state.sweep, limits.days, upstream)
         self._checks = Checks(self._state, self._budget)
+        self._standing = Standing(Verifications(self._relay), now_ms)
+        self._names: frozenset[str] | None = None
         self._changed: dict[int, ChangedTable] = {}
         self._waiting: deque[tuple[int, str]] = deque()
         self._gathered_ts = self._state.changes_ts
@@ -136,6 +139,7 @@ class Continuous:
             try:
                 self.once()
             except SluiceError as error:
+                self._standing.failed(str(error))
                 if not error.transient:
                     raise
                 log.info("looked at later: %s", error)
@@ -158,7 +162,7 @@ class Continuous:
         """What came of it until now."""
         summary, checks = self.summary, self._checks
         summary.looked_at_again = checks.looked_at_again
-        summary.rows = sum(rows for _, rows, _ in checks.read.values())
+        summary.rows = self._rows()
         summary.bytes = sum(size for _, _, size in checks.read.values())
         summary.open_rows = sum(one.rows for one in self._state.suspects if one.confirmed)
         summary.differences = checks.differences
@@ -176,13 +180,20 @@ class Continuous:
         self._gather()
         now_ms = self._now_ms()
         if not (self._changed or self._waiting or self._checks.is_due(now_ms) or self._round.is_due(now_ms)):
+            self._standing.went_on()
             return
+        before = self._checks.compared
         with live_rows(self._settings, self._upstream.cluster_id, self._upstream, _PATIENCE_S) as rows:
             self.summary.passes += 1
+            self._names = rows.names
             try:
                 self._compare(rows)
             finally:
                 self._keep()
+        if self._checks.compared > before or self.is_idle():
+            self._standing.went_on(self._rows())
+        else:
+            self._standing.failed("; ".join(self._checks.problems.values()))
 
     # What was changed
 
@@ -242,12 +253,15 @@ class Continuous:
     def _steps(self, rows: LiveRows) -> Iterator[Callable[[], object]]:
         """What there is to do, one thing after the other; each is done before the next is asked for."""
         mended = {i for mending in self._relay.appointments.mendings() for i in mending.tables}
-        tables = {i: table for i, table in rows.tables.items() if i not in mended}
+        waits = {rows.tables[i].id for i in mended if i in rows.tables}
+        tables = {i: table for i, table in rows.tables.items() if table.id not in waits}
+        self._round.merged = rows.merged
         yield from self._checks.again(rows, tables, self._now_ms())
         for table_id in list(self._changed):
             table, changed = tables.get(table_id), self._changed.pop(table_id)
             if table is not None:
-                self._waiting += [(table_id, condition) for condition in self._conditions(table, changed)]
+                conditions = self._conditions(table, rows.own[table_id], changed)
+                self._waiting += [(table_id, condition) for condition in conditions]
         while self._waiting:
             table_id, condition = self._waiting[0]
             if table_id in tables:
@@ -255,21 +269,23 @@ class Continuous:
             self._waiting.popleft()
         self._state.changes_ts = max(self._state.changes_ts, self._gathered_ts)
         while self._round.is_due(self._now_ms()):
-            stretch = self._round.next(list(tables.values()), self._now_ms())
+            stretch = self._round.next(list({t.id: t for t in tables.values()}.values()), rows, self._now_ms())
             if stretch is not None:
                 yield partial(self._sweep, rows, stretch)
 
-    def _conditions(self, table: Table, changed: ChangedTable) -> Iterator[str]:
-        """Of the changed keys, some hundred each; "" for a small table without a key that ranges can be cut by."""
+    def _conditions(self, table: Table, own: Table, changed: ChangedTable) -> Iterator[str]:
+        """Of the changed keys, some hundred each; "" for a small table without a key that ranges can be cut by. `own`:
+        the one that was changed, of several that are compared as `table`.
+        """
         if not range_key(table):
             if self._round.bytes_of(table) <= KEYLESS_BYTES:
                 yield ""
             return
-        keys = changed.keys(table)
+        keys = changed.keys(own)
         for first in range(0, keys.num_rows if keys is not None else 0, _KEYS):
             assert keys is not None
             self.summary.keys += min(_KEYS, keys.num_rows - first)
-            yield condition_of(table, keys.slice(first, _KEYS))
+            yield condition_of(own, keys.slice(first, _KEYS))
 
     def _sweep(self, rows: LiveRows, stretch: Stretch) -> None:
         read = self._checks.first(rows, stretch.table, stretch.condition)
@@ -277,15 +293,23 @@ class Continuous:
 
     # What is known
 
+    def _rows(self) -> int:
+        return sum(rows for _, rows, _ in self._checks.read.values())
+
     def _keep(self) -> None:
         self._file.keep(self._state)
 
     def note(self, seconds: float) -> None:
         """Have the verifications know what was compared, and what differs."""
+        read, problems = self._checks.read, self._checks.problems
         tables = tuple(
-            TableVerified(name, ts, self._now_ms(), rows, size, self._state.open_rows(name), CONTINUOUS, self._job)
-            for name, (ts, rows, size) in sorted(self._checks.read.items())
-        )
+            TableVerified(
+                name, ts, self._now_ms(), rows, size, self._state.open_rows(name), CONTINUOUS, self._job,
+                problems.get(name, ""),
+            )
+            for name in sorted({*read, *problems})
+            for ts, rows, size in (read.get(name, (0, 0, 0)),)
+        )  # fmt: skip
         if tables:
             run = VerifiedRun(self._job, max(one.ts for one in tables), self._began_ms, seconds, CONTINUOUS, tables)
-            Verifications(self._relay).note(run)
+            Verifications(self._relay).note(run, self._names)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
+from etl.backfill.tables import key_behind
 from etl.base.downstream_reader import DownstreamSnapshot
 from etl.base.downstream_rows import DownstreamTable
 from etl.base.hindrances import place_of
@@ -14,9 +16,12 @@ from etl.copy.definitions import Definitions
 from etl.copy.errors import CopyError
 from etl.copy.tidb_rows import read_rows
 from etl.copy.tidb_session import TidbAddress, TidbSession
+from etl.formats.key_ranges import KeyColumn
 from etl.settings import Settings
 from etl.verify.errors import VerifyError
+from etl.verify.merged import Merged, as_first, merged
 from etl.verify.rows_apart import Apart, apart, as_table
+from etl.verify.sweep_round import Low
 from upstream.schema import Table
 
 __all__ = ["Compared", "LiveRows", "Upstream", "live_rows"]
@@ -42,8 +47,9 @@ class Compared:
 
 
 class LiveRows:
-    """Both sides at `ts` (TSO), the downstream's checkpoint. `tables`: those that can be compared, by id; `left_out`:
-    of others that are replicated why they can't, by name.
+    """Both sides at `ts` (TSO), the downstream's checkpoint. `tables`: those that can be compared, by id; of tables
+    that are merged the first one stands under the ids of all, `merged` has all by its name. `own`: all tables that the
+    upstream has, by id, `names` their names; `left_out`: why some can't be compared, by name.
     """
 
     def __init__(
@@ -51,27 +57,48 @@ class LiveRows:
     ) -> None:
         self._snapshot = snapshot
         self._session = session
+        self._sources: dict[int, tuple[Table, ...]] = {}
         self.ts = snapshot.checkpoint.commit_ts
         self._places: dict[int, DownstreamTable] = {}
         self.left_out: dict[str, str] = {}
-        for table in definitions.of_users().tables:
-            if table.is_base_table:
+        self.merged: dict[str, tuple[Table, ...]] = {}
+        users = [table for table in definitions.of_users().tables if table.is_base_table]
+        self.names = frozenset(table.full_name for table in users)
+        self.own = {table.id: table for table in users}
+        for group in merged(settings, users):
+            self._take_merged(group)
+        for table in users:
+            if table.id not in self._places and table.full_name not in self.left_out:
                 place = place_of(settings, table)
                 if isinstance(place, str):
                     self.left_out[table.full_name] = place
                 else:
                     self._places[table.id] = place
 
+    def _take_merged(self, group: Merged) -> None:
+        if why := group.unlike():
+            self.left_out |= dict.fromkeys((table.full_name for table in group.tables), why)
+            return
+        first, *others = group.tables
+        self.merged[first.full_name] = group.tables
+        self._sources[first.id] = tuple(as_first(first, other) for other in others)
+        self._places |= dict.fromkeys((table.id for table in group.tables), group.place)
+
     @property
     def tables(self) -> Mapping[int, Table]:
         return {table_id: place.table for table_id, place in self._places.items()}
+
+    def key_behind(self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int) -> Low:
+        """See `etl.verify.sweep_round.Ends`."""
+        return key_behind(self._session.query, table, key, within, rows)
 
     def compare(self, table: Table, condition: str) -> Compared:
         """The rows that a condition takes, "" for all of the table's. Raises CopyError, BaseError, TableChanged,
         DownstreamError.
         """
         where = condition or "TRUE"
-        ours = as_table(table, read_rows(self._session, replace(table, columns=table.writable_columns), where))
+        sources = (replace(table, columns=table.writable_columns), *self._sources.get(table.id, ()))
+        ours = as_table(table, chain.from_iterable(read_rows(self._session, source, where) for source in sources))
         theirs = as_table(table, self._snapshot.rows_where(0, self._places[table.id], where))
         return Compared(ours.num_rows, ours.nbytes, apart(table, ours, theirs))
 

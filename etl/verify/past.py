@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from etl.asof import AsOfError, AsOfTable, Past, Run, tables_as_of
+from etl.asof import AsOfError, Past, Run, tables_as_of
 from etl.asof.parted import PartSums, rows_within
 from etl.base.downstream_reader import DownstreamSnapshot
-from etl.base.downstream_rows import DownstreamTable
 from etl.base.hindrances import place_of
 from etl.retain.had import had_at
 from etl.settings import Settings
+from etl.verify.merged import Merged, merged, merged_into
 from etl.verify.rows_apart import Apart, apart, as_table
 from relay import SKIP, Decision
 from relay.archive import Archive
@@ -47,6 +47,8 @@ class PastCompared:
     bytes: int
     apart: Apart | None = None
     more_parts: int = 0
+    others: tuple[Table, ...] = ()
+    """Those that are merged with it."""
 
 
 class PastSide:
@@ -67,8 +69,8 @@ class PastSide:
         """What can be computed of the tables whose `schema.table` is wanted; nothing is read yet. Raises errors of
         `etl.archive.archive_through`, relay errors.
         """
-        names = sorted(name for name in self._names() if wanted(name))
-        found = [self._checked(past) for past in self._pasts(names)]
+        units = [unit for unit in self._units(self._names()) if any(map(wanted, unit))]
+        found = [self._checked(past) for past in self._pasts(units)]
         bases = sorted({base for one in found for base in one.past.bases})
         self._say(bases)
         return [one for one in found if one.tables]
@@ -82,20 +84,28 @@ class PastSide:
             for name in had_at(self._settings, base, self.ts).values()
         }
 
-    def _pasts(self, names: Sequence[str]) -> Iterator[Past]:
+    def _units(self, names: Collection[str]) -> list[tuple[str, ...]]:
+        """Each name by itself, those that are merged together."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name in sorted(names):
+            target = merged_into(self._settings, *name.split(".", 1))
+            found.setdefault(target or ("", name), []).append(name)
+        return [tuple(unit) for unit in found.values()]
+
+    def _pasts(self, units: Sequence[tuple[str, ...]]) -> Iterator[Past]:
         """All together if that can be; else each by itself, so that one that can't hinders no other."""
-        if not names:
+        if not units:
             return
         try:
-            yield self._past(names)
+            yield self._past([name for unit in units for name in unit])
             return
         except AsOfError:
             pass
-        for name in names:
+        for unit in units:
             try:
-                yield self._past([name])
+                yield self._past(unit)
             except AsOfError as error:
-                self.unknown[name] = str(error)
+                self.unknown |= dict.fromkeys(unit, str(error))
 
     def _past(self, names: Sequence[str]) -> Past:
         globs = [name.translate(_LIKE) for name in names]
@@ -123,15 +133,26 @@ class PastSide:
 
     def _checked(self, past: Past) -> OpenPast:
         """Without tables of which nothing tells what they hold downstream."""
-        left: dict[str, AsOfTable] = {}
         decided = self._decided_tables()
+        tables = {one.table.id: one.table for one in past.tables.values()}
+        groups = {group.tables[0].full_name: group for group in merged(self._settings, tables.values())}
+        together = {table.full_name for group in groups.values() for table in group.tables}
         for name, one in past.tables.items():
-            if one.table.id in decided:
-                self.unknown[name] = f"operators decided about the DDL at {decided[one.table.id]}"
-            elif isinstance(place := place_of(self._settings, one.table), str):
+            if name in together:
+                continue
+            place = place_of(self._settings, one.table)
+            if isinstance(place, str):
                 self.unknown[name] = place
             else:
-                left[name] = one
+                groups[name] = Merged((one.table,), place.schema, place.name)
+        left: dict[str, Merged] = {}
+        for name, group in groups.items():
+            about = [decided[table.id] for table in group.tables if table.id in decided]
+            why = f"operators decided about the DDL at {about[0]}" if about else group.unlike()
+            if why:
+                self.unknown |= dict.fromkeys((table.full_name for table in group.tables), why)
+            else:
+                left[name] = group
         return OpenPast(past, left)
 
     def _say(self, bases: Sequence[str]) -> None:
@@ -147,12 +168,12 @@ class PastSide:
 
 @dataclass(frozen=True, slots=True)
 class OpenPast:
-    """Tables that are computed together."""
+    """Tables that are computed together, by the full name of the first of those that are merged."""
 
     past: Past
-    tables: Mapping[str, AsOfTable]
+    tables: Mapping[str, Merged]
 
-    def compare(self, settings: Settings, snapshot: DownstreamSnapshot, doing: Doing) -> Iterator[PastCompared]:
+    def compare(self, snapshot: DownstreamSnapshot, doing: Doing) -> Iterator[PastCompared]:
         """Each table, over the snapshot's first session. `doing` is told what is done, and may raise. Raises AsOfError,
         RemovedError, SparkError, BaseError, DownstreamError, relay errors.
         """
@@ -160,40 +181,44 @@ class OpenPast:
         expected = self.past.part_sums(PARTS)
         wrong: dict[str, list[int]] = {}
         sizes: dict[str, tuple[int, int]] = {}
-        for name, one in self.tables.items():
+        for name, group in self.tables.items():
             doing(f"reading {name}")
-            table = one.table
             sums, size = PartSums(PARTS), 0
-            for batch in snapshot.rows(0, _place(settings, table)):
-                sums.add(table, batch)
+            for batch in snapshot.rows(0, group.place):
+                sums.add(group.tables[0], batch)
                 size += batch.nbytes
             sizes[name] = sums.rows, size
-            if parts := sums.differing(expected[name]):
+            theirs = PartSums(PARTS)
+            for table in group.tables:
+                theirs.add_all(expected[table.full_name])
+            if parts := sums.differing(theirs):
                 wrong[name] = parts
             else:
-                yield PastCompared(one.table, *sizes[name])
+                yield PastCompared(group.tables[0], *sizes[name], others=group.tables[1:])
         if wrong:
-            yield from self._look(settings, snapshot, wrong, sizes, doing)
+            yield from self._look(snapshot, wrong, sizes, doing)
 
     def _look(
-        self, settings: Settings, snapshot: DownstreamSnapshot, wrong: Mapping[str, list[int]],
-        sizes: Mapping[str, tuple[int, int]], doing: Doing,
+        self, snapshot: DownstreamSnapshot, wrong: Mapping[str, list[int]], sizes: Mapping[str, tuple[int, int]],
+        doing: Doing,
     ) -> Iterator[PastCompared]:  # fmt: skip
         """At the rows of the parts that differ."""
-        wanted = {name: parts[:MOST_PARTS] for name, parts in wrong.items()}
-        doing(f"computing the rows that differ in {len(wanted)} tables")
-        theirs: dict[str, list[pa.RecordBatch]] = {name: [] for name in wanted}
-        for name, batch in self.past.part_rows(PARTS, wanted):
-            theirs[name].append(batch)
-        for name, parts in wanted.items():
+        doing(f"computing the rows that differ in {len(wrong)} tables")
+        first = {table.full_name: name for name in wrong for table in self.tables[name].tables}
+        theirs: dict[str, list[pa.RecordBatch]] = {name: [] for name in wrong}
+        for name, batch in self.past.part_rows(PARTS, {one: wrong[of][:MOST_PARTS] for one, of in first.items()}):
+            theirs[first[name]].append(_named_as(self.tables[first[name]].tables[0], batch))
+        for name, parts in wrong.items():
             doing(f"reading the rows that differ in {name}")
-            table = self.tables[name].table
-            mine = [rows_within(table, batch, PARTS, parts) for batch in snapshot.rows(0, _place(settings, table))]
+            group = self.tables[name]
+            table, looked_at = group.tables[0], parts[:MOST_PARTS]
+            mine = [rows_within(table, batch, PARTS, looked_at) for batch in snapshot.rows(0, group.place)]
             downstream = as_table(table, [batch for rows in mine for batch in rows.to_batches()])
             found = apart(table, as_table(table, theirs[name]), downstream, PAST_ZEROS)
-            yield PastCompared(table, *sizes[name], found, len(wrong[name]) - len(parts))
+            yield PastCompared(table, *sizes[name], found, len(parts) - len(looked_at), group.tables[1:])
 
 
-def _place(settings: Settings, table: Table) -> DownstreamTable:
-    target = settings.routes.target(table.schema_name, table.name)
-    return DownstreamTable(table, target.schema, target.table)
+def _named_as(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the names that the columns have in `table`, which may be spelled otherwise."""
+    names = {column.name.lower(): column.name for column in table.columns}
+    return batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])

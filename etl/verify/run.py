@@ -90,6 +90,7 @@ class _Verifying:
         self._settings = place.settings
         self._taking = Taking(place, job, run)
         self._how: How = UPSTREAM
+        self._names: frozenset[str] | None = None
         self._began = time.monotonic()
 
     def verified(self) -> VerifySummary:
@@ -104,7 +105,7 @@ class _Verifying:
         summary = self._summary(DONE)
         self._run.look()
         self._run.check()
-        Verifications(self._place.relay).note(summary.run())
+        Verifications(self._place.relay).note(summary.run(), self._names)
         self._run.end(DONE, result=summary.totals())
         return summary
 
@@ -146,6 +147,7 @@ class _Verifying:
             )
             self._taking.ts = snapshot.checkpoint.commit_ts
             definitions = self._place.cluster.definitions(self._taking.ts)
+            self._names = frozenset(table.full_name for table in definitions.of_users().tables)
             self._taking.notes |= dict.fromkeys(left_out(self._settings, self._place.relay, self._taking.ts))
             if not self._with_tidb(stack):
                 self._how = ARCHIVE
@@ -192,8 +194,9 @@ class _Verifying:
             elif one.found.apart is not None or one.found.more:
                 differing.append(one)
             else:
-                self._taking.take(_result(one, self._taking.ts))
-                self._take_others(one)
+                result = _result(one, self._taking.ts)
+                self._taking.take(result)
+                self._taking.take_merged(one.table.table, one.table.others, result)
         self._taking.check_order()
         return changed | self._judge(differing)
 
@@ -257,19 +260,9 @@ class _Verifying:
         return changed
 
     def _differs(self, one: Compared) -> None:
-        self._taking.take_differing(_result(one, self._taking.ts), one.found.apart)
-        self._take_others(one, f"rows of {one.table.full_name}, with which it is merged, differ")
-
-    def _take_others(self, one: Compared, problem: str = "") -> None:
-        """The tables that are merged with a compared one are done with it."""
-        note = f"compared together with {one.table.full_name}, as they are merged"
-        for other in one.table.others:
-            self._taking.take(
-                TableResult(
-                    other.full_name, one.table.place.full_name, self._taking.ts, problem=problem,
-                    notes=() if problem else (note,),
-                )
-            )  # fmt: skip
+        result = _result(one, self._taking.ts)
+        self._taking.take_differing(result, one.found.apart)
+        self._taking.take_merged(one.table.table, one.table.others, result)
 
 
 def differing_rows(settings: Settings, job: str) -> Mapping[str, Any]:

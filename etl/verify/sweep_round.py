@@ -23,11 +23,15 @@ _DAY_MS = 86_400_000
 Low = list[str] | None
 
 
-class Bounds(Protocol):
-    """Where ranges can be cut, and how large tables are. Raises CopyError, BackfillError."""
+class Ends(Protocol):
+    """Where ranges can be cut, as the tables were at the checkpoint. Raises CopyError, BackfillError."""
 
-    def key_behind(self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int) -> list[str] | None:
+    def key_behind(self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int) -> Low:
         """The key, as literals, behind the first `rows` rows of a range [low, high); None if there aren't more."""
+
+
+class Sizes(Protocol):
+    """How large tables are. Raises CopyError."""
 
     def sizes(self) -> Mapping[str, TableSize]:
         """By full name."""
@@ -45,13 +49,16 @@ class Stretch:
 
 
 class Round:
-    """`sweep` is changed as it goes on."""
+    """`sweep` is changed as it goes on. `merged`: the tables that are compared together, by the full name of the one
+    that stands for them.
+    """
 
-    def __init__(self, sweep: Sweep, days: int, bounds: Bounds) -> None:
+    def __init__(self, sweep: Sweep, days: int, known: Sizes) -> None:
         self.sweep = sweep
         self._period_ms = days * _DAY_MS
-        self._bounds = bounds
+        self._known = known
         self._sizes: Mapping[str, TableSize] = {}
+        self.merged: Mapping[str, Sequence[Table]] = {}
 
     def is_due(self, now_ms: int) -> bool:
         """Whether the next stretch should be compared by now. Begins a round when it is time for one."""
@@ -64,8 +71,8 @@ class Round:
         """Whether the round takes longer than it should."""
         return not self.sweep.is_over and now_ms > self.sweep.began_ms + self._period_ms
 
-    def next(self, tables: Sequence[Table], now_ms: int) -> Stretch | None:
-        """What comes next of these tables, as they are now; None if the round is over. Raises as `Bounds`."""
+    def next(self, tables: Sequence[Table], ends: Ends, now_ms: int) -> Stretch | None:
+        """What comes next of these tables; None if the round is over. Raises as `Ends` and `Sizes`."""
         sweep = self.sweep
         left = sorted((t for t in tables if t.full_name >= sweep.table), key=lambda table: table.full_name)
         for table in left:
@@ -78,11 +85,18 @@ class Round:
                 self._leave()
                 continue
             low = sweep.low if sweep.low is not None and len(sweep.low) == len(key) else None
-            behind = self._bounds.key_behind(table, key, (low, None), STRETCH_ROWS)
+            behind = self._behind(table, key, low, ends)
             condition = in_range(key, low, behind)
             return Stretch(table, "" if condition == "TRUE" else condition, behind)
         sweep.is_over, sweep.ended_ms = True, now_ms
         return None
+
+    def _behind(self, table: Table, key: list[KeyColumn], low: Low, ends: Ends) -> Low:
+        """The nearest of all tables that are compared together."""
+        behind: Low = None
+        for one in self.merged.get(table.full_name, (table,)):
+            behind = ends.key_behind(one, key, (low, behind), STRETCH_ROWS) or behind
+        return behind
 
     def did(self, stretch: Stretch, rows: int) -> None:
         """A stretch of so many rows is compared, or can't be."""
@@ -102,10 +116,11 @@ class Round:
 
     def _begin(self, now_ms: int) -> None:
         sweep = self.sweep
-        self._sizes = self._bounds.sizes()
+        self._sizes = self._known.sizes()
         sweep.began_ms, sweep.is_over = now_ms, False
         sweep.table, sweep.low, sweep.in_table, sweep.done = "", None, 0, 0
-        sweep.total = sum(map(self._expected, self._sizes))
+        together = {one.full_name for first, tables in self.merged.items() for one in tables if one.full_name != first}
+        sweep.total = sum(self._expected(name) for name in self._sizes if name not in together)
 
     def _enter(self, name: str) -> None:
         self.sweep.table, self.sweep.low, self.sweep.in_table = name, None, 0
@@ -122,5 +137,7 @@ class Round:
 
     def _size(self, name: str) -> TableSize:
         if not self._sizes:
-            self._sizes = self._bounds.sizes()
-        return self._sizes.get(name, TableSize(0, 0))
+            self._sizes = self._known.sizes()
+        names = [one.full_name for one in self.merged.get(name, ())] or [name]
+        sizes = [self._sizes[one] for one in names if one in self._sizes]
+        return TableSize(sum(size.rows for size in sizes), sum(size.bytes for size in sizes))

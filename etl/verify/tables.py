@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from etl.base.downstream_rows import DownstreamTable, page_key
 from etl.base.held_tables import HeldTable, held_tables, unlike
 from etl.base.hindrances import place_of
 from etl.copy.definitions import Definitions
 from etl.downstream import MySQLSession
-from etl.rules import RouteError
 from etl.settings import Settings
 from etl.verify.checksum import SUMMED_KINDS, ServerColumn
+from etl.verify.merged import Merged, identity, merged, merged_into, visible_columns
 from etl.verify.side import ComparedTable
-from upstream.codec.columnar import arrow_type
 from upstream.schema import Column, Table
 
-__all__ = ["LeftOut", "compared_tables", "merged_into", "only_columns"]
+__all__ = ["LeftOut", "compared_tables", "only_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,105 +39,54 @@ def compared_tables(
     names = None if wanted is None else set(wanted)
     tables = [table for table in definitions.of_users().tables if table.is_base_table]
     groups, left = _groups(settings, [table for table in tables if names is None or table.full_name in names], tables)
-    held = held_tables(session, {group.places[0].schema for group in groups})
+    held = held_tables(session, {group.schema for group in groups})
     found: list[ComparedTable] = []
     for group in groups:
-        first = group.places[0]
+        first = group.place
         there = held.get((first.schema.lower(), first.name.lower()))
         problem = unlike(first, there, session.address)
         if problem or there is None:
-            left += [LeftOut(place.table.full_name, problem, is_fault=True) for place in group.places]
+            left += [LeftOut(table.full_name, problem, is_fault=True) for table in group.tables]
         elif why := group.unlike():
-            left += [LeftOut(place.table.full_name, why) for place in group.places]
+            left += [LeftOut(table.full_name, why) for table in group.tables]
         else:
             found.append(_compared(group, there, session))
     return sorted(found, key=lambda table: -table.bytes), left
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """One table, or several that are merged downstream, by name."""
-
-    places: tuple[DownstreamTable, ...]
-
-    def unlike(self) -> str:
-        """Why tables that are merged can't be compared as one, "" if they can."""
-        first = self.places[0].table
-        shape = _shape(first)
-        for place in self.places[1:]:
-            if _shape(place.table) != shape:
-                return (
-                    f"{first.full_name} and {place.table.full_name} are merged into {place.full_name}, and have other"
-                    " columns or another key: their rows can't be compared as those of one table"
-                )
-        return ""
-
-
-def _groups(settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]) -> tuple[list[_Group], list[LeftOut]]:
+def _groups(settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]) -> tuple[list[Merged], list[LeftOut]]:
     """The wanted tables, those that are merged with all that are merged with them; and why others aren't compared."""
     left: list[LeftOut] = []
-    groups: list[_Group] = []
-    merged: set[tuple[str, str]] = set()
+    groups: list[Merged] = []
+    targets: set[tuple[str, str]] = set()
     for table in wanted:
-        target = merged_into(settings, table)
+        target = merged_into(settings, table.schema_name, table.name)
         if target is not None:
-            merged.add(target)
+            targets.add(target)
         elif isinstance(place := place_of(settings, table), str):
             left.append(LeftOut(table.full_name, place))
         else:
-            groups.append(_Group((place,)))
-    for schema, name in sorted(merged):
-        members = sorted(
-            (t for t in tables if merged_into(settings, t) == (schema, name)), key=lambda table: table.full_name
-        )
-        groups.append(_Group(tuple(DownstreamTable(table, schema, name) for table in members)))
-    return groups, left
+            groups.append(Merged((table,), place.schema, place.name))
+    return [*groups, *(one for one in merged(settings, tables) if (one.schema, one.name) in targets)], left
 
 
-def merged_into(settings: Settings, table: Table) -> tuple[str, str] | None:
-    """Schema and table downstream that have the rows of several tables, all changes of this one among them; None if
-    there are none.
-    """
-    filters, names = settings.filters, (table.schema_name, table.name)
-    if not filters.wants_table(*names) or filters.ignored_row_kinds(*names) or filters.may_keep_rows(*names):
-        return None
-    try:
-        target = settings.routes.target(*names)
-    except RouteError:
-        return None
-    return (target.schema, target.table) if target.is_merged else None
-
-
-def _shape(table: Table) -> tuple[Any, ...]:
-    """What tables have in common whose rows can be compared as one table's."""
-    columns = {
-        column.name.lower(): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
-        for column in _visible(table)
-    }
-    return columns, tuple(column.name.lower() for column in page_key(table)), _identity(table)
-
-
-def _visible(table: Table) -> list[Column]:
-    return [column for column in table.columns if column.public and not column.hidden]
-
-
-def _compared(group: _Group, there: HeldTable, session: MySQLSession) -> ComparedTable:
-    place, *others = group.places
-    columns = _visible(place.table)
+def _compared(group: Merged, there: HeldTable, session: MySQLSession) -> ComparedTable:
+    place, others = group.place, group.tables[1:]
+    columns = visible_columns(place.table)
     lacking = [column.name for column in columns if column.name.lower() not in there.columns]
     plain = _plain(columns, lacking)
     table = only_columns(place.table, plain)
     documents = session.dialect.has_json_type
     notes = [f"the generated column {name} isn't downstream" for name in lacking]
     if others:
-        names = ", ".join(one.table.full_name for one in others)
+        names = ", ".join(one.full_name for one in others)
         notes.append(f"compared together with {names}, as all of them are merged into {place.full_name}")
     return ComparedTable(
-        table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), _identity(table),
+        table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), identity(table),
         tuple(ServerColumn(column, _charset(column), not column.not_null, documents=True) for column in plain),
         tuple(ServerColumn(column, *there.columns[column.name.lower()], documents=documents) for column in plain),
         _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes, tuple(notes),
-        tuple(only_columns(one.table, _in_order(plain, one.table, lacking)) for one in others),
+        tuple(only_columns(one, _in_order(plain, one, lacking)) for one in others),
     )  # fmt: skip
 
 
@@ -153,7 +100,7 @@ def _plain(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, .
 
 def _in_order(first: Sequence[Column], table: Table, lacking: Sequence[str]) -> list[Column]:
     """A merged table's columns as the first one has them."""
-    own = {column.name.lower(): column for column in _plain(_visible(table), lacking)}
+    own = {column.name.lower(): column for column in _plain(visible_columns(table), lacking)}
     return [replace(own[column.name.lower()], name=column.name) for column in first]
 
 
@@ -171,11 +118,6 @@ def _indexes(table: Table, columns: Sequence[Column]) -> tuple:  # type: ignore[
         for index in table.indexes
         if all(name in places for name, _, _ in index.columns)
     )
-
-
-def _identity(table: Table) -> tuple[str, ...]:
-    known = {column.name: column for column in table.columns}
-    return next((key for key in table.unique_keys() if all(known[name].not_null for name in key)), ())
 
 
 def _charset(column: Column) -> str:

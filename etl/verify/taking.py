@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from errors import Signal
@@ -13,6 +14,7 @@ from etl.verify.result import TableResult
 from etl.verify.rows_apart import Apart
 from etl.verify.tables import LeftOut
 from relay.jobs import Done, Job, Run
+from upstream.schema import Table
 
 __all__ = ["EXAMPLES", "Ordered", "Taking"]
 
@@ -58,6 +60,18 @@ class Taking:
             told = [said_last(self.place.settings, one, self.ts) for one in result.examples[:_SAID_LAST]]
             result = replace(result, examples=(*told, *result.examples[_SAID_LAST:]))
         self.take(result)
+
+    def take_merged(self, first: Table, others: Iterable[Table], result: TableResult) -> None:
+        """The tables that are merged with a compared one are done with it."""
+        for other in others:
+            differs = result.differences or result.more
+            self.take(
+                TableResult(
+                    other.full_name, result.downstream, self.ts,
+                    problem=f"rows of {first.full_name}, with which it is merged, differ" if differs else "",
+                    notes=() if differs else (f"compared together with {first.full_name}, as they are merged",),
+                )
+            )  # fmt: skip
 
     def leave_out(self, name: str, why: str) -> None:
         """A table isn't compared."""

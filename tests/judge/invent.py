@@ -59,7 +59,11 @@ FEATURES = (
 
 
 class History:
-    """Grows an `Upstream` statement by statement."""
+    """Grows an `Upstream` statement by statement. `late`: whether sessions with the definition before write into
+    partitions that are gone.
+    """
+
+    late = True
 
     def __init__(self, rng: random.Random, features: Collection[str] = FEATURES) -> None:
         self.rng = rng
@@ -605,7 +609,7 @@ class History:
             del table.partitions[place]
             # The partition isn't in the definition any more, the job isn't finished: its rows go to the next one.
             low = table.partitions[place - 1].below if place else 0
-            for _ in range(0 if partition.values else self.rng.randint(0, 1)):
+            for _ in range(self.rng.randint(0, 1) if self.late and not partition.values else 0):
                 transaction = up.transaction(version)
                 transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
                 transaction.commit()
@@ -613,7 +617,7 @@ class History:
             table.partitions[place] = replace(partition, id=up.new_id())
         table.rows = [row for row in table.rows if row.partition != partition.id]
         job.finish(table, schema_state=0)
-        for _ in range(self.rng.randint(0, 2)):
+        for _ in range(self.rng.randint(0, 2) if self.late else 0):
             self._late(table, partition, place, gone, old_version)
 
     def _late(self, table: Table, partition: Partition, place: int, gone: list[Row], version: int) -> None:

@@ -47,6 +47,7 @@ CASES: dict[str, list[Case]] = {
     "SluiceDecisionWaits": [Case(f"sluice_decisions_waiting{{{SHOP}}}", 0, 1)],
     "SluiceDifferences": [Case(f"sluice_verification_differences{{{SHOP}}}", 0, 2)],
     "SluiceNotVerified": [Case(f"sluice_verification_age_seconds{{{SHOP}}}", 86_400, 800_000)],
+    "SluiceVerificationStalled": [Case(f"sluice_verification_stalled_seconds{{{SHOP}}}", 0, 2400)],
     "SluiceQualityFailed": [
         Case(f'sluice_quality_failed{{{SHOP}, severity="fail"}}', 0, 1),
         Case(f'sluice_quality_failed{{{SHOP}, severity="warn"}}', 5, 5),

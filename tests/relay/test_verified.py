@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relay import RelayCorruptError, RelayLog
-from relay.verified import RUNS_KEPT, TableVerified, Verifications, VerifiedRun
+from relay.verified import RUNS_KEPT, TableVerified, Verifications, VerifiedRun, VerifyingLook
 
 
 @pytest.fixture
@@ -51,9 +51,18 @@ def test_some_equal_rows_do_not_hide_what_was_found_in_all(relay):
 
 def test_a_table_that_is_gone_is_forgotten(relay):
     notes = Verifications(relay)
-    notes.note(run(5, table(), table("shop.items")))
-    notes.forget("shop.items")
+    notes.note(run(5, table(), table("shop.items", differences=3)))
+    notes.note(run(6, job="v-2"), {"shop.orders", "shop.others"})
     assert list(notes.last()) == ["shop.orders"]
+
+
+def test_whether_verification_gets_on_is_known_and_a_look_that_can_not_be_read_is_none(relay, tmp_path):
+    notes = Verifications(relay)
+    assert notes.look() == VerifyingLook()
+    notes.keep_look(VerifyingLook(9, 5, 100, "TiDB doesn't answer"))
+    assert Verifications(relay).look() == VerifyingLook(9, 5, 100, "TiDB doesn't answer")
+    (tmp_path / "verified" / "look.json").write_text('{"other": 1}')
+    assert notes.look() == VerifyingLook()
 
 
 def test_only_so_many_runs_are_kept_and_ten_thousand_tables_are_one_document(relay, tmp_path):

@@ -22,7 +22,7 @@ from relay import Failure, RelayLog
 from relay.jobs import Jobs, Touches
 from relay.measures import LAND, Measures, Recorder, source_of
 from relay.quality import FailedExpectation, QualityRun, QualityRuns
-from relay.verified import TableVerified, Verifications, VerifiedRun
+from relay.verified import TableVerified, Verifications, VerifiedRun, VerifyingLook
 from tests.relay.relaykit import window
 from upstream import tso
 
@@ -109,6 +109,22 @@ def test_the_originals_metrics_have_its_names_labels_and_units(
     assert of_shop(found, "binlog_drainer_read_binlog_size_sum", nodeID="all") == 2000
 
 
+def test_since_when_verification_has_rows_to_compare_and_can_compare_none_is_a_metric_while_it_runs(
+    config: Path, relay: RelayLog
+) -> None:
+    now = time.time_ns() // 1_000_000
+    notes = Verifications(relay)
+    series = "sluice_verification_stalled_seconds"
+    notes.keep_look(VerifyingLook(now - 5_000, 0, 700))
+    assert of_shop(parsed(gatherer(config).text()), series) == 0
+    notes.keep_look(VerifyingLook(now - 5_000, now - 90_000, 700, "TiDB doesn't answer"))
+    found = parsed(gatherer(config).text())
+    assert of_shop(found, series) >= 90
+    assert of_shop(found, "sluice_verification_rows_total") == 700
+    notes.keep_look(VerifyingLook(now - 4_000_000, now - 9_000_000, 700))
+    assert (series, (("pipeline", "shop"),)) not in parsed(gatherer(config).text()), "it is switched off"
+
+
 def test_counters_go_on_over_task_changes_and_a_new_endpoint(config: Path, settings: Settings, relay: RelayLog) -> None:
     seen = []
     for _ in range(3):
@@ -150,6 +166,7 @@ def test_what_is_known_of_equality_and_quality_is_a_metric(config: Path, relay: 
     found = parsed(gatherer(config).text())
     assert of_shop(found, "sluice_verification_differences") == 3
     assert of_shop(found, "sluice_verification_problems") == 1
+    assert ("sluice_verification_stalled_seconds", (("pipeline", "shop"),)) not in found
     assert of_shop(found, "sluice_verified_tables") == 2
     assert of_shop(found, "sluice_verification_age_seconds") >= 50
     assert of_shop(found, "sluice_quality_failed", severity="warn") == 1

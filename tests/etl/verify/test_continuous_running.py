@@ -20,7 +20,7 @@ from etl.verify.continuous import Continuous, ContinuousSummary
 from etl.verify.repair import again, create_repair, repair_sql
 from relay import ClaimLostError, Mending, RelayLog
 from relay.jobs import Runner
-from relay.verified import Verifications
+from relay.verified import TableVerified, Verifications, VerifiedRun
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
 
@@ -131,6 +131,36 @@ def test_nothing_is_reported_while_rows_and_columns_change_all_the_time(running:
             found = watcher.until(lambda told, read=read: told.rows >= read + 3000, running)  # type: ignore[misc]
             assert found.differences == [] and found.open_rows == 0, found
     running.control.stop()
+
+
+def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(running: Pipeline) -> None:
+    notes = Verifications(RelayLog.open(running.settings.relay.url))
+    nobody = replace(running.settings, upstream=replace(running.settings.upstream, sql_port=1))
+    with UpstreamTables.of(nobody) as upstream:
+        blind = Continuous(nobody, upstream, threading.Event(), lambda: next(_CLOCKS))
+        blind.run(0.5)
+        blind.close()
+    stalled = notes.look()
+    assert stalled.stalled_ms and ":1" in stalled.why
+    with watching(running) as watcher:
+        watcher.hurry()
+        watcher.until(lambda told: told.rows >= 1000, running)
+    again = notes.look()
+    assert (again.stalled_ms, again.why) == (0, "") and again.rows >= stalled.rows
+
+
+def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(running: Pipeline) -> None:
+    notes = Verifications(RelayLog.open(running.settings.relay.url))
+    gone = TableVerified(f"{DATABASE}.gone", 1, 1, 10, 10, 3, "upstream", "verify-1")
+    notes.note(VerifiedRun("verify-1", 1, 1, 1.0, "upstream", (gone,)))
+    with watching(running) as watcher:
+        watcher.hurry()
+        watcher.until(lambda told: told.rows, running)
+        watcher.work.note(1.0)
+    assert NAME in notes.last() and gone.name not in notes.last()
+    notes.note(VerifiedRun("verify-1", 1, 2, 1.0, "upstream", (gone,)))
+    verified(running, VerifyRequest((NAME,)))
+    assert NAME in notes.last() and gone.name not in notes.last()
 
 
 def test_a_table_that_a_job_is_bringing_rows_of_is_left_alone(running: Pipeline) -> None:

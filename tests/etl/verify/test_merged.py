@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etl.backfill.table_key import range_key
 from etl.copy.definitions import Definitions
+from etl.copy.tidb_session import TidbAddress
 from etl.rules import Route, Routes
 from etl.verify import VerifyError, VerifySummary, comparing, ranges
+from etl.verify.live_rows import live_rows
 from etl.verify.repair import create_repair
 from etl.verify.result import TableResult
 from etl.verify.run import KIND
+from tests.etl.copy.copying import CLUSTER
 from tests.etl.copy.given_rows import NOW, serving_all
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
@@ -26,6 +30,8 @@ ONE = table(21, "orders_1", "id int", "v varchar(40)", primary="id", clustered=T
 TWO = table(22, "orders_2", "id int", "v varchar(40)", primary="id", clustered=True)
 OTHER = table(23, "orders_3", "id int", "v varchar(41)", "w int", primary="id", clustered=True)
 ALONE = table(24, "alone", "id int", "v varchar(40)", primary="id", clustered=True)
+SPELLED = table(25, "orders_5", "ID int", "V varchar(40)", primary="ID", clustered=True)
+"""As ONE, with names in other letters."""
 SCHEMA = ONE.schema_name
 MERGED = f"{SCHEMA}.orders"
 RULE = Route(SCHEMA, "orders_*", SCHEMA, "orders", "the rule about orders")
@@ -39,7 +45,13 @@ def rows(first: int, count: int) -> list[list[Any]]:
 def merged(server: MariaDBServer, folder: Path, *tables: Table) -> Iterator[Replica]:
     """The tables are copied."""
     schema = Schema(ONE.schema_id, SCHEMA, "utf8mb4", "utf8mb4_bin")
-    held = {ONE.id: rows(0, 150), TWO.id: rows(1000, 150), OTHER.id: [], ALONE.id: rows(0, 9)}
+    held = {
+        ONE.id: rows(0, 150),
+        TWO.id: rows(1000, 150),
+        SPELLED.id: rows(1000, 150),
+        OTHER.id: [],
+        ALONE.id: rows(0, 9),
+    }
     with serving_all(tables, held, region_rows=50) as address:
         made = Replica(address, Definitions(NOW - 1, 5, (schema,), tables), server, folder)
         made.settings = replace(made.settings, routes=Routes((RULE,)))
@@ -78,6 +90,47 @@ def test_merged_tables_are_compared_as_one_and_what_differs_is_found_whichever_i
         apart = replica.compare()[ONE.full_name].found.apart
         assert apart is not None
         assert sorted(apart.come["id"].to_pylist()) == [7, 1003] and sorted(apart.gone["id"].to_pylist()) == [7, 500]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The stand-in as continuous verification asks it."""
+
+    replica: Replica
+
+    @property
+    def address(self) -> TidbAddress:
+        return self.replica.address
+
+    def definitions(self, ts: int) -> Definitions:
+        return self.replica.known
+
+
+def test_rows_of_merged_tables_are_compared_all_the_time_whichever_of_them_was_changed(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    with merged(mariadb, tmp_path, ONE, SPELLED, ALONE) as replica:
+        ran(
+            mariadb,
+            [
+                f"UPDATE {MERGED} SET v = 'V7' WHERE id = 7",
+                f"DELETE FROM {MERGED} WHERE id = 1003",
+                f"INSERT INTO {MERGED} VALUES (500, 'nobody''s')",
+            ],
+        )
+        with live_rows(replica.settings, CLUSTER, Known(replica), 10) as rows:
+            assert {i: t.full_name for i, t in rows.tables.items()} == {
+                ONE.id: ONE.full_name, SPELLED.id: ONE.full_name, ALONE.id: ALONE.full_name,
+            }  # fmt: skip
+            first = rows.tables[SPELLED.id]
+            assert not rows.compare(first, "`ID` BETWEEN 1004 AND 1010").apart.count
+            apart = rows.compare(first, "").apart
+            assert sorted(apart.come["id"].to_pylist()) == [7, 1003] and sorted(apart.gone["id"].to_pylist()) == [
+                7,
+                500,
+            ]
+            key = range_key(first)
+            assert rows.key_behind(SPELLED, key, (None, None), 10) == ["1010"], "as the table was at the checkpoint"
 
 
 def test_merged_tables_with_other_columns_are_not_compared_and_named(mariadb: MariaDBServer, tmp_path: Path) -> None:

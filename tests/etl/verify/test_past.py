@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ import pytest
 from etl.apply import run_apply
 from etl.asof import here
 from etl.base.downstream_reader import DownstreamSnapshot
+from etl.rules import Route, Routes
 from etl.settings import Settings
 from etl.verify.past import PastSide
+from relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.restore.restoring import archived, settings_of
+from tests.etl.story import Story, table
 from tests.etl.verify.corrupting import Damager, damaged
 
 
@@ -37,7 +41,7 @@ def compared(settings: Settings) -> tuple[dict[str, tuple[int, int]], int, PastS
     """By table how many rows must come and go; how many tables were compared; how."""
     with DownstreamSnapshot.open(settings.downstream, 7, 1) as snapshot:
         side = PastSide(settings, snapshot.checkpoint.commit_ts, here)
-        found = [one for opened in side.open() for one in opened.compare(settings, snapshot, lambda doing: None)]
+        found = [one for opened in side.open() for one in opened.compare(snapshot, lambda doing: None)]
     wrong = {
         one.table.full_name: (one.apart.come.num_rows, one.apart.gone.num_rows)
         for one in found
@@ -61,3 +65,29 @@ def test_every_corruption_is_found_without_a_tidb_and_nothing_else(
         damager.close()
     assert len(expected) > 15
     assert compared(pipeline)[0] == expected
+
+
+def test_merged_tables_are_compared_as_one_without_a_tidb_too(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    story = Story(mariadb, tmp_path)
+    tables = [
+        table(21, "orders_1", "id int", "v varchar(9)", primary="id"),
+        table(22, "orders_2", "ID int", "v varchar(9)", primary="ID"),
+    ]
+    for made in tables:
+        key = made.columns[0].name
+        story.create(made, f"CREATE TABLE `{made.name}` (`{key}` INT PRIMARY KEY, `v` VARCHAR(9))")
+    story.insert(tables[0], *({"id": n, "v": f"v{n}"} for n in range(40)))
+    story.insert(tables[1], *({"ID": n, "v": f"v{n}"} for n in range(100, 140)))
+    relay = RelayLog.open(story.url)
+    archived(relay)
+    last = relay.last()
+    assert last is not None
+    rule = Route("d", "orders_*", "d", "orders", "the rule about orders")
+    settings = replace(settings_of(mariadb, story.url), routes=Routes((rule,)))
+    run_apply(settings, until_ts=last.hi, run_seconds=300, prepare=local_preparer(settings))
+    assert compared(settings)[:2] == ({}, 1)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        assert cursor.execute("UPDATE d.orders SET v = 'V7' WHERE id = 7 OR id = 107") == 2
+        assert cursor.execute("DELETE FROM d.orders WHERE id = 103") == 1
+    wrong, _, side = compared(settings)
+    assert (wrong, side.unknown) == ({"d.orders_1": (3, 2)}, {})

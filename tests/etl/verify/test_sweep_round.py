@@ -27,7 +27,8 @@ class Rows:
 
     def key_behind(self, table: Table, key: object, within: tuple[Low, Low], rows: int) -> list[str] | None:
         begin = int(within[0][0]) if within[0] else 0
-        return [str(begin + rows)] if begin + rows < self.rows[table.name] else None
+        end = min(self.rows[table.name], int(within[1][0]) if within[1] else self.rows[table.name])
+        return [str(begin + rows)] if begin + rows < end else None
 
     def sizes(self) -> Mapping[str, TableSize]:
         size = {"large": 1 << 40}
@@ -37,7 +38,7 @@ class Rows:
 def gone_through(made: Round, tables: list[Table], now_ms: int, rows: Rows) -> list[Stretch]:
     """All stretches until the round is over, each as large as it is."""
     found = []
-    while (stretch := made.next(tables, now_ms)) is not None:
+    while (stretch := made.next(tables, rows, now_ms)) is not None:
         low = int(made.sweep.low[0]) if made.sweep.low else 0
         end = int(stretch.behind[0]) if stretch.behind else rows.rows[stretch.table.name]
         made.did(stretch, end - low)
@@ -57,6 +58,16 @@ def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_
     assert made.sweep.is_over and made.sweep.ended_ms == 9
 
 
+def test_tables_that_are_merged_are_gone_through_once_in_stretches_that_are_large_of_none_of_them() -> None:
+    rows = Rows(a=100, b=4500, c=1)
+    made = Round(Sweep(), 7, rows)
+    made.merged = {"d.a": TABLES[:2]}
+    assert made.is_due(5) and made.sweep.total == 4600 + 2000
+    found = [(s.table.name, s.condition) for s in gone_through(made, [TABLES[0], TABLES[2]], 9, rows)]
+    assert found == [("a", "`id` < 2000"), ("a", "`id` >= 2000 AND `id` < 4000"), ("a", "`id` >= 4000"), ("c", "")]
+    assert made.bytes_of(TABLES[0]) == 200
+
+
 def test_the_round_lasts_as_long_as_the_settings_say_and_the_next_begins_then() -> None:
     rows = Rows(a=100_000)
     made = Round(Sweep(), 10, rows)
@@ -64,7 +75,7 @@ def test_the_round_lasts_as_long_as_the_settings_say_and_the_next_begins_then() 
     at = []
     while not made.sweep.is_over:
         now = int(1 + days * DAY_MS)
-        if made.is_due(now) and (stretch := made.next(TABLES[:1], now)) is not None:
+        if made.is_due(now) and (stretch := made.next(TABLES[:1], rows, now)) is not None:
             made.did(stretch, 2000)
             at.append(days)
         days += 0.05
@@ -85,13 +96,13 @@ def test_another_process_goes_on_where_the_one_before_was_and_tables_may_come_an
     made = Round(Sweep(), 1, rows)
     assert made.is_due(1)
     for _ in range(2):
-        stretch = made.next(TABLES, 1)
+        stretch = made.next(TABLES, rows, 1)
         assert stretch is not None
         made.did(stretch, 100)
     again = Round(Sweep(**asdict(made.sweep)), 1, rows)
-    going_on = again.next(TABLES, 2)
+    going_on = again.next(TABLES, rows, 2)
     assert going_on is not None and going_on.condition == "`id` >= 2000 AND `id` < 4000"
-    without = again.next([TABLES[0], TABLES[2]], 2)
+    without = again.next([TABLES[0], TABLES[2]], rows, 2)
     assert without is not None and without.table.name == "c"
 
 
@@ -100,11 +111,11 @@ def test_more_rows_than_were_thought_are_compared_all_and_hurry_nobody() -> None
     made = Round(Sweep(), 1, rows)
     assert made.is_due(0) or made.is_due(1)
     rows.rows["a"] = 50_000
-    first = made.next(TABLES[:2], 1)
+    first = made.next(TABLES[:2], rows, 1)
     assert first is not None
     made.did(first, 2000)
     for _ in range(20):
-        stretch = made.next(TABLES[:2], 1)
+        stretch = made.next(TABLES[:2], rows, 1)
         assert stretch is not None
         made.did(stretch, 2000)
     assert made.sweep.done < made.sweep.total

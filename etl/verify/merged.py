@@ -1,0 +1,102 @@
+"""Tables of the upstream that are one downstream: which they are, and whether their rows can be compared as one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etl.base.downstream_rows import DownstreamTable, page_key
+from etl.rules import RouteError
+from etl.settings import Settings
+from upstream.codec.columnar import arrow_type
+from upstream.schema import Column, Table
+
+__all__ = ["Merged", "as_first", "identity", "merged", "merged_into", "visible_columns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """One table, or several that are merged into `schema`.`name` downstream, by full name: the first stands for all."""
+
+    tables: tuple[Table, ...]
+    schema: str
+    name: str
+
+    @property
+    def place(self) -> DownstreamTable:
+        """Of the first."""
+        return DownstreamTable(self.tables[0], self.schema, self.name)
+
+    def unlike(self) -> str:
+        """Why they can't be compared as one, "" if they can."""
+        first = self.tables[0]
+        shape = _shape(first)
+        for table in self.tables[1:]:
+            if _shape(table) != shape:
+                return (
+                    f"{first.full_name} and {table.full_name} are merged into {self.schema}.{self.name}, and have other"
+                    " columns or another key: their rows can't be compared as those of one table"
+                )
+        return ""
+
+
+def merged(settings: Settings, tables: Iterable[Table]) -> list[Merged]:
+    """Those of `tables` that are merged with others, all that are merged into one together."""
+    found: dict[tuple[str, str], list[Table]] = {}
+    for table in tables:
+        target = merged_into(settings, table.schema_name, table.name)
+        if target is not None:
+            found.setdefault(target, []).append(table)
+    return [
+        Merged(tuple(sorted(members, key=lambda table: table.full_name)), *target)
+        for target, members in sorted(found.items())
+    ]
+
+
+def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] | None:
+    """Schema and table downstream that have the rows of several tables, all changes of this one among them; None if
+    there are none.
+    """
+    filters = settings.filters
+    if (
+        not filters.wants_table(schema, name)
+        or filters.ignored_row_kinds(schema, name)
+        or filters.may_keep_rows(schema, name)
+    ):
+        return None
+    try:
+        target = settings.routes.target(schema, name)
+    except RouteError:
+        return None
+    return (target.schema, target.table) if target.is_merged else None
+
+
+def as_first(first: Table, other: Table) -> Table:
+    """The other with the columns that may be written, under the names and in the order that the first has them in. Both
+    have the same shape.
+    """
+    own = {column.name.lower(): column for column in other.writable_columns}
+    columns = (replace(own[column.name.lower()], name=column.name) for column in first.writable_columns)
+    return replace(other, columns=tuple(replace(column, offset=number) for number, column in enumerate(columns)))
+
+
+def visible_columns(table: Table) -> list[Column]:
+    """Those that a SELECT * shows."""
+    return [column for column in table.columns if column.public and not column.hidden]
+
+
+def identity(table: Table) -> tuple[str, ...]:
+    """The first of its keys that has no NULL."""
+    known = {column.name: column for column in table.columns}
+    return next((key for key in table.unique_keys() if all(known[name].not_null for name in key)), ())
+
+
+def _shape(table: Table) -> tuple[Any, ...]:
+    """What tables have in common whose rows can be compared as one table's."""
+    columns = {
+        column.name.lower(): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
+        for column in visible_columns(table)
+    }
+    key, rows = (column.name.lower() for column in page_key(table)), (name.lower() for name in identity(table))
+    return columns, tuple(key), tuple(rows)
