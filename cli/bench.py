@@ -44,12 +44,20 @@ def command() -> None:
     show_default=True,
     help="How many times the recording's traffic comes again.",
 )
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME",
+    help="Made-up traffic of this shape in place of a recording's, without Airflow and Spark; may be repeated, `all`.",
+)  # fmt: skip
 @_JSON
 @click.pass_context
-def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, repeated: int, as_json: bool) -> int:
+def apply_command(
+    ctx: click.Context, *, directory: Path | None, mode: str, repeated: int, shapes: tuple[str, ...], as_json: bool
+) -> int:
     """Row changes/s of applying a landed backlog."""
     from bench.apply import RECORDING, SETTINGS, measure
 
+    if shapes:
+        return _apply_shapes(ctx, mode, shapes, as_json=as_json)
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
         folder = (directory or recording_folder(RECORDING)).absolute()
@@ -75,6 +83,29 @@ def apply_command(ctx: click.Context, *, directory: Path | None, mode: str, repe
     _print_stages("where landing spent its time (ms)", result.land_stages_ms)
     _print_machine()
     return 1 if result.differences else 0
+
+
+def _apply_shapes(ctx: click.Context, mode: str, shapes: tuple[str, ...], *, as_json: bool) -> int:
+    from bench.apply_shapes import NAMES, measure
+
+    if unknown := set(shapes) - {*NAMES, "all"}:
+        raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(NAMES)}", param_hint="--shape")
+    with stop_signals_raise():
+        stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
+        results = measure(stack, NAMES if "all" in shapes else shapes, _reporter(as_json=as_json))
+    wrong = any(result.differences for result in results)
+    if _keep(ctx, {"shapes": [asdict(result) for result in results]}, as_json=as_json):
+        return 1 if wrong else 0
+    click.echo(f"\n{'shape':<14}{'changes/s':>10}{'changes':>9}{'client us':>11}{'MariaDB us':>12}{'wrong':>7}")
+    for each in results:
+        client, server = each.cpu_us["client"], each.cpu_us["MariaDB"]
+        click.echo(
+            f"{each.shape:<14}{each.rows_per_s:>10,.0f}{each.changes:>9,}{client:>11.1f}{server:>12.1f}"
+            f"{each.differences:>7}"
+        )
+        click.echo("  " + ", ".join(f"{stage} {ms:,.0f}" for stage, ms in each.stages_ms.items()) + " ms")
+    _print_machine()
+    return 1 if wrong else 0
 
 
 @command.command("land")

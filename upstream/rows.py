@@ -71,13 +71,15 @@ class RowDecodeError(SluiceError, ValueError):
 class DecodeStats:
     """How rows were decoded, summed over calls. `rows`: all (an update counts once). `small`: row by row because the
     batch was small. `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded
-    singly.
+    singly. `absent`: values of old images that the rows didn't hold, or may not have held where it wasn't looked at; 0
+    says that every old image had every column.
     """
 
     rows: int = 0
     small: int = 0
     fallback: int = 0
     json: int = 0
+    absent: int = 0
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -302,6 +304,8 @@ class _Decoder:
 
     def _array(self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, bad: Mask) -> pa.Array:
         count = len(bad)
+        if self.what != "insert" and (cells is None or cells.present is not None):
+            self.stats.absent += count
         try:
             if key is None:
                 return to_arrow(column, buffer, cells, count, bad)
@@ -322,6 +326,7 @@ class _Decoder:
             "delete": scalar.decode_delete,
             "update": scalar.decode_update,
         }[self.what]
+        self.stats.absent += len(which)
         images: list[list[Any]] = [[] for _ in range(self.images)]
         for i in which.tolist():
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from relay import DELETE, INSERT, UPDATE
-from upstream.rows import decode_deletes, decode_inserts, decode_updates
+from upstream.rows import DecodeStats, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 
 PORTION_ROWS = 65_536
@@ -37,27 +38,28 @@ class RawChanges:
         return cls(changes["kind"].to_numpy(), changes["commit_ts"].to_numpy(), changes["row"].combine_chunks())
 
 
-def decode(table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray) -> tuple[Images, Images]:
+def decode(
+    table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None
+) -> tuple[Images, Images]:
     """(old images, new images) by column name, each in the order of the changes that have one. `kinds` and `rows` as in
-    RawChanges. Raises the row codec's errors.
+    RawChanges; `stats` is added to. Raises the row codec's errors.
     """
+    counted = DecodeStats() if stats is None else stats
     inserts, updates, deletes = (np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE))
-    (inserted,) = _in_portions(decode_inserts, table, rows, inserts) or (None,)
-    (deleted,) = _in_portions(decode_deletes, table, rows, deletes) or (None,)
-    before, after = _in_portions(decode_updates, table, rows, updates) or (None, None)
+    (inserted,) = _in_portions(functools.partial(decode_inserts, table, stats=counted), rows, inserts) or (None,)
+    (deleted,) = _in_portions(functools.partial(decode_deletes, table, stats=counted), rows, deletes) or (None,)
+    before, after = _in_portions(functools.partial(decode_updates, table, stats=counted), rows, updates) or (None, None)
     return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
 
 
-def _in_portions(
-    decode_some: Callable[..., Any], table: Table, rows: pa.LargeBinaryArray, places: np.ndarray
-) -> list[Images]:
+def _in_portions(decode_some: Callable[..., Any], rows: pa.LargeBinaryArray, places: np.ndarray) -> list[Images]:
     """What `decode_some` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs
     several times the memory of what comes out. [] for no rows.
     """
     size = max(1, min(PORTION_ROWS, _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)))
     found: list[tuple[pa.RecordBatch, ...]] = []
     for first in range(0, len(places), size):
-        batches = decode_some(table, rows.take(pa.array(places[first : first + size])))
+        batches = decode_some(rows.take(pa.array(places[first : first + size])))
         found.append(batches if isinstance(batches, tuple) else (batches,))
     return [_columns(images) for images in zip(*found, strict=True)]
 

@@ -14,16 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.formats.deletes import deletes_by_key, head
+from etl.formats.deletes import deletes_by_key
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
+from etl.shapes._rows_by_value import LISTED_FROM, DeletedRows
 from etl.shapes.identity import identity, locating_columns
 from etl.shapes.net_effect import BrokenHistoryError, NetEffect, key_codes, multiset_effect, net_effect, unchanged
 from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode
 from etl.shapes.segment import Segment, Timings
-from etl.steps import BytesDetail, ChangeError, DeleteDetail, LoadDetail, RowsDetail, Step
+from etl.steps import BytesDetail, ChangeError, DeleteDetail, ListedRows, LoadDetail, RowsDetail, Step
 from relay import DELETE, INSERT, UPDATE
 from upstream.codec.row import column_ids
+from upstream.rows import DecodeStats
 from upstream.schema import STATE_PUBLIC, Column, Table
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -75,7 +77,9 @@ class TableChanges:
         if not self.is_locatable:
             self._raw, self._old_changes = changes, np.flatnonzero(kinds != INSERT)
         started = time.perf_counter()
-        self.old, self.new = decode(table, kinds, changes.rows)
+        stats = DecodeStats()
+        self.old, self.new = decode(table, kinds, changes.rows, stats)
+        self._lacks_values = stats.absent > 0 or taken_back is not None
         if taken_back is not None:
             kinds = self._take_back(kinds, taken_back)
         decoded = time.perf_counter()
@@ -133,7 +137,9 @@ class TableChanges:
         columns = self.table.stored_columns
         old, new = ([_as_written(images[c.name], c) for c in columns] for images in (self.old, self.new))
         effect = multiset_effect(*key_codes(old, new))
-        return self._without_dropped_columns(effect) if len(effect.gone_old) and len(effect.new_only) else effect
+        if not self._lacks_values or not len(effect.gone_old) or not len(effect.new_only):
+            return effect
+        return self._without_dropped_columns(effect)
 
     def _without_dropped_columns(self, effect: NetEffect) -> NetEffect:
         """While TiDB drops a column, old images come without it: there what the row was written with doesn't count."""
@@ -239,19 +245,32 @@ class TableChanges:
             return
         rows = pa.array(self._remove)
         if not key:
-            for condition, count in Counter(self._row_conditions(rows)).items():
-                yield self._delete_step(count, head(self.table) + condition + b" LIMIT %d" % count)
+            yield from self._deletes_by_values(rows)
             return
         yield from self._deletes_by_key(key, [self.old[c.name].take(rows) for c in key])
 
-    def _row_conditions(self, rows: pa.Array) -> list[bytes]:
-        """Conditions that find rows by all their values. While TiDB drops a column, old images come without it: then
-        what the downstream still has there doesn't count.
-        """
+    def _deletes_by_values(self, rows: pa.Array) -> Iterator[Step]:
         columns = self.table.writable_columns
         images = [self.old[c.name].take(rows) for c in columns]
+        conditions = self._row_conditions(images)
+        wanted = Counter(conditions)
+        one_of_each = pa.array(list({condition: at for at, condition in enumerate(conditions)}.values()))
+        each = {c.name: image.take(one_of_each) for c, image in zip(columns, images, strict=True)}
+        deleted = DeletedRows(self.table, list(wanted), list(wanted.values()), each)
+        if len(wanted) < LISTED_FROM or self._safe or self._lacks_values:
+            for count, statement in deleted.statements():
+                yield self._delete_step(count, statement)
+            return
+        for count, payload, listed in deleted.listed():
+            yield self._delete_step(count, payload, listed)
+
+    def _row_conditions(self, images: list[pa.Array]) -> list[bytes]:
+        """Conditions that find the removed rows by all their values. While TiDB drops a column, old images come without
+        it: then what the downstream still has there doesn't count.
+        """
+        columns = self.table.writable_columns
         conditions: list[bytes] = row_conditions(columns, images).to_pylist()
-        for at, ids in enumerate(self._carried(self._remove)):
+        for at, ids in enumerate(self._carried(self._remove)) if self._lacks_values else ():
             kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
             if len(kept) < len(columns):
                 found = (
@@ -292,8 +311,9 @@ class TableChanges:
                 yield self._step(detail, chunk.rows, chunk.payload)
                 started = time.perf_counter()
 
-    def _delete_step(self, rows: int, statement: bytes) -> Step:
-        return self._step(DeleteDetail(self.first_ts, self._safe or self._partial, source=self.source), rows, statement)
+    def _delete_step(self, rows: int, payload: bytes, listed: ListedRows | None = None) -> Step:
+        lenient = self._safe or self._partial
+        return self._step(DeleteDetail(self.first_ts, lenient, source=self.source, listed=listed), rows, payload)
 
     def _step(self, detail: RowsDetail, rows: int, payload: object) -> Step:
         return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)

@@ -65,12 +65,30 @@ class ChunkColumn:
             return f"({name}+0)"
         return f"CAST({name} AS BINARY)" if self.charset else name
 
+    def hashed(self, table: str) -> str:
+        """An expression whose text is the same for exactly equal values."""
+        name = f"{table}.{self.quoted}"
+        if self.data_type in ("float", "double"):
+            return f"({name}+0e0)"  # of -0.0 it makes 0.0
+        return f"CAST({name} AS CHAR)" if self.data_type == "json" else self.exact(table)
+
     def grouped(self, table: str) -> str:
         """An expression by which exactly equal values are grouped: long ones are cut off by the server."""
         if self.data_type == "json":
             return f"SHA2(CAST({table}.{self.quoted} AS CHAR), 256)"
         exact, is_number = self.exact(table), self.data_type in _BY_NUMBER
         return f"SHA2({exact}, 256)" if (self.charset and not is_number) or self.data_type in _BYTES else exact
+
+
+def columns_there(session: MySQLSession, schema: str, table: str) -> list[ChunkColumn]:
+    """The columns of a table downstream, in its order; [] if there is no such table."""
+    return [
+        ChunkColumn(
+            str(name), str(kind).lower(), _text(full), _text(charset), _text(collation), int(length or 0),
+            bool(computed),
+        )
+        for name, kind, full, charset, collation, length, computed in session.query(_COLUMNS, (schema, table))
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +105,7 @@ class ChunkColumns:
         """What a chunk of `table` (the upstream's, under its name downstream) with the columns `brought` meets. Raises
         UnfitChunkError, which names what doesn't fit.
         """
-        found = [
-            ChunkColumn(
-                str(name), str(kind).lower(), _text(full), _text(charset), _text(collation), int(length or 0),
-                bool(computed),
-            )
-            for name, kind, full, charset, collation, length, computed in session.query(
-                _COLUMNS, (table.schema_name, table.name)
-            )
-        ]  # fmt: skip
+        found = columns_there(session, table.schema_name, table.name)
         if not found:
             raise UnfitChunkError(f"there is no table {table.full_name} on {session.address}")
         by_name = {column.name.lower(): column for column in found}

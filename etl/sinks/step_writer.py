@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSessio
 from etl.formats.deletes import counts
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
+from etl.sinks._listed_delete import ListedDelete, statements_of
 from etl.sinks.sink import ApplyError
-from etl.steps import LoadDetail, RowsDetail, Step
+from etl.steps import DeleteDetail, LoadDetail, RowsDetail, Step
 
 _SHOWN = 3
 
@@ -64,14 +66,19 @@ class StepWriter:
         self._session.known_tables.add(step.full_name)
 
     def _delete(self, step: Step, *, safe: bool) -> None:
-        statement = bytes(step.payload)
+        listed = step.detail_of(DeleteDetail).listed
         try:
-            affected = self._session.execute(statement)
+            if listed is None:
+                affected: int | None = self._session.execute(bytes(step.payload))
+            else:
+                affected = ListedDelete(self._session, step, listed).execute()
         except DownstreamError as error:
             raise self._refused(step, error) from error
+        if affected is None:
+            raise self._mismatch(step, "rows came or went while those to be removed were counted", "")
         if affected != step.rows and not safe:
             raise self._mismatch(
-                step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step, statement)
+                step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step)
             )
 
     def _load(self, step: Step, *, safe: bool) -> None:
@@ -170,7 +177,7 @@ class StepWriter:
         )
 
     def _still_there(self, step: Step) -> int:
-        return sum(int(self._session.query(count)[0][0]) for _, count in counts(bytes(step.payload)))
+        return sum(int(self._session.query(count)[0][0]) for each in statements_of(step) for _, count in counts(each))
 
     def _there_already(self, step: Step) -> int:
         target, check = self._names(step)
@@ -217,12 +224,12 @@ class StepWriter:
             " out",
         )
 
-    def _missing(self, step: Step, statement: bytes) -> str:
+    def _missing(self, step: Step) -> str:
         """Which keys of a DELETE aren't there; for the error message, so it never fails."""
         try:
             self._session.rollback()
             missing = []
-            for term, count in counts(statement):
+            for term, count in itertools.chain.from_iterable(map(counts, statements_of(step))):
                 if int(self._session.query(count)[0][0]) == 0:
                     missing.append(term.decode("utf-8", "replace")[:300])
                     if len(missing) == _SHOWN:

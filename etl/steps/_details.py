@@ -51,10 +51,45 @@ class RowsDetail(Detail):
 
 
 @dataclass(frozen=True, slots=True)
+class ListedRows:
+    """Rows without a key that are to go: the payload is a statement for each that differs, and behind them the same
+    rows as text, as in a load step, so that all can be found at once.
+    """
+
+    lengths: tuple[int, ...]
+    """Bytes of each statement."""
+    counts: tuple[int, ...]
+    """How many rows each has to remove: so many are equal."""
+    layout: Layout
+    """Of a line of the text. The first column isn't the table's: it says which statement's row it is, from 0."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values by field; `from_json` is the inverse."""
+        return {"lengths": self.lengths, "counts": self.counts, "layout": self.layout.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(tuple(document["lengths"]), tuple(document["counts"]), Layout.from_json(document["layout"]))
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteDetail(RowsDetail):
-    """Rows go. The payload is the statement; it must remove exactly the step's `rows`."""
+    """Rows go. The payload is the statement; it must remove exactly the step's `rows`. With `listed` there are several,
+    and each must remove as many as it says.
+    """
 
     kind: ClassVar[str] = "delete"
+    listed: ListedRows | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        document = _differing(self)
+        return document if self.listed is None else document | {"listed": self.listed.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        listed = document.get("listed")
+        return cls(**{**document, "listed": None if listed is None else ListedRows.from_json(listed)})
 
 
 @dataclass(frozen=True, slots=True)

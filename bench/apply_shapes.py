@@ -1,0 +1,175 @@
+"""How fast traffic of other shapes than sysbench's is applied (`bench.shapes`), from a relay log into MariaDB at its
+default durability.
+
+Nothing else runs: windows are prepared in this process, one batch ahead of the one that is written, as without Spark.
+So a rate is what two processes reach, this one and the server, and CPU time a row change is that of each of them.
+The batches that only fill the tables are left out. In the end every table must hold as many rows as the traffic leaves.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+import pyarrow as pa
+
+from bench.shapes import SCHEMA, SHAPES, History, groups, history
+from embedded import Stack
+from embedded.launch import connect, drop_everything
+from embedded.repository import recording_folder
+from etl.apply import BatchReport, prepare_options, run_apply
+from etl.ddl import create_table
+from etl.dialect import Dialect
+from etl.prepare import prepare
+from etl.settings import Relay, Settings, load_settings
+from relay import PART_SCHEMA, RelayLog, Window
+from upstream import tso
+from upstream.schema import Table
+
+RECORDED = "shop"
+"""The shape that is a recording's traffic."""
+NAMES = (*SHAPES, RECORDED)
+_FIRST_TS = tso.compose(1_790_000_000_000)
+_WINDOW = 1000  # transactions
+_PATIENCE_S = 900.0
+
+
+@dataclass(slots=True)
+class ShapeResult:
+    """One shape. Row changes are the upstream's."""
+
+    shape: str
+    rows_per_s: float = 0.0
+    changes: int = 0
+    seconds: float = 0.0
+    batches: int = 0
+    net_rows: int = 0
+    cpu_us: dict[str, float] = field(default_factory=dict)
+    """CPU time a row change: of this process, which prepares and sends, and of MariaDB."""
+    stages_ms: dict[str, float] = field(default_factory=dict)
+    differences: int = 0
+    """Tables that hold another number of rows than they should."""
+
+
+def measure(stack: Stack, names: Sequence[str], report: Callable[[str], None]) -> list[ShapeResult]:
+    """A result for each of `names`, which are in NAMES. Raises StackError."""
+    stack.down()
+    stack.wipe("mariadb", "relay", "logs")
+    try:
+        stack.claim()
+        stack.up(("mariadb",), report=report)
+        return [_measure(stack, name, report) for name in names]
+    finally:
+        stack.down()
+
+
+def _measure(stack: Stack, name: str, report: Callable[[str], None]) -> ShapeResult:
+    folder = stack.home / "shapes"
+    shutil.rmtree(folder, ignore_errors=True)
+    report(f"{name}: making its traffic")
+    port = stack.site().ports["mariadb"]
+    drop_everything(port)
+    made = None
+    if name == RECORDED:
+        relay, filled_ts = _landed_recording(folder.as_uri()), 0
+    else:
+        made = history(SHAPES[name]())
+        relay, filled_ts = _landed(made, folder.as_uri())
+        _create_tables(port, made)
+    report(f"{name}: applying")
+    whole = load_settings(stack.home / "sluice.toml")
+    settings = Settings(whole.upstream, Relay(folder.as_uri()), whole.downstream)
+    server = psutil.Process(stack.state().parts["mariadb"].process.pid)
+    result = _apply(settings, relay, filled_ts, server, ShapeResult(name))
+    if made is not None:
+        result.differences = _differences(port, made)
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _landed_recording(url: str) -> RelayLog:
+    from tests.etl.relay_from_recording import land
+
+    return land(recording_folder("tests/recordings/" + RECORDED), url, _WINDOW)
+
+
+def _landed(made: History, url: str) -> tuple[RelayLog, int]:
+    """The relay log, and where the windows that fill the tables end."""
+    relay = RelayLog.open(url)
+    lo = filled_ts = _FIRST_TS
+    for which, transactions in enumerate((made.transactions[: made.first], made.transactions[made.first :])):
+        for chosen in groups(transactions, _WINDOW):
+            hi = lo + 2 * len(chosen)
+            rows = [
+                (lo + 2 * n, lo + 2 * n - 1, position, table.id, 1, kind, row)
+                for n, changes in enumerate(chosen, 1)
+                for position, (table, kind, row) in enumerate(changes)
+            ]
+            columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), PART_SCHEMA, strict=True)]
+            part = relay.write_part(lo, hi, "bench", 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)])
+            assert part is not None
+            tables = {str(table.id): table.to_json() for changes in chosen for table, _, _ in changes}
+            relay.commit(Window(lo, hi, 7, "bench", 0, len(chosen), len(rows), 1, (part,), tables))
+            lo = hi
+        filled_ts = filled_ts if which else lo
+    return relay, filled_ts
+
+
+def _tables(made: History) -> list[Table]:
+    found = {table.id: table for changes in made.transactions for table, _, _ in changes}
+    return list(found.values())
+
+
+def _create_tables(port: int, made: History) -> None:
+    with connect(port) as database, database.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        ((version,),) = cursor.fetchall()
+        dialect = Dialect.of(str(version))
+        cursor.execute(f"CREATE DATABASE `{SCHEMA}`")
+        for table in _tables(made):
+            cursor.execute(create_table(table, dialect)[0])
+
+
+def _apply(
+    settings: Settings, relay: RelayLog, filled_ts: int, server: psutil.Process, result: ShapeResult
+) -> ShapeResult:
+    options = prepare_options(settings)
+    last = relay.last()
+    assert last is not None
+    own = psutil.Process()
+    marks: list[tuple[tuple[float, float, float], BatchReport]] = []
+
+    def mark(report: BatchReport) -> None:
+        marks.append(((time.perf_counter(), sum(own.cpu_times()[:2]), sum(server.cpu_times()[:2])), report))
+
+    run_apply(
+        settings, until_ts=last.hi, run_seconds=_PATIENCE_S, on_batch=mark,
+        prepare=lambda windows: prepare(settings.relay.url, windows, options),
+    )  # fmt: skip
+    first = max(1, next((n for n, found in enumerate(marks) if found[1].hi > filled_ts), 1))
+    before, after = marks[first - 1][0], marks[-1][0]
+    for _, report in marks[first:]:
+        result.batches += 1
+        result.changes += report.changes
+        result.net_rows += report.rows
+        for stage, ms in report.stages_ms.items():
+            result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + ms, 1)
+    result.seconds = round(after[0] - before[0], 3)
+    result.rows_per_s = round(result.changes / (after[0] - before[0]))
+    for place, name in ((1, "client"), (2, "MariaDB")):
+        result.cpu_us[name] = round((after[place] - before[place]) * 1e6 / max(1, result.changes), 2)
+    return result
+
+
+def _differences(port: int, made: History) -> int:
+    with connect(port) as database, database.cursor() as cursor:
+        wrong = 0
+        for name, count in made.counts.items():
+            schema, _, table = name.partition(".")
+            cursor.execute(f"SELECT COUNT(*) FROM `{schema}`.`{table}`")
+            ((found,),) = cursor.fetchall()
+            wrong += int(found) != count
+        return wrong
