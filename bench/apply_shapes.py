@@ -87,6 +87,7 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None]) -> ShapeRes
     if made is not None:
         result.differences = _differences(port, made)
     shutil.rmtree(folder, ignore_errors=True)
+    report(f"{name}: {result.rows_per_s:,.0f} row changes/s")
     return result
 
 
@@ -140,18 +141,24 @@ def _apply(
     last = relay.last()
     assert last is not None
     own = psutil.Process()
-    marks: list[tuple[tuple[float, float, float], BatchReport]] = []
+    reports: list[BatchReport] = []
 
-    def mark(report: BatchReport) -> None:
-        marks.append(((time.perf_counter(), sum(own.cpu_times()[:2]), sum(server.cpu_times()[:2])), report))
+    def apply_until(ts: int) -> None:
+        run_apply(
+            settings, until_ts=ts, run_seconds=_PATIENCE_S, on_batch=reports.append,
+            prepare=lambda windows: prepare(settings.relay.url, windows, options),
+        )  # fmt: skip
 
-    run_apply(
-        settings, until_ts=last.hi, run_seconds=_PATIENCE_S, on_batch=mark,
-        prepare=lambda windows: prepare(settings.relay.url, windows, options),
-    )  # fmt: skip
-    first = max(1, next((n for n, found in enumerate(marks) if found[1].hi > filled_ts), 1))
-    before, after = marks[first - 1][0], marks[-1][0]
-    for _, report in marks[first:]:
+    def spent() -> tuple[float, float, float]:
+        return time.perf_counter(), sum(own.cpu_times()[:2]), sum(server.cpu_times()[:2])
+
+    if filled_ts:
+        apply_until(filled_ts)
+        reports.clear()
+    before = spent()
+    apply_until(last.hi)
+    after = spent()
+    for report in reports:
         result.batches += 1
         result.changes += report.changes
         result.net_rows += report.rows

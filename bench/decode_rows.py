@@ -1,6 +1,6 @@
 """Rows decoded per second of one core: of a recording's tables, and of a made-up table with a column of every type.
 
-usage: python bench/decode_rows.py [RECORDING] [--rows N] [--batch N] [--kinds]
+usage: python -m bench.decode_rows [RECORDING] [--rows N] [--batch N] [--kinds]
 
 Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of three, in CPU time. The
 recording is a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`; without one, the table of every type is decoded,
@@ -11,14 +11,11 @@ which types cost most.
 import argparse
 import pathlib
 import random
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from upstream import column_types
 from upstream.history import SchemaHistory

@@ -176,7 +176,7 @@ def _sysbench() -> Shape:
 def _wide() -> Shape:
     kinds: tuple[tuple[dict[str, Any], Callable[[random.Random], Any]], ...] = (
         (_int(), lambda rng: rng.randrange(10**6)),
-        (_varchar(), lambda rng: rng.choice(_WORDS)),
+        (_varchar(30), lambda rng: rng.choice(_WORDS)),
         (_decimal(), _money),
         (_datetime(0), lambda rng: _moment(rng, 0)),
         ({"tp": types.BIGINT}, lambda rng: None if rng.random() < 0.5 else rng.getrandbits(60)),
@@ -290,7 +290,7 @@ def _tpcc() -> Shape:
     )  # fmt: skip
     past = _table(
         276, "history", ("h_c_id", _int()), ("h_date", _datetime(0)), ("h_amount", _decimal(6, 2)),
-        ("h_data", _varchar), keys=0,
+        ("h_data", _varchar(24)), keys=0,
     )  # fmt: skip
 
     def small(rng: random.Random, scale: int = 2) -> str:
