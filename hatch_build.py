@@ -5,6 +5,8 @@ needs: the versions that the tests ran with, and a recording to try it with.
 from __future__ import annotations
 
 import importlib.util
+import os
+import sysconfig
 import tempfile
 import tomllib
 from pathlib import Path
@@ -26,13 +28,11 @@ class SluiceBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         upstream = root / "upstream"
-        spec = importlib.util.spec_from_file_location("_sluice_genproto", upstream / "genproto.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.generate(upstream)
+        _module_at(upstream / "genproto.py").generate(upstream)
         if self.target_name == "wheel" and version == "standard":
             self._add_to_wheel(root, build_data["force_include"])
+            if os.environ.get("SLUICE_COMPILED") == "1":
+                self._add_kernel(root, build_data)
 
     def _add_to_wheel(self, root: Path, included: dict[str, str]) -> None:
         if (root / RECORDING).is_dir():  # an image is built without
@@ -43,9 +43,30 @@ class SluiceBuildHook(BuildHookInterface):
         constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
         included[str(constraints)] = "embedded/constraints.txt"
 
+    def _add_kernel(self, root: Path, build_data: dict[str, Any]) -> None:
+        """The wheel is one for machines of this kind only, and has the pump's compiled kernel."""
+        kernel = root / "pump_service" / "kernel"
+        build = _module_at(kernel / "build.py")
+        compiled = Path(self._scratch.name) / build.NAME
+        failure = build.build(kernel / "compiled.c", compiled)
+        if failure:
+            raise RuntimeError(f"SLUICE_COMPILED=1, but the pump's kernel can't be compiled: {failure}")
+        build_data["force_include"][str(compiled)] = f"pump_service/kernel/{build.NAME}"
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"cp311-abi3-{platform}"
+
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "_scratch"):
             self._scratch.cleanup()
+
+
+def _module_at(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"_sluice_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def tested_versions(lock: str) -> str:

@@ -116,6 +116,12 @@ class Ingest:
             raise Refused(_not_a_binlog(payload, limit.describe(max(start, commit))))
         return Record(tp, start, commit, payload)
 
+    def usual(self) -> tuple[bytes, int, bool, type[Record]]:
+        """What a request may hold now to be taken without `admit`: how it begins, up to the payload's length, the
+        highest timestamp, whether Prewrites are taken, and what a record is.
+        """
+        return self._prefix, self._time_limit.limit, self._state() == "online", Record
+
     def connect(self, ip: str) -> Origin:
         """A connection from that address; to be closed when it is lost."""
         return self._origins.connect(ip)

@@ -95,12 +95,13 @@ ETL |= {
 }
 PUMP_SERVICE = {
     "histogram": set(),
-    "store": {"histogram"},
+    "store": {"histogram", "kernel"},
     "config": {"store"},
+    "kernel": set(),
     "metrics": {"histogram", "store"},
     "cluster": {"store"},
     "ingest": {"cluster", "metrics", "store"},
-    "lane": {"cluster", "ingest", "store"},
+    "lane": {"cluster", "ingest", "kernel", "store"},
     "calls": {"cluster", "ingest", "lane", "metrics", "store"},
     "front": {"config", "lane"},
     "http": {"metrics"},

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 
+from pump_service import kernel
 from pump_service.cluster import Origin
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
@@ -42,6 +43,7 @@ class Lane(asyncio.Protocol):
         self._out = self._sender.out
         self._hpack = HpackDecoder(max_list_size=self._limits.header_block)
         self._write_headers: Headers | None = None  # of the last WriteBinlog call
+        self._write_block = b""  # that stands for them
         self._rest = b""
         self._preface = False
         self._undecided: Undecided | None = Undecided()
@@ -251,6 +253,10 @@ class Lane(asyncio.Protocol):
         blocks = self._blocks
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
+            if kernel.IS_COMPILED and self._hpack.recall(self._write_block) is self._write_headers is not None:
+                pos = self._usual_calls(buf, pos, largest)
+                if end - pos < 9:
+                    break
             head, flags, stream = unpack(buf, pos)
             kind = head & 0xFF
             length = head >> 8
@@ -293,6 +299,23 @@ class Lane(asyncio.Protocol):
             pos = stop
         return buf[pos:]
 
+    def _usual_calls(self, buf: bytes, pos: int, largest: int) -> int:
+        """Take the calls at buf[pos:] that are as nearly all are, all of them at once; where they end."""
+        room = self._limits.streams - self._unfinished()
+        if self._undecided is not None or self._blocks.stream or self._allowance.used_up or room <= 0:
+            return pos
+        pos, self._last, received = kernel.calls(
+            buf, pos, self._write_block, self._open, self._context.ingest.usual(), largest, self._last, room,
+            self._records, self._streams,
+        )  # fmt: skip
+        self._received += received
+        return pos
+
+    def _unfinished(self) -> int:
+        """Calls that are open: being received, in the store, with the bridge, not taken yet."""
+        here = len(self._open) + len(self._streams) + len(self._probes)
+        return here + self._waiting + self._bridged.count + self._sender.blocked
+
     def _decide(self, *, is_ours: bool) -> None:
         """The first request says what the connection is for."""
         if not is_ours:
@@ -334,10 +357,7 @@ class Lane(asyncio.Protocol):
             raise f.ConnectionFault(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
         self._last = stream
         opened = self._open
-        unfinished = (
-            self._waiting + self._bridged.count + self._sender.blocked
-        )  # in the store, with the bridge, not taken yet
-        if len(opened) + len(self._streams) + len(self._probes) + unfinished >= self._limits.streams:
+        if self._unfinished() >= self._limits.streams:
             self._out.append(f.reset(stream, f.REFUSED_STREAM))
             self._allowance.left -= 1
             return
@@ -346,7 +366,10 @@ class Lane(asyncio.Protocol):
             return
         writes = is_write(headers)
         if writes:
-            self._write_headers = headers  # the decoder gives the same object for the same bytes
+            self._write_headers, self._write_block = (
+                headers,
+                block,
+            )  # the decoder gives the same object for the same bytes
         if self._undecided is not None:
             self._decide(is_ours=writes or is_pull(headers))
             if self._wire.closing:

@@ -159,6 +159,10 @@ class HpackDecoder:
             self._memo[block] = headers
         return headers
 
+    def recall(self, block: bytes) -> Headers | None:
+        """Headers of a block that came before, if it still means the same."""
+        return self._memo.get(block)
+
     def _decode(self, block: bytes) -> tuple[Headers, bool]:
         out: list[Header] = []
         changed = False

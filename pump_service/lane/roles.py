@@ -18,6 +18,11 @@ class Ingest(Protocol):
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
         """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
 
+    def usual(self) -> tuple[bytes, int, bool, type[Record]]:
+        """What a request may hold now to be taken without `admit`: how it begins, up to the payload's length, the
+        highest timestamp, whether Prewrites are taken, and what a record is.
+        """
+
     def connect(self, ip: str) -> Origin:
         """A connection from that address; to be closed when it is lost."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from pump_service import kernel
 from pump_service.lane.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -62,8 +63,7 @@ class Sender:
         need = REPLY_WINDOW * len(streams)
         if self.window >= need and self.initial >= REPLY_WINDOW and not self._queues:
             self.window -= need
-            parts = REPLY_PARTS
-            self.out += [stream.to_bytes(4, "big").join(parts) for stream in streams]
+            self.out.append(kernel.replies(streams, REPLY_PARTS))
             if self._credit:
                 for stream in streams:
                     self._credit.pop(stream, None)

@@ -21,13 +21,14 @@ import logging
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import starmap
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pump_service import kernel
 from pump_service.store import failpoints, gaps
 from pump_service.store.gaps import Gap
 from pump_service.store.index_database import Database
@@ -81,16 +82,14 @@ class Index(Database):
     # -- entries
 
     def put_batch(
-        self, fid: int, tps: Iterable[int], starts: Iterable[int], commits: Iterable[int], offsets: Sequence[int]
+        self, fid: int, tps: Sequence[int], starts: Sequence[int], commits: Sequence[int], offsets: Sequence[int]
     ) -> None:
         """Enters records of one segment and moves headPointer to the last of them, in one write."""
         failpoints.hit("index.before_batch")
         with self._use(wait=False) as db:
             batch = db.batch()
-            put, key, pointer, prefix = batch.put, _KEY.pack, POINTER.pack, TS_PREFIX
-            for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
-                put(key(prefix, commit if tp else start), pointer(fid, offset))
-            put(HEAD_POINTER_KEY, pointer(fid, offsets[-1]))
+            kernel.put_entries(batch.put, TS_PREFIX, fid, tps, starts, commits, offsets)
+            batch.put(HEAD_POINTER_KEY, POINTER.pack(fid, offsets[-1]))
             self._write(batch)
         failpoints.hit("index.after_batch")
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pump_service import kernel
 from pump_service.store import failpoints
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.scan import ScanBatch, scan_segment
@@ -22,6 +23,7 @@ from pump_service.store.timings import WriteTimings
 log = logging.getLogger(__name__)
 
 FINALIZE_AT_CLOSE = 50 << 10
+_COPIED = 8 << 20
 _NAME = re.compile(r"^(\d{6,10})\.vlog$")
 
 
@@ -184,21 +186,10 @@ class ValueLog:
         """
         runs: list[Run] = []
         first, count = 0, len(payloads)
-        pack, magic, size_of_header, limit = HEADER.pack, RECORD_MAGIC, HEADER.size, self._limit
         while first < count:
             self.rotate_if_full()
             segment = self._current
-            offset = segment.size
-            parts: list[bytes] = []
-            offsets: list[int] = []
-            for payload in payloads if first == 0 else payloads[first:]:
-                length = len(payload)
-                parts.append(pack(magic, length, crc32c(payload)))
-                parts.append(payload)
-                offsets.append(offset)
-                offset += size_of_header + length
-                if offset > limit:
-                    break
+            parts, offsets = _framed(tuple(payloads), first, segment.size, self._limit)
             began = time.monotonic()
             segment.write(parts)
             self.timings.to_disk.observe(time.monotonic() - began)
@@ -286,6 +277,22 @@ class ValueLog:
     def disk_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(s.size for s in self.segments())
+
+
+def _framed(payloads: tuple[bytes, ...], first: int, offset: int, limit: int) -> tuple[list[bytes], list[int]]:
+    """As kernel.framed; large ones aren't copied."""
+    if sum(map(len, payloads)) <= _COPIED:
+        data, offsets = kernel.framed(payloads, first, offset, limit, RECORD_MAGIC, crc32c)
+        return [data], offsets
+    parts: list[bytes] = []
+    offsets = []
+    for payload in payloads[first:]:
+        parts += [HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload)), payload]
+        offsets.append(offset)
+        offset += HEADER.size + len(payload)
+        if offset > limit:
+            break
+    return parts, offsets
 
 
 def _sync_directory(path: Path) -> None:

@@ -1,0 +1,33 @@
+"""What is done for every binlog, for a batch at once: compiled from `compiled.c` where that can be, else in Python.
+
+Both give the same answers (tests/pump_service/kernel). `build` compiles it; `SLUICE_KERNEL=plain` takes
+Python's in any case.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from pump_service.kernel import plain
+
+EDITION = 1
+"""Of `compiled.c`: what was compiled from another edition isn't used."""
+
+
+def _is_usable() -> bool:
+    if os.environ.get("SLUICE_KERNEL") == "plain":
+        return False
+    try:
+        return bool(import_module("pump_service.kernel._compiled").EDITION == EDITION)
+    except ImportError:  # there was no compiler
+        return False
+
+
+IS_COMPILED = _is_usable()
+if IS_COMPILED:
+    from pump_service.kernel._compiled import calls, framed, put_entries, replies
+else:
+    calls, framed, put_entries, replies = plain.calls, plain.framed, plain.put_entries, plain.replies
+
+__all__ = ["IS_COMPILED", "calls", "framed", "put_entries", "replies"]

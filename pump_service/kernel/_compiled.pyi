@@ -1,0 +1,32 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+EDITION: int
+
+def calls(
+    data: bytes,
+    pos: int,
+    block: bytes,
+    opened: dict[int, Any],
+    terms: tuple[bytes, int, bool, type[tuple[Any, ...]]],
+    largest: int,
+    last: int,
+    room: int,
+    records: list[Any],
+    streams: list[int],
+    /,
+) -> tuple[int, int, int]: ...
+def replies(streams: list[int], parts: tuple[bytes, bytes, bytes, bytes], /) -> bytes: ...
+def framed(
+    payloads: tuple[bytes, ...], first: int, offset: int, limit: int, magic: int, crc32c: Callable[[bytes], int], /
+) -> tuple[bytes, list[int]]: ...
+def put_entries(
+    put: Callable[[bytes, bytes], object],
+    prefix: bytes,
+    fid: int,
+    tps: Sequence[int],
+    starts: Sequence[int],
+    commits: Sequence[int],
+    offsets: Sequence[int],
+    /,
+) -> None: ...

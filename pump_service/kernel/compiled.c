@@ -1,0 +1,295 @@
+/* The pump's compiled kernel: what is done for every binlog, for a batch of them at once.
+
+   It knows the usual case only. Whatever is out of the ordinary (an odd encoding, a refusal, a broken frame) is left to the
+   Python code that calls it, at the place where it was met, so no rule is here that isn't there. `plain.py` has the same
+   functions; tests hold both to the same answers. Nothing is kept between two calls.
+*/
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+
+typedef unsigned char u8;
+
+static uint32_t big32(const u8 *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
+
+static void put_big32(u8 *p, uint32_t v) { p[0] = (u8)(v >> 24), p[1] = (u8)(v >> 16), p[2] = (u8)(v >> 8), p[3] = (u8)v; }
+
+static void put_little(u8 *p, uint64_t v, int bytes) {
+    for (int i = 0; i < bytes; i++) p[i] = (u8)(v >> 8 * i);
+}
+
+/* The byte behind the varint at p; NULL if it is cut off or not as short as can be. */
+static const u8 *varint(const u8 *p, const u8 *end, uint64_t *value) {
+    uint64_t v = 0;
+    for (int shift = 0; p < end && shift < 64; shift += 7) {
+        u8 byte = *p++;
+        v |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            if ((shift && !byte) || (shift == 63 && byte > 1)) return NULL;
+            *value = v;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+typedef struct {
+    int tp;
+    uint64_t start, commit;
+} Head;
+
+/* Whether the bytes are a binlog.Binlog as an encoder writes it: each known field once at most, in ascending order. */
+static int is_usual(const u8 *p, const u8 *end, Head *head) {
+    uint64_t v;
+    if (end - p < 6 || p[0] != 0x08 || p[1] > 2 || p[2] != 0x10) return 0;
+    head->tp = p[1];
+    p = varint(p + 3, end, &head->start);
+    if (!p || p >= end || *p != 0x18) return 0;
+    p = varint(p + 1, end, &head->commit);
+    for (int last = 3; p && p < end;) {
+        int tag = *p, field = tag >> 3;
+        if (field <= last || field > 8 || (tag & 7) != (field <= 6 ? 2 : 0)) return 0;
+        last = field;
+        p = varint(p + 1, end, &v);
+        if (!p || (field == 8 && v > INT32_MAX)) return 0;
+        if (field <= 6) {
+            if (v > (uint64_t)(end - p)) return 0;
+            p += v;
+        }
+    }
+    return p != NULL;
+}
+
+typedef struct {
+    const char *prefix;
+    Py_ssize_t prefix_size;
+    unsigned long long limit;
+    int prewrites;
+    PyTypeObject *type;
+    allocfunc make;
+} Terms;
+
+/* The Record in a gRPC message of a WriteBinlogReq; NULL without an error if it isn't a usual one. */
+static PyObject *admitted(const u8 *p, const u8 *end, const Terms *terms) {
+    Head head;
+    uint64_t size;
+    if (p[0] || big32(p + 1) != (uint32_t)(end - p - 5)) return NULL;
+    p += 5;
+    if (end - p < terms->prefix_size || memcmp(p, terms->prefix, (size_t)terms->prefix_size)) return NULL;
+    p = varint(p + terms->prefix_size, end, &size);
+    if (!p || size != (uint64_t)(end - p) || !is_usual(p, end, &head)) return NULL;
+    if (!head.start || head.start > terms->limit || head.commit > terms->limit) return NULL;
+    if (head.tp == 0 ? head.commit != 0 || !terms->prewrites : head.tp == 1 ? head.commit <= head.start : head.commit != 0) return NULL;
+    PyObject *record = terms->make(terms->type, 4);
+    if (!record) return NULL;
+    PyObject *items[4] = {
+        PyLong_FromLong(head.tp),
+        PyLong_FromUnsignedLongLong(head.start),
+        PyLong_FromUnsignedLongLong(head.commit),
+        PyBytes_FromStringAndSize((const char *)p, end - p),
+    };
+    for (int i = 0; i < 4; i++) {
+        if (!items[i] || PyTuple_SetItem(record, i, items[i])) {
+            for (i++; i < 4; i++) Py_XDECREF(items[i]);
+            Py_DECREF(record);
+            return NULL;
+        }
+    }
+    return record;
+}
+
+static int append_new(PyObject *list, PyObject *item) {
+    int failed = !item || PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+/* A call has been opened and nothing of its body has come. */
+static int note_open(PyObject *opened, unsigned long stream) {
+    PyObject *key = PyLong_FromUnsignedLong(stream);
+    int failed = !key || PyDict_SetItem(opened, key, Py_None);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* 1 if the call was open without a body, 0 if not, -1 for an error. `close` it. */
+static int was_open(PyObject *opened, unsigned long stream, int close) {
+    PyObject *key = PyLong_FromUnsignedLong(stream);
+    if (!key) return -1;
+    int found = PyDict_GetItemWithError(opened, key) == Py_None;
+    if (PyErr_Occurred() || (found && close && PyDict_DelItem(opened, key))) found = -1;
+    Py_DECREF(key);
+    return found;
+}
+
+static PyObject *calls(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    Py_ssize_t pos, block_size;
+    const char *block;
+    PyObject *opened, *type, *records, *streams, *result = NULL;
+    unsigned long last, largest, fresh = 0;
+    long room;
+    Terms terms;
+    long long received = 0;
+    if (!PyArg_ParseTuple(args, "y*ny#O!(y#KpO)kklO!O!", &data, &pos, &block, &block_size, &PyDict_Type, &opened, &terms.prefix,
+                          &terms.prefix_size, &terms.limit, &terms.prewrites, &type, &largest, &last, &room, &PyList_Type,
+                          &records, &PyList_Type, &streams))
+        return NULL;
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "records are tuples");
+        goto done;
+    }
+    terms.type = (PyTypeObject *)type;
+    terms.make = (allocfunc)PyType_GetSlot(terms.type, Py_tp_alloc);
+    const u8 *p = (const u8 *)data.buf + pos, *end = (const u8 *)data.buf + data.len;
+    while (end - p >= 9) {
+        uint32_t head = big32(p), length = head >> 8;
+        unsigned long stream = big32(p + 5);
+        const u8 *body = p + 9;
+        if ((head & 0xFF) > 1 || length > 16384 || (Py_ssize_t)length > end - body) break;
+        if ((head & 0xFF) == 1) {
+            if (p[4] != 4 || stream <= last || !(stream & 1) || stream > INT32_MAX || room <= 0) break;
+            if ((Py_ssize_t)length != block_size || memcmp(body, block, length)) break;
+            if (fresh && note_open(opened, fresh)) goto done;
+            last = fresh = stream;
+            room--;
+        } else {
+            if (p[4] != 1 || length < 5 || length > largest) break;
+            int known = stream == fresh ? 1 : was_open(opened, stream, 0);
+            if (known < 0) goto done;
+            PyObject *record = known ? admitted(body, body + length, &terms) : NULL;
+            if (!record) {
+                if (PyErr_Occurred()) goto done;
+                break;
+            }
+            if (append_new(records, record) || append_new(streams, PyLong_FromUnsignedLong(stream))) goto done;
+            if (stream == fresh) fresh = 0;
+            else if (was_open(opened, stream, 1) < 0) goto done;
+            received += length;
+        }
+        p = body + length;
+    }
+    if (fresh && note_open(opened, fresh)) goto done;
+    result = Py_BuildValue("nkL", (Py_ssize_t)(p - (const u8 *)data.buf), last, received);
+done:
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *replies(PyObject *module, PyObject *args) {
+    PyObject *streams, *result;
+    const char *part[4];
+    Py_ssize_t size[4], whole = 12;
+    if (!PyArg_ParseTuple(args, "O!(y#y#y#y#)", &PyList_Type, &streams, &part[0], &size[0], &part[1], &size[1], &part[2], &size[2],
+                          &part[3], &size[3]))
+        return NULL;
+    for (int i = 0; i < 4; i++) whole += size[i];
+    Py_ssize_t count = PyList_Size(streams);
+    if (!(result = PyBytes_FromStringAndSize(NULL, whole * count))) return NULL;
+    u8 *p = (u8 *)PyBytes_AsString(result);
+    for (Py_ssize_t k = 0; k < count; k++) {
+        unsigned long stream = PyLong_AsUnsignedLong(PyList_GetItem(streams, k));
+        for (int i = 0; i < 4; i++) {
+            if (i) put_big32(p, (uint32_t)stream), p += 4;
+            memcpy(p, part[i], (size_t)size[i]);
+            p += size[i];
+        }
+    }
+    if (PyErr_Occurred()) Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *framed(PyObject *module, PyObject *args) {
+    PyObject *payloads, *crc32c, *offsets = NULL, *result = NULL;
+    Py_ssize_t first;
+    long long offset, limit;
+    unsigned long magic;
+    if (!PyArg_ParseTuple(args, "O!nLLkO", &PyTuple_Type, &payloads, &first, &offset, &limit, &magic, &crc32c)) return NULL;
+    Py_ssize_t count = PyTuple_Size(payloads), stop = first;
+    long long at = offset;
+    if (!(offsets = PyList_New(0))) return NULL;
+    while (stop < count && (stop == first || at <= limit)) {
+        PyObject *payload = PyTuple_GetItem(payloads, stop++);
+        if (!PyBytes_Check(payload)) {
+            PyErr_SetString(PyExc_TypeError, "payloads are bytes");
+            goto failed;
+        }
+        if (append_new(offsets, PyLong_FromLongLong(at))) goto failed;
+        at += 16 + PyBytes_Size(payload);
+    }
+    if (!(result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(at - offset)))) goto failed;
+    u8 *p = (u8 *)PyBytes_AsString(result);
+    for (Py_ssize_t k = first; k < stop; k++) {
+        PyObject *payload = PyTuple_GetItem(payloads, k), *crc = PyObject_CallFunctionObjArgs(crc32c, payload, NULL);
+        if (!crc) goto failed;
+        Py_ssize_t size = PyBytes_Size(payload);
+        put_little(p, magic, 4);
+        put_little(p + 4, (uint64_t)size, 8);
+        put_little(p + 12, PyLong_AsUnsignedLong(crc), 4);
+        Py_DECREF(crc);
+        memcpy(p + 16, PyBytes_AsString(payload), (size_t)size);
+        p += 16 + size;
+    }
+    if (PyErr_Occurred()) goto failed;
+    return Py_BuildValue("NN", result, offsets);
+failed:
+    Py_XDECREF(result);
+    Py_XDECREF(offsets);
+    return NULL;
+}
+
+static long long number(PyObject *sequence, Py_ssize_t at) {
+    PyObject *item = PySequence_GetItem(sequence, at);
+    long long value = item ? PyLong_AsLongLong(item) : -1;
+    Py_XDECREF(item);
+    return value;
+}
+
+static PyObject *put_entries(PyObject *module, PyObject *args) {
+    PyObject *put, *tps, *starts, *commits, *offsets;
+    const char *prefix;
+    Py_ssize_t size;
+    unsigned long fid;
+    if (!PyArg_ParseTuple(args, "Oy#kOOOO", &put, &prefix, &size, &fid, &tps, &starts, &commits, &offsets)) return NULL;
+    Py_ssize_t count = PySequence_Size(offsets);
+    u8 key[16], pointer[12];
+    if (size > 8) {
+        PyErr_SetString(PyExc_ValueError, "a prefix of at most 8 bytes");
+        return NULL;
+    }
+    memcpy(key, prefix, (size_t)size);
+    for (Py_ssize_t k = 0; k < count; k++) {
+        long long ts = number(tps, k) ? number(commits, k) : number(starts, k), offset = number(offsets, k);
+        if (PyErr_Occurred()) return NULL;
+        put_big32(key + size, (uint32_t)((uint64_t)ts >> 32)), put_big32(key + size + 4, (uint32_t)ts);
+        put_little(pointer, fid, 4), put_little(pointer + 4, (uint64_t)offset, 8);
+        PyObject *name = PyBytes_FromStringAndSize((const char *)key, size + 8);
+        PyObject *value = PyBytes_FromStringAndSize((const char *)pointer, 12);
+        PyObject *done = name && value ? PyObject_CallFunctionObjArgs(put, name, value, NULL) : NULL;
+        Py_XDECREF(name);
+        Py_XDECREF(value);
+        if (!done) return NULL;
+        Py_DECREF(done);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"calls", calls, METH_VARARGS, NULL},
+    {"replies", replies, METH_VARARGS, NULL},
+    {"framed", framed, METH_VARARGS, NULL},
+    {"put_entries", put_entries, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__compiled(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "EDITION", EDITION)) Py_CLEAR(module);
+    return module;
+}

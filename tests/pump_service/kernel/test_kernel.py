@@ -1,0 +1,273 @@
+"""The compiled kernel and the one in Python give the same answers, and it takes just what `admit` takes."""
+
+import random
+import shutil
+import struct
+
+import pytest
+from google_crc32c import value as crc32c
+
+from pump_service.ingest import Ingest, Refused, Terms
+from pump_service.kernel import EDITION, build, plain
+from pump_service.lane import frames as f
+from pump_service.metrics import Metrics
+from pump_service.store import Record
+from tests.pump_service.pumpkit import CLUSTER, no_origins, time_limit
+from upstream import pb
+from upstream.codec.varint import encode_uvarint
+
+START, COMMIT = 450_000_000_000_000_001, 450_000_000_000_000_009
+BLOCK = b"a header block"
+LARGEST = 16384
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Compiled from the source that is here, whatever lies beside it."""
+    from importlib.machinery import ExtensionFileLoader
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    target = tmp_path_factory.mktemp("kernel") / build.NAME
+    reason = build.build(target=target)
+    if reason and shutil.which("cc") is None:
+        pytest.skip(f"can't be compiled here: {reason}")
+    if "no Python.h" in reason:
+        pytest.skip(reason)
+    assert reason == ""
+    name = "pump_service.kernel._compiled"
+    spec = spec_from_file_location(name, target, loader=ExtensionFileLoader(name, str(target)))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ingest():
+    ingest = Ingest(Terms(CLUSTER, lambda: "online", time_limit()), None, Metrics(), no_origins())
+    ingest.admit(request(binlog()))  # from then on it knows of a timestamp that isn't in the future
+    return ingest
+
+
+def binlog(tp=pb.binlog.Prewrite, start=START, commit=0, **fields):
+    message = pb.binlog.Binlog(tp=tp, start_ts=start, commit_ts=commit, ddl_job_id=0, ddl_schema_state=0)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message.SerializeToString()
+
+
+def request(payload, cluster=CLUSTER):
+    return b"\x08" + encode_uvarint(cluster) + b"\x12" + encode_uvarint(len(payload)) + payload
+
+
+def call(stream, message):
+    return headers(stream) + body(stream, message)
+
+
+def headers(stream):
+    return f.frame(f.HEADERS, f.END_HEADERS, stream, BLOCK)
+
+
+def body(stream, message):
+    return f.frame(f.DATA, f.END_STREAM, stream, b"\0" + len(message).to_bytes(4, "big") + message)
+
+
+class Taken:
+    """What one call of the kernel's `calls` did."""
+
+    def __init__(self, kernel, ingest, data, opened=(), last=0, room=100, **terms):
+        prefix, limit, prewrites, kind = ingest.usual()
+        limit, prewrites = terms.get("limit", limit), terms.get("prewrites", prewrites)
+        self.opened, self.records, self.streams = dict.fromkeys(opened), [], []
+        self.end, self.last, self.received = kernel.calls(
+            data,
+            0,
+            BLOCK,
+            self.opened,
+            (prefix, limit, prewrites, kind),
+            LARGEST,
+            last,
+            room,
+            self.records,
+            self.streams,
+        )
+
+
+def test_it_is_of_the_edition_that_its_callers_know(compiled):
+    assert compiled.EDITION == EDITION
+
+
+def test_usual_calls_are_taken_together_in_their_order(compiled, ingest):
+    prewrite = binlog(prewrite_key=b"k" * 300, prewrite_value=b"v" * 9000)
+    commit = binlog(pb.binlog.Commit, START, COMMIT, prewrite_key=b"k")
+    rollback = binlog(pb.binlog.Rollback, START, 0)
+    data = b"".join(call(1 + 2 * i, request(payload)) for i, payload in enumerate((prewrite, commit, rollback)))
+    taken = Taken(compiled, ingest, data + headers(7)[:5])
+    assert taken.records == [
+        Record(0, START, 0, prewrite), Record(1, START, COMMIT, commit), Record(2, START, 0, rollback),
+    ]  # fmt: skip
+    assert all(type(record) is Record for record in taken.records)
+    assert (taken.streams, taken.opened, taken.last, taken.end) == ([1, 3, 5], {}, 5, len(data))
+    assert taken.received == sum(len(request(payload)) + 5 for payload in (prewrite, commit, rollback))
+
+
+def test_headers_may_come_before_the_bodies_of_others(compiled, ingest):
+    message = request(binlog())
+    data = body(3, message) + headers(5) + headers(7) + body(5, message) + headers(9)
+    taken = Taken(compiled, ingest, data, opened=[3], last=3)
+    assert (taken.streams, taken.opened, taken.last, taken.end) == ([3, 5], {7: None, 9: None}, 9, len(data))
+
+
+def test_no_more_calls_are_opened_than_there_is_room_for(compiled, ingest):
+    message = request(binlog())
+    data = call(1, message) + call(3, message) + call(5, message)
+    taken = Taken(compiled, ingest, data, room=2)
+    assert (taken.streams, taken.last, taken.end) == ([1, 3], 3, 2 * len(call(1, message)))
+
+
+UNUSUAL = {
+    "a fake binlog": binlog(pb.binlog.Rollback, START, START),
+    "a Commit at its start": binlog(pb.binlog.Commit, START, START),
+    "a Commit before its start": binlog(pb.binlog.Commit, COMMIT, START),
+    "a Prewrite with a commit timestamp": binlog(commit=COMMIT),
+    "a probe": binlog(start=0),
+    "nothing": b"",
+    "an obsolete type": binlog(pb.binlog.PreDDL),
+    "an unknown field": binlog() + b"\x48\x01",
+    "a field twice": binlog() + b"\x40\x00",
+    "a start twice": binlog()[:12] + b"\x10" + encode_uvarint(START) + binlog()[12:],
+    "other order": binlog()[12:] + binlog()[:12],
+    "a long varint": binlog()[:-1] + b"\x80\x00",
+    "a negative state": binlog(ddl_schema_state=-1),
+    "a key that is cut off": binlog(prewrite_key=b"key")[:-6],
+    "a start beyond 64 bits": b"\x08\x00\x10" + b"\xff" * 9 + b"\x7f" + b"\x18\x00\x38\x00\x40\x00",
+    "negative timestamps": binlog(start=-5),
+    "no type": binlog()[2:],
+}
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_what_is_unusual_is_left_where_it_is(compiled, ingest, what):
+    first, odd = call(1, request(binlog())), call(3, request(UNUSUAL[what]))
+    taken = Taken(compiled, ingest, first + odd)
+    assert (taken.streams, taken.last, taken.opened) == ([1], 3, {3: None})
+    assert taken.end == len(first) + len(headers(3))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [request(binlog(), CLUSTER + 1), request(binlog()) + b"\x18\x01", request(binlog())[:-1], b"", b"\x12\x00"],
+)
+def test_requests_of_others_and_broken_ones_are_left(compiled, ingest, message):
+    assert Taken(compiled, ingest, call(1, message)).streams == []
+
+
+def test_messages_with_another_length_or_compressed_are_left(compiled, ingest):
+    message = request(binlog())
+    for prefix in (b"\1" + len(message).to_bytes(4, "big"), b"\0" + (len(message) - 1).to_bytes(4, "big"), b"\0\0"):
+        data = headers(1) + f.frame(f.DATA, f.END_STREAM, 1, prefix + message)
+        assert Taken(compiled, ingest, data).end == len(headers(1))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        f.frame(f.HEADERS, f.END_HEADERS, 5, b"another block!"),
+        f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, 5, BLOCK),
+        f.frame(f.HEADERS, f.END_HEADERS | f.PADDED, 5, BLOCK),
+        f.frame(f.HEADERS, f.END_HEADERS, 4, BLOCK),
+        f.frame(f.HEADERS, f.END_HEADERS, 3, BLOCK),
+        f.frame(f.HEADERS, f.END_HEADERS, 2**31 + 5, BLOCK),
+        f.frame(f.DATA, f.END_STREAM, 3, b"\0\0\0\0\0"),
+        f.frame(f.DATA, 0, 5, b"\0\0\0\0\0"),
+        f.frame(f.PING, 0, 0, bytes(8)),
+        f.HEAD.pack(16385 << 8 | f.DATA, 1, 5) + bytes(16385),
+    ],
+)
+def test_other_frames_end_the_stretch(compiled, ingest, odd):
+    first = call(3, request(binlog()))
+    taken = Taken(compiled, ingest, first + odd + call(7, request(binlog())))
+    assert (taken.streams, taken.opened, taken.last, taken.end) == ([3], {}, 3, len(first))
+
+
+def test_the_terms_of_the_moment_count(compiled, ingest):
+    data = call(1, request(binlog())) + call(3, request(binlog(pb.binlog.Commit, START, COMMIT)))
+    assert Taken(compiled, ingest, data).streams == [1, 3]
+    assert Taken(compiled, ingest, data, prewrites=False).streams == []
+    assert Taken(compiled, ingest, data, limit=COMMIT - 1).streams == [1]
+    assert Taken(compiled, ingest, data, limit=START - 1).streams == []
+    commit = data[len(call(1, request(binlog()))) :]
+    assert Taken(compiled, ingest, commit, prewrites=False).streams == [3]
+
+
+def test_what_it_takes_is_what_admit_makes_of_it(compiled, ingest):
+    """Bytes of right requests, changed at random: whatever the kernel takes, `admit` takes as the same record."""
+    chance = random.Random(7)
+    right = [
+        request(binlog(prewrite_key=b"k" * 20, prewrite_value=b"v" * 30)),
+        request(binlog(ddl_query=b"create", ddl_job_id=7)),
+        request(binlog(pb.binlog.Commit, START, COMMIT, prewrite_key=b"k" * 20)),
+        request(binlog(pb.binlog.Rollback)),
+    ]
+    seen = [0, 0]
+    for _ in range(4000):
+        message = bytearray(chance.choice(right))
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            at = chance.randrange(len(message))
+            if chance.random() < 0.2:
+                del message[at]
+            else:
+                message[at] = chance.choice((0, 1, 2, 8, 16, 24, 34, 42, 50, 56, 64, 127, 128, 255, message[at] ^ 1))
+        taken = Taken(compiled, ingest, call(1, bytes(message)))
+        seen[bool(taken.records)] += 1
+        if taken.records:
+            assert taken.records == [ingest.admit(bytes(message))]
+        else:
+            try:
+                ingest.admit(bytes(message))
+            except (Refused, AttributeError):  # a probe asks the store, which isn't here
+                continue
+    assert min(seen) > 500
+
+
+def test_answers_are_the_same(compiled):
+    for streams in ([], [1], [1, 3, 2**31 - 1]):
+        assert compiled.replies(streams, f.REPLY_PARTS) == plain.replies(streams, f.REPLY_PARTS)
+    with pytest.raises(OverflowError):
+        compiled.replies([-1], f.REPLY_PARTS)
+    with pytest.raises(TypeError):
+        compiled.replies(["1"], f.REPLY_PARTS)
+
+
+@pytest.mark.parametrize(("first", "limit"), [(0, 1 << 30), (1, 1 << 30), (0, 0), (0, 50), (0, 66), (2, 66), (3, 0)])
+def test_records_of_the_value_log_are_the_same(compiled, first, limit):
+    payloads = (b"one", b"", b"three" * 1000, b"x")
+    same = [kernel.framed(payloads, first, 40, limit, 0x823A56E8, crc32c) for kernel in (compiled, plain)]
+    assert same[0] == same[1]
+    assert struct.unpack_from("<IQI", same[0][0])[1] == len(payloads[first])
+
+
+def test_a_checksum_that_fails_fails_the_records(compiled):
+    def fails(_):
+        raise OSError("no checksum")
+
+    with pytest.raises(OSError, match="no checksum"):
+        compiled.framed((b"a",), 0, 0, 100, 1, fails)
+    with pytest.raises(TypeError):
+        compiled.framed(("text",), 0, 0, 100, 1, crc32c)
+
+
+def test_entries_of_the_index_are_the_same(compiled):
+    columns = ([0, 1, 2], (START, START, 1 << 62), [0, COMMIT, 3], range(5, 3 * 2**32, 2**32))
+    put = ([], [])
+    for kernel, into in zip((compiled, plain), put, strict=True):
+        kernel.put_entries(lambda *entry, into=into: into.append(entry), b"ts:", 7, *columns)
+    assert put[0] == put[1]
+    assert len(put[0]) == 3
+    with pytest.raises(IndexError):
+        compiled.put_entries(lambda *_: None, b"ts:", 7, [0], [], [0], [0])
+
+
+def test_without_a_compiler_it_says_so_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
+    assert build.build(target=tmp_path / build.NAME) != ""
+    assert list(tmp_path.iterdir()) == []
