@@ -102,7 +102,7 @@ PUMP_SERVICE = {
     "cluster": {"store"},
     "ingest": {"cluster", "metrics", "store"},
     "lane": {"cluster", "ingest", "kernel", "store"},
-    "calls": {"cluster", "ingest", "lane", "metrics", "store"},
+    "calls": {"cluster", "ingest", "kernel", "lane", "metrics", "store"},
     "front": {"config", "lane"},
     "http": {"metrics"},
     "heap": set(),

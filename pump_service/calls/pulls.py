@@ -17,13 +17,12 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
+from pump_service import kernel
 from pump_service.lane import Connection
 from pump_service.lane import frames as f
 from pump_service.metrics import BatchHistogram
-from pump_service.store import Entity, Store, StoreError
-from pump_service.store.binlog_head import NINE_BYTE_HEAD
+from pump_service.store import Store, StoreError
 from upstream import pb
-from upstream.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
@@ -180,7 +179,7 @@ class _ReadAhead:
         given = 0  # bytes; how many of them are taken only the loop writes
         try:
             for entity in self._store.pull(self._after, self._stop):
-                message = _encode(entity)
+                message = kernel.pull_message(entity.payload, entity.start_ts, entity.commit_ts)
                 if given - self._taken > _READ_AHEAD:
                     self._wait_for_room(given)
                 self._parts.append(message)
@@ -202,21 +201,3 @@ class _ReadAhead:
                 self._loop.call_soon_threadsafe(self._ready.set)
             except RuntimeError:  # the loop is closed: the pump has left
                 self._stop.set()
-
-
-def _encode(entity: Entity) -> bytes:
-    """A PullBinlogResp as Go writes it, the empty position present, behind its gRPC prefix:
-
-    0a len {0a 00 (pos)  12 len payload  22 len {08 startTs  10 commitTs}}
-    """
-    payload = entity.payload
-    if NINE_BYTE_HEAD.match(payload):
-        times = b"\x22\x14\x08" + payload[3:12] + b"\x10" + payload[13:22]  # they are encoded in the payload already
-    else:
-        meta = b"\x08" + encode_uvarint(entity.start_ts) + b"\x10" + encode_uvarint(entity.commit_ts)
-        times = b"\x22" + encode_uvarint(len(meta)) + meta
-    size = encode_uvarint(len(payload))
-    inner = 3 + len(size) + len(payload) + len(times)
-    outer = encode_uvarint(inner)
-    prefix = b"\0" + (1 + len(outer) + inner).to_bytes(_PREFIX - 1, "big")
-    return b"".join((prefix, b"\x0a", outer, b"\x0a\x00\x12", size, payload, times))

@@ -7,13 +7,13 @@ are always present. Other orders and absent fields are legal protobuf and take t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pump_service import kernel
 from upstream.codec.varint import encode_uvarint
 
 Ints = npt.NDArray[np.int64]
@@ -23,15 +23,6 @@ HEAD_BYTES = 22
 
 
 _NO_DDL = b"\x38\x00\x40\x00"
-# Records as TiDB writes nearly all of them: nine-byte timestamps, then a prewrite_key of less than 128 bytes.
-_COMMIT = re.compile(rb"\x08\x01\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]\x22[\x00-\x7f]")
-_PREWRITE = re.compile(rb"\x08\x00\x10[\x80-\xff]{8}[\x00-\x7f]\x18\x00\x22[\x00-\x7f]")
-
-
-NINE_BYTE_HEAD = re.compile(rb"\x08[\x00-\x7f]\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]")
-"""Matches a Binlog whose start_ts and commit_ts are nine bytes each, at [3:12] and [13:22]: that of any time since
-1978.
-"""
 
 
 class Head(NamedTuple):
@@ -145,17 +136,9 @@ def encode_verdict(tp: int, start_ts: int, commit_ts: int) -> bytes:
 def merge(commit: bytes, prewrite: bytes) -> bytes:
     """The message a puller gets: the Commit with prewrite_value, ddl_query, ddl_job_id and ddl_schema_state of its
     Prewrite, which is the only one of the two that is sure to have them."""
-    if (
-        _COMMIT.match(commit)
-        and commit[23] == len(commit) - 28  # the key, and nothing but the tail behind it
-        and commit.endswith(_NO_DDL)
-        and _PREWRITE.match(prewrite)
-        and prewrite.endswith(_NO_DDL)
-        and prewrite.startswith(commit[22:-4], 14)
-    ):
-        key_end = len(commit) - 12
-        if prewrite[key_end : key_end + 1] == b"\x2a":
-            return commit[:-4] + prewrite[key_end:]
+    usual = kernel.merged(commit, prewrite)
+    if usual is not None:
+        return usual
     head_end, body = _after_key(commit), _after_key(prewrite)
     if head_end and body and commit[head_end:] == _NO_DDL and prewrite[body : body + 1] == b"\x2a":
         value_end = _end_of_bytes(prewrite, body)

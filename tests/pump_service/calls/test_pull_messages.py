@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service.calls.pulls import _encode
-from pump_service.store import Entity
+from pump_service import kernel
+from pump_service.kernel import plain
 from pump_service.store.binlog_head import merge
 from upstream import pb
 
@@ -34,6 +34,8 @@ def test_a_merged_binlog_is_the_commit_with_its_prewrites_value_and_ddl(start, k
     expected.prewrite_value = value
     assert merged == expected
     assert merge(commit.SerializeToString(), prewrite.SerializeToString()) == expected.SerializeToString()
+    for usual in (kernel.merged, plain.merged):
+        assert usual(commit.SerializeToString(), prewrite.SerializeToString()) in (None, expected.SerializeToString())
 
 
 @given(TS, KEYS, VALUES)
@@ -44,4 +46,5 @@ def test_the_message_of_a_pull_is_the_one_that_protobuf_makes(start, key, value)
     response.entity.payload = payload
     response.entity.meta.startTs, response.entity.meta.commitTs = start, start + 3
     message = response.SerializeToString()
-    assert _encode(Entity(payload, start, start + 3)) == b"\0" + len(message).to_bytes(4, "big") + message
+    for encode in (kernel.pull_message, plain.pull_message):
+        assert encode(payload, start, start + 3) == b"\0" + len(message).to_bytes(4, "big") + message

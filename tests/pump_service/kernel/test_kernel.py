@@ -267,6 +267,32 @@ def test_entries_of_the_index_are_the_same(compiled):
         compiled.put_entries(lambda *_: None, b"ts:", 7, [0], [], [0], [0])
 
 
+@pytest.mark.parametrize("key", [b"", b"k" * 7, b"k" * 300])
+@pytest.mark.parametrize("value", [b"", b"v" * 700])
+def test_what_is_pulled_is_the_same(compiled, key, value):
+    prewrite, commit = binlog(prewrite_key=key, prewrite_value=value), binlog(1, START, COMMIT, prewrite_key=key)
+    whole = binlog(1, START, COMMIT, prewrite_key=key, prewrite_value=value)
+    assert compiled.merged(commit, prewrite) == whole
+    assert plain.merged(commit, prewrite) in (None, whole)
+    assert compiled.pull_message(whole, START, COMMIT) == plain.pull_message(whole, START, COMMIT)
+
+
+def test_only_what_is_usual_is_merged(compiled):
+    prewrite, commit = binlog(prewrite_key=b"k", prewrite_value=b"value"), binlog(1, START, COMMIT, prewrite_key=b"k")
+    odd = [
+        (commit, binlog(prewrite_key=b"k")), (commit, binlog(prewrite_key=b"k", ddl_query=b"create")), (commit, b""),
+        (commit, binlog(prewrite_key=b"k", prewrite_value=b"v", ddl_job_id=5)), (commit + b"\x48\x01", prewrite),
+        (binlog(1, 5, 9, prewrite_key=b"k"), prewrite), (b"", prewrite), (commit[:-2], prewrite),
+    ]  # fmt: skip
+    for each in odd:
+        assert compiled.merged(*each) is None
+        assert plain.merged(*each) is None
+    for end in range(len(prewrite)):
+        assert compiled.merged(commit, prewrite[:end]) is None
+    for end in range(len(commit)):
+        assert compiled.merged(commit[:end], prewrite) is None
+
+
 def test_without_a_compiler_it_says_so_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
     assert build.build(target=tmp_path / build.NAME) != ""
