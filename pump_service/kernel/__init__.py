@@ -11,7 +11,7 @@ from importlib import import_module
 
 from pump_service.kernel import plain
 
-EDITION = 2
+EDITION = 3
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 

@@ -6,7 +6,8 @@ EDITION: int
 def calls(
     data: bytes,
     pos: int,
-    block: bytes,
+    block: bytes | None,
+    opens: Callable[[bytes], bool],
     opened: dict[int, Any],
     terms: tuple[bytes, int, bool, type[tuple[Any, ...]]],
     largest: int,

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 3 /* as in __init__.py: what was compiled from other sources isn't used */
 
 typedef unsigned char u8;
 
@@ -130,13 +130,13 @@ static PyObject *calls(PyObject *module, PyObject *args) {
     Py_buffer data;
     Py_ssize_t pos, block_size;
     const char *block;
-    PyObject *opened, *type, *records, *streams, *result = NULL;
+    PyObject *opens, *opened, *type, *records, *streams, *result = NULL;
     unsigned long last, largest, fresh = 0;
     long room;
     Terms terms;
     long long received = 0;
-    if (!PyArg_ParseTuple(args, "y*ny#O!(y#KpO)kklO!O!", &data, &pos, &block, &block_size, &PyDict_Type, &opened, &terms.prefix,
-                          &terms.prefix_size, &terms.limit, &terms.prewrites, &type, &largest, &last, &room, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "y*nz#OO!(y#KpO)kklO!O!", &data, &pos, &block, &block_size, &opens, &PyDict_Type, &opened,
+                          &terms.prefix, &terms.prefix_size, &terms.limit, &terms.prewrites, &type, &largest, &last, &room, &PyList_Type,
                           &records, &PyList_Type, &streams))
         return NULL;
     if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
@@ -153,7 +153,14 @@ static PyObject *calls(PyObject *module, PyObject *args) {
         if ((head & 0xFF) > 1 || length > 16384 || (Py_ssize_t)length > end - body) break;
         if ((head & 0xFF) == 1) {
             if (p[4] != 4 || stream <= last || !(stream & 1) || stream > INT32_MAX || room <= 0) break;
-            if ((Py_ssize_t)length != block_size || memcmp(body, block, length)) break;
+            if (!block || (Py_ssize_t)length != block_size || memcmp(body, block, length)) {
+                PyObject *answer = PyObject_CallFunction(opens, "y#", (const char *)body, (Py_ssize_t)length);
+                int is_call = answer ? PyObject_IsTrue(answer) : -1;
+                Py_XDECREF(answer);
+                if (is_call < 0) goto done;
+                if (!is_call) break;
+                block = NULL; /* it may mean something else now */
+            }
             if (fresh && note_open(opened, fresh)) goto done;
             last = fresh = stream;
             room--;

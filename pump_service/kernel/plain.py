@@ -25,7 +25,8 @@ _NINE_BYTE_HEAD = re.compile(rb"\x08[\x00-\x7f]\x10[\x80-\xff]{8}[\x00-\x7f]\x18
 def calls(
     data: bytes,
     pos: int,
-    block: bytes,
+    block: bytes | None,
+    opens: Callable[[bytes], bool],
     opened: dict[int, Any],
     terms: tuple[bytes, int, bool, type[tuple[Any, ...]]],
     largest: int,
@@ -37,7 +38,8 @@ def calls(
 ) -> tuple[int, int, int]:
     """Takes the WriteBinlog calls that begin at data[pos] and are as nearly all are, up to the first frame that isn't.
 
-    `block`: the header block of such a call. `opened`: streams of which nothing but the headers has come (None).
+    `block`: the header block of such a call, if one is known; `opens` is asked about others, and if it denies, the
+    frame is left; it must not raise. `opened`: streams of which nothing but the headers has come (None).
     `terms`: how a WriteBinlogReq of this cluster begins, the highest timestamp, whether Prewrites are taken, and what
     a record is (tp, start_ts, commit_ts, payload). `largest`: bytes of a DATA frame. `last`: the highest stream so far.
     `room`: how many calls may still be opened. Appends to `records` and `streams`. Returns where it ended, the highest

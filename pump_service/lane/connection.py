@@ -44,6 +44,7 @@ class Lane(asyncio.Protocol):
         self._hpack = HpackDecoder(max_list_size=self._limits.header_block)
         self._write_headers: Headers | None = None  # of the last WriteBinlog call
         self._write_block = b""  # that stands for them
+        self._decoded: Headers | HpackError | None = None  # of the block that comes next
         self._rest = b""
         self._preface = False
         self._undecided: Undecided | None = Undecided()
@@ -253,7 +254,7 @@ class Lane(asyncio.Protocol):
         blocks = self._blocks
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
-            if kernel.IS_COMPILED and self._hpack.recall(self._write_block) is self._write_headers is not None:
+            if kernel.IS_COMPILED and self._undecided is None:
                 pos = self._usual_calls(buf, pos, largest)
                 if end - pos < 9:
                     break
@@ -302,14 +303,28 @@ class Lane(asyncio.Protocol):
     def _usual_calls(self, buf: bytes, pos: int, largest: int) -> int:
         """Take the calls at buf[pos:] that are as nearly all are, all of them at once; where they end."""
         room = self._limits.streams - self._unfinished()
-        if self._undecided is not None or self._blocks.stream or self._allowance.used_up or room <= 0:
+        if self._blocks.stream or self._allowance.used_up or room <= 0:
             return pos
+        known = self._write_headers is not None and self._hpack.recall(self._write_block) is self._write_headers
         pos, self._last, received = kernel.calls(
-            buf, pos, self._write_block, self._open, self._context.ingest.usual(), largest, self._last, room,
-            self._records, self._streams,
+            buf, pos, self._write_block if known else None, self._opens, self._open, self._context.ingest.usual(),
+            largest, self._last, room, self._records, self._streams,
         )  # fmt: skip
         self._received += received
         return pos
+
+    def _opens(self, block: bytes) -> bool:
+        """Whether a header block is that of a WriteBinlog call. If not, `_headers` comes next."""
+        try:
+            headers = self._hpack.decode(block)
+        except HpackError as error:
+            self._decoded = error
+            return False
+        if is_write(headers):
+            self._write_headers, self._write_block = headers, block
+            return True
+        self._decoded = headers
+        return False
 
     def _unfinished(self) -> int:
         """Calls that are open: being received, in the store, with the bridge, not taken yet."""
@@ -346,7 +361,11 @@ class Lane(asyncio.Protocol):
         )
 
     def _headers(self, stream: int, flags: int, block: bytes) -> None:
-        headers = self._hpack.decode(block)  # always, or the table goes out of step
+        decoded, self._decoded = self._decoded, None
+        if isinstance(decoded, HpackError):
+            raise decoded
+        # Each block just once, or the table goes out of step.
+        headers = decoded if decoded is not None else self._hpack.decode(block)
         if stream <= self._last:
             if stream in self._open and flags & f.END_STREAM:  # trailers of the client
                 self._data(f.END_STREAM, stream, b"")

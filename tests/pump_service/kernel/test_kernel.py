@@ -74,14 +74,17 @@ def body(stream, message):
 class Taken:
     """What one call of the kernel's `calls` did."""
 
-    def __init__(self, kernel, ingest, data, opened=(), last=0, room=100, **terms):
+    def __init__(
+        self, kernel, ingest, data, opened=(), last=0, room=100, block=BLOCK, opens=lambda block: False, **terms
+    ):
         prefix, limit, prewrites, kind = ingest.usual()
         limit, prewrites = terms.get("limit", limit), terms.get("prewrites", prewrites)
         self.opened, self.records, self.streams = dict.fromkeys(opened), [], []
         self.end, self.last, self.received = kernel.calls(
             data,
             0,
-            BLOCK,
+            block,
+            opens,
             self.opened,
             (prefix, limit, prewrites, kind),
             LARGEST,
@@ -122,6 +125,26 @@ def test_no_more_calls_are_opened_than_there_is_room_for(compiled, ingest):
     data = call(1, message) + call(3, message) + call(5, message)
     taken = Taken(compiled, ingest, data, room=2)
     assert (taken.streams, taken.last, taken.end) == ([1, 3], 3, 2 * len(call(1, message)))
+
+
+def test_about_other_header_blocks_its_caller_is_asked(compiled, ingest):
+    asked = []
+
+    def opens(block):
+        asked.append(block)
+        return block != b"other"
+
+    message = request(binlog())
+    blocks = [BLOCK, b"new", BLOCK, b"", b"other"]
+    parts = [
+        f.frame(f.HEADERS, f.END_HEADERS, 1 + 2 * i, block) + body(1 + 2 * i, message) for i, block in enumerate(blocks)
+    ]
+    taken = Taken(compiled, ingest, b"".join(parts), opens=opens)
+    assert asked == [b"new", BLOCK, b"", b"other"]  # a block may mean something else once another one came
+    assert (taken.streams, taken.last, taken.end) == ([1, 3, 5, 7], 7, sum(map(len, parts[:4])))
+    asked.clear()
+    assert Taken(compiled, ingest, parts[0], block=None, opens=opens).streams == [1]
+    assert asked == [BLOCK]
 
 
 UNUSUAL = {
