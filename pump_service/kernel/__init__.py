@@ -11,7 +11,7 @@ from importlib import import_module
 
 from pump_service.kernel import plain
 
-EDITION = 3
+EDITION = 4
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 
@@ -26,9 +26,9 @@ def _is_usable() -> bool:
 
 IS_COMPILED = _is_usable()
 if IS_COMPILED:
-    from pump_service.kernel._compiled import calls, framed, merged, pull_message, put_entries, replies
+    from pump_service.kernel._compiled import calls, fields, framed, merged, pull_message, put_entries, replies
 else:
     calls, replies, framed, put_entries = plain.calls, plain.replies, plain.framed, plain.put_entries
-    merged, pull_message = plain.merged, plain.pull_message
+    merged, pull_message, fields = plain.merged, plain.pull_message, plain.fields
 
-__all__ = ["IS_COMPILED", "calls", "framed", "merged", "pull_message", "put_entries", "replies"]
+__all__ = ["IS_COMPILED", "calls", "fields", "framed", "merged", "pull_message", "put_entries", "replies"]

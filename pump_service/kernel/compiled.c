@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EDITION 3 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 4 /* as in __init__.py: what was compiled from other sources isn't used */
 
 typedef unsigned char u8;
 
@@ -355,7 +355,118 @@ static PyObject *pull_message(PyObject *module, PyObject *args) {
     return result;
 }
 
+/* RFC 7541, appendix B: how many bits the code of each byte value, and of EOS (256), has. The code is canonical. */
+static const u8 CODE_BITS[257] = {
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+};
+static struct {
+    uint32_t first[31], count[31], base[31];
+    uint16_t symbol[257];
+} huffman;
+
+static void prepare_huffman(void) {
+    uint32_t code = 0, at = 0;
+    memset(huffman.count, 0, sizeof huffman.count);
+    for (int bits = 1; bits <= 30; bits++) {
+        code <<= 1;
+        huffman.first[bits] = code, huffman.base[bits] = at;
+        for (int symbol = 0; symbol < 257; symbol++)
+            if (CODE_BITS[symbol] == bits) huffman.symbol[at++] = (uint16_t)symbol, huffman.count[bits]++;
+        code += huffman.count[bits];
+    }
+}
+
+/* How many bytes the code stands for; -1 if it is none or badly padded. `into` has room for two bytes a byte. */
+static Py_ssize_t unhuffman(const u8 *p, const u8 *end, u8 *into) {
+    uint32_t code = 0, bits = 0;
+    const u8 *begin = into;
+    for (; p < end; p++) {
+        for (int shift = 7; shift >= 0; shift--) {
+            code = code << 1 | (*p >> shift & 1);
+            if (++bits > 30) return -1;
+            if (code - huffman.first[bits] < huffman.count[bits]) {
+                uint16_t symbol = huffman.symbol[huffman.base[bits] + code - huffman.first[bits]];
+                if (symbol == 256) return -1;
+                *into++ = (u8)symbol;
+                code = bits = 0;
+            }
+        }
+    }
+    return bits <= 7 && code == (1u << bits) - 1 ? into - begin : -1;
+}
+
+/* The byte behind an integer with a prefix of so many bits; NULL if it is larger than two more bytes hold. */
+static const u8 *small_integer(const u8 *p, const u8 *end, int bits, uint32_t *value) {
+    if (p >= end) return NULL;
+    uint32_t most = (1u << bits) - 1;
+    *value = *p++ & most;
+    if (*value < most) return p;
+    for (int shift = 0; p < end && shift < 14; shift += 7) {
+        *value += (uint32_t)(*p & 0x7F) << shift;
+        if (*p++ < 0x80) return p;
+    }
+    return NULL;
+}
+
+static const u8 *string(const u8 *p, const u8 *end, PyObject **into) {
+    u8 text[1024];
+    uint32_t size;
+    int is_coded = p < end && *p & 0x80;
+    p = small_integer(p, end, 7, &size);
+    if (!p || size > (uint32_t)(end - p) || size > sizeof text / 2) return NULL;
+    Py_ssize_t length = is_coded ? unhuffman(p, p + size, text) : (Py_ssize_t)size;
+    *into = length < 0 ? NULL : PyBytes_FromStringAndSize((const char *)(is_coded ? text : p), length);
+    return *into ? p + size : NULL;
+}
+
+static PyObject *fields(PyObject *module, PyObject *args) {
+    PyObject *fixed, *entries, *name = NULL, *value = NULL, *result = NULL;
+    const char *block;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "y#O!O", &block, &size, &PyTuple_Type, &fixed, &entries)) return NULL;
+    PyObject *found = PyList_New(0), *inserted = PyList_New(0);
+    const u8 *p = (const u8 *)block, *end = p + size;
+    while (found && inserted && p < end) {
+        u8 first = *p;
+        uint32_t index;
+        if ((first & 0xE0) == 0x20 || !(p = small_integer(p, end, first & 0x80 ? 7 : first & 0x40 ? 6 : 4, &index))) goto unusual;
+        PyObject *entry = NULL;
+        Py_ssize_t at = (Py_ssize_t)index - PyTuple_Size(fixed);
+        if (at < 0) entry = index ? Py_XNewRef(PyTuple_GetItem(fixed, (Py_ssize_t)index)) : NULL;
+        else if (!PyList_Size(inserted) && at < PyObject_Size(entries)) entry = PySequence_GetItem(entries, at);
+        if (!entry && (first & 0x80 || index)) goto unusual;
+        if (!(first & 0x80)) {
+            name = entry ? PySequence_GetItem(entry, 0) : NULL;
+            Py_CLEAR(entry);
+            if (!name && !(p = string(p, end, &name))) goto unusual;
+            if (!(p = string(p, end, &value)) || !(entry = PyTuple_Pack(2, name, value))) goto unusual;
+            Py_CLEAR(name);
+            Py_CLEAR(value);
+            if (first & 0x40 && PyList_Append(inserted, entry)) Py_CLEAR(entry);
+        }
+        if (append_new(found, entry)) goto unusual;
+    }
+    if (found && inserted) result = Py_BuildValue("(NO)", PyList_AsTuple(found), inserted);
+unusual:
+    if (!result && !PyErr_Occurred()) result = Py_NewRef(Py_None);
+    Py_XDECREF(name);
+    Py_XDECREF(value);
+    Py_XDECREF(found);
+    Py_XDECREF(inserted);
+    return result;
+}
+
 static PyMethodDef functions[] = {
+    {"fields", fields, METH_VARARGS, NULL},
+
     {"merged", merged, METH_VARARGS, NULL},
     {"pull_message", pull_message, METH_VARARGS, NULL},
     {"calls", calls, METH_VARARGS, NULL},
@@ -369,6 +480,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", NULL
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
+    prepare_huffman();
     if (module && PyModule_AddIntConstant(module, "EDITION", EDITION)) Py_CLEAR(module);
     return module;
 }

@@ -122,3 +122,14 @@ def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes:
     outer = encode_uvarint(inner)
     prefix = b"\0" + (1 + len(outer) + inner).to_bytes(4, "big")
     return b"".join((prefix, b"\x0a", outer, b"\x0a\x00\x12", size, payload, times))
+
+
+def fields(
+    block: bytes, fixed: tuple[tuple[bytes, bytes], ...], entries: Sequence[tuple[bytes, bytes]], /
+) -> tuple[tuple[tuple[bytes, bytes], ...], list[tuple[bytes, bytes]]] | None:
+    """The fields of an HPACK block and which of them go into the table of `entries`, newest first, behind the `fixed`
+    ones. None if it is wrong or unusual: not a usual client's, which refers to nothing that it has just inserted.
+
+    Here it is always None: `HpackDecoder` does it all.
+    """
+    return None

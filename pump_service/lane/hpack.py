@@ -8,8 +8,10 @@ value, also each grpc-timeout, so the dynamic table is kept exactly, sizes inclu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from errors import Signal
+from pump_service import kernel
 
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
@@ -164,6 +166,23 @@ class HpackDecoder:
         return self._memo.get(block)
 
     def _decode(self, block: bytes) -> tuple[Headers, bool]:
+        usual = kernel.fields(block, _STATIC, self._entries)
+        if usual is None:
+            return self._decode_any(block)
+        headers, inserted = usual
+        self._check_size(block, headers)
+        for header in inserted:
+            self._insert(header)
+        return headers, bool(inserted)
+
+    def _check_size(self, block: bytes, headers: Sequence[Header]) -> None:
+        # A field takes at least a byte of the block and at most what the table holds: only long blocks can be too much.
+        if len(block) * self._allowed > self._max_list:
+            size = sum(len(name) + len(value) + 32 for name, value in headers)
+            if size > self._max_list:
+                raise HpackError(f"a list of {size} bytes of headers, {self._max_list} are allowed")
+
+    def _decode_any(self, block: bytes) -> tuple[Headers, bool]:
         out: list[Header] = []
         changed = False
         pos = 0
@@ -205,11 +224,7 @@ class HpackDecoder:
             if byte & 0x40:
                 self._insert(header)
                 changed = True
-        # A field takes at least a byte of the block and at most what the table holds: only long blocks can be too much.
-        if len(block) * self._allowed > self._max_list:
-            size = sum(len(name) + len(value) + 32 for name, value in out)
-            if size > self._max_list:
-                raise HpackError(f"a list of {size} bytes of headers, {self._max_list} are allowed")
+        self._check_size(block, out)
         return tuple(out), changed
 
     def _entry(self, index: int) -> Header:

@@ -7,9 +7,11 @@ import struct
 import pytest
 from google_crc32c import value as crc32c
 
+from pump_service import kernel
 from pump_service.ingest import Ingest, Refused, Terms
 from pump_service.kernel import EDITION, build, plain
 from pump_service.lane import frames as f
+from pump_service.lane.hpack import _STATIC, HpackDecoder, HpackError, _huffman_codes
 from pump_service.metrics import Metrics
 from pump_service.store import Record
 from tests.pump_service.pumpkit import CLUSTER, no_origins, time_limit
@@ -19,6 +21,7 @@ from upstream.codec.varint import encode_uvarint
 START, COMMIT = 450_000_000_000_000_001, 450_000_000_000_000_009
 BLOCK = b"a header block"
 LARGEST = 16384
+CODES = _huffman_codes()
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +267,7 @@ def test_answers_are_the_same(compiled):
 @pytest.mark.parametrize(("first", "limit"), [(0, 1 << 30), (1, 1 << 30), (0, 0), (0, 50), (0, 66), (2, 66), (3, 0)])
 def test_records_of_the_value_log_are_the_same(compiled, first, limit):
     payloads = (b"one", b"", b"three" * 1000, b"x")
-    same = [kernel.framed(payloads, first, 40, limit, 0x823A56E8, crc32c) for kernel in (compiled, plain)]
+    same = [each.framed(payloads, first, 40, limit, 0x823A56E8, crc32c) for each in (compiled, plain)]
     assert same[0] == same[1]
     assert struct.unpack_from("<IQI", same[0][0])[1] == len(payloads[first])
 
@@ -282,8 +285,8 @@ def test_a_checksum_that_fails_fails_the_records(compiled):
 def test_entries_of_the_index_are_the_same(compiled):
     columns = ([0, 1, 2], (START, START, 1 << 62), [0, COMMIT, 3], range(5, 3 * 2**32, 2**32))
     put = ([], [])
-    for kernel, into in zip((compiled, plain), put, strict=True):
-        kernel.put_entries(lambda *entry, into=into: into.append(entry), b"ts:", 7, *columns)
+    for each, into in zip((compiled, plain), put, strict=True):
+        each.put_entries(lambda *entry, into=into: into.append(entry), b"ts:", 7, *columns)
     assert put[0] == put[1]
     assert len(put[0]) == 3
     with pytest.raises(IndexError):
@@ -314,6 +317,64 @@ def test_only_what_is_usual_is_merged(compiled):
         assert compiled.merged(commit, prewrite[:end]) is None
     for end in range(len(commit)):
         assert compiled.merged(commit[:end], prewrite) is None
+
+
+def huffman(text):
+    bits = "".join(format(code, f"0{size}b") for code, size in (CODES[byte] for byte in text))
+    bits += "1" * (-len(bits) % 8)
+    return int(bits or "0", 2).to_bytes(len(bits) // 8, "big")
+
+
+def header_block(chance, entries):
+    """Fields of every kind, now and then a wrong one."""
+    out = b""
+    for _ in range(chance.randrange(6)):
+        known = [2, 4, 61] + [62, 62 + entries // 2, 61 + entries] * bool(entries)
+        index = chance.choice(known) if chance.random() < 0.98 else chance.choice((0, 62 + entries))
+        mask, bits = chance.choice(((0x80, 7), (0x40, 6), (0x40, 6), (0x00, 4), (0x10, 4)))
+        index = index if mask == 0x80 or chance.random() < 0.7 else 0
+        most = (1 << bits) - 1
+        out += bytes([mask | index] if index < most else [mask | most, index - most])
+        for _ in range(0 if mask == 0x80 else 1 if index else 2):
+            text = bytes(
+                chance.choices(range(256) if chance.random() < 0.1 else range(48, 58), k=chance.choice((0, 3, 90)))
+            )
+            coded = huffman(text)
+            out += (
+                bytes([0x80 | len(coded)]) + coded
+                if len(coded) < 127 and chance.random() < 0.7
+                else bytes([len(text)]) + text
+            )
+    return out
+
+
+def decoded(decoder, block):
+    try:
+        return decoder.decode(block)
+    except HpackError as error:
+        return str(error)
+
+
+def test_header_blocks_mean_the_same(compiled, monkeypatch):
+    chance = random.Random(3)
+    taken = wrong = 0
+    for _ in range(60):
+        ours, theirs = HpackDecoder(max_list_size=20_000), HpackDecoder(max_list_size=20_000)
+        for _ in range(30):
+            block = header_block(chance, len(ours._entries))
+            if chance.random() < 0.02 and block:
+                block = block[:-1]
+            taken += compiled.fields(block, _STATIC, ours._entries) is not None
+            monkeypatch.setattr(kernel, "fields", compiled.fields)
+            got = decoded(ours, block)
+            monkeypatch.setattr(kernel, "fields", plain.fields)
+            assert got == decoded(theirs, block)
+            if isinstance(got, str):
+                wrong += 1
+                break
+            assert (ours._entries, ours._size) == (theirs._entries, theirs._size)
+    assert taken > 200
+    assert wrong > 20
 
 
 def test_without_a_compiler_it_says_so_and_nothing_is_left(tmp_path, monkeypatch):
