@@ -18,10 +18,14 @@ _BLOCK = encode_headers(CALL)
 _PROBE = request(b"")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
+@pytest.fixture(scope="module", params=["as it is", "plain"])
+def site(request, tmp_path_factory):
+    """Of a pump with the compiled kernel, if there is one here, and of one without."""
     site = Site(tmp_path_factory.mktemp("site"))
-    site.pump("lane")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "plain":
+            patch.setenv("SLUICE_KERNEL", "plain")
+        site.pump("lane")
     yield site
     site.close()
 
