@@ -1,4 +1,4 @@
-"""What the documents give to try on one machine is typed as it stands there, one page after the other."""
+"""What the documents give to type is typed as it stands there: three pages line by line, single commands of others."""
 
 import os
 import re
@@ -6,55 +6,94 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from cli import group
 from embedded.compare import compare
 from embedded.launch import connect
 from embedded.processes import marked
 from embedded.stack import Stack
+from tests.cli.documented import ON_THE_STACK
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("start-a-replica.md", "copy-tables-again.md", "restore-tables.md")
 SNAPSHOT = ROOT / "tests" / "recordings" / "bootstrap" / "snapshots" / "z_end"
-
 pytestmark = pytest.mark.e2e
 
 
-def typed():
+class Shown(NamedTuple):
+    """A line that was typed, and what came of it."""
+
+    line: str
+    code: int
+    output: str
+
+
+class Tried:
+    """A one-machine stack on which the pages' lines were typed."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.env = os.environ | {"SLUICE_HOME": str(stack.home), "PYTHONPATH": str(ROOT)}
+        self.shown = [self.type(line) for line in typed()]
+
+    def type(self, line: str) -> Shown:
+        words = shlex.split(line)
+        if words[0] == "sluice":
+            words[:1] = [sys.executable, "-m", "cli"]
+        if words[0] == "mariadb":
+            words = [re.sub(r"^-P\d+$", f"-P{self.stack.site().ports['mariadb']}", word) for word in words]
+        done = subprocess.run(words, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=400)
+        return Shown(line, done.returncode, done.stdout + done.stderr)
+
+
+def typed() -> list[str]:
     """The lines after a prompt, in their order."""
     texts = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES]
     return [line for text in texts for line in re.findall(r"^    \$ (.*)$", text, re.MULTILINE)]
 
 
-@pytest.mark.timeout(900)
-def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_one_is_restored_as_the_documents_say(
-    tmp_path,
-):
-    stack = Stack(tmp_path / "home")
-    env = os.environ | {"SLUICE_HOME": str(stack.home), "PYTHONPATH": str(ROOT)}
-
-    def run(line):
-        words = shlex.split(line)
-        if words[0] == "sluice":
-            words[:1] = [sys.executable, "-m", "cli"]
-        if words[0] == "mariadb":
-            words = [re.sub(r"^-P\d+$", f"-P{stack.site().ports['mariadb']}", word) for word in words]
-        done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
-        return line, done.returncode, done.stdout + done.stderr
-
-    lines = typed()
-    assert lines[0] == "sluice up" and sum("--mode compare" in line for line in lines) == 2
-    codes = iter((1, 0))  # before the table is copied again, and after
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    stack = Stack(tmp_path_factory.mktemp("tried") / "home")
     try:
-        for line in lines:
-            shown = run(line)
-            expected = next(codes) if "--mode compare" in line else 0
-            assert shown[1] == expected, shown
-            assert expected == 0 or "100 missing" in shown[2], shown
-        assert shown[2].split() == ["COUNT(*)", "500"], shown  # of the restored table
-        with connect(stack.site().ports["mariadb"]) as database:
-            assert compare(SNAPSHOT, database).differences == []
+        yield Tried(stack)
     finally:
         stack.down()
     assert marked(stack.home) == []
+
+
+@pytest.mark.timeout(900)
+def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_one_is_restored_as_the_documents_say(
+    tried,
+):
+    assert tried.shown[0].line == "sluice up" and sum("--mode compare" in shown.line for shown in tried.shown) == 2
+    codes = iter((1, 0))  # before the table is copied again, and after
+    for shown in tried.shown:
+        expected = next(codes) if "--mode compare" in shown.line else 0
+        assert shown.code == expected, shown
+        assert expected == 0 or "100 missing" in shown.output, shown
+    assert tried.shown[-1].output.split() == ["COUNT(*)", "500"], shown  # of the restored table
+    with connect(tried.stack.site().ports["mariadb"]) as database:
+        assert compare(SNAPSHOT, database).differences == []
+
+
+def there(line: str) -> list[str]:
+    """The words behind `sluice` with what is on the stack in place of the document's names and keys."""
+    for documented, own in (
+        ("shop.orders", "bank.child"), ("'shop.*'", "'bank.*'"), ("crm.customer", "bank.parts"),
+        ("1000000", "1"), ("2000000", "100"), ("created_at >= '2026-11-16'", "id > 3"),
+    ):  # fmt: skip
+        line = line.replace(documented, own)
+    return shlex.split(line)[1:]
+
+
+@pytest.mark.timeout(900)
+def test_single_commands_of_the_documents_do_their_work_on_a_running_stack(tried, monkeypatch):
+    monkeypatch.setenv("SLUICE_HOME", str(tried.stack.home))
+    for line in ON_THE_STACK:
+        done = CliRunner().invoke(group, there(line))
+        assert done.exit_code == 0, (line, done.output, done.exception)

@@ -1,6 +1,7 @@
 """Every DAG file imports quickly, without errors, and does no work while it is parsed."""
 
 import contextlib
+import shlex
 import subprocess
 import sys
 import time
@@ -8,6 +9,8 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+
+from tests.cli.documented import typed
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 HEAVY = ("pyspark", "pyarrow", "pandas", "grpc", "pymysql", "great_expectations")
@@ -39,6 +42,15 @@ def parsed(home, pipelines=None):
 def test_all_dag_files_import(dag_bag):
     assert dag_bag.import_errors == {}
     assert "replicate" in dag_bag.dags
+
+
+def test_airflow_knows_its_commands_that_documents_give(dag_bag):
+    from airflow.cli.cli_parser import get_parser
+
+    commands = [shlex.split(command)[1:] for command in typed() if command.startswith("airflow ")]
+    assert ["db", "clean"] in [words[:2] for words in commands]
+    for words in commands:
+        assert callable(get_parser().parse_args(words).func), words
 
 
 def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_the_others(dag_bag, tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,10 +24,21 @@ from etl.settings import Downstream
 MARIADB = Dialect.of("10.11.0-MariaDB")
 """For tests that need no server."""
 _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
+_OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def documented_grant() -> str:
+    """The statement that docs/operations.md gives to operators: it names the user `sluice`."""
+    statement = re.search(r"^    (GRANT SELECT,[^;]*);", _OPERATIONS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert statement is not None
+    return " ".join(statement[1].split())
 
 
 class MariaDBServer:
-    """mariadbd as a child process with its own data directory, on a free loopback port; `root` needs no password."""
+    """mariadbd as a child process with its own data directory, on a free loopback port; `root` needs no password.
+
+    What replication and its jobs do there they do as `sluice`, who has exactly the rights that the documents ask for.
+    """
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.directory = directory
@@ -56,7 +68,7 @@ class MariaDBServer:
 
     @property
     def downstream(self) -> Downstream:
-        return Downstream(host="127.0.0.1", port=self.port, user="root")
+        return Downstream(host="127.0.0.1", port=self.port, user="sluice")
 
     def start(self) -> None:
         if not self.port:
@@ -91,7 +103,9 @@ class MariaDBServer:
         end = time.monotonic() + 60
         while True:
             try:
-                self.connect().close()
+                with self.connect() as connection, connection.cursor() as cursor:
+                    cursor.execute("CREATE USER IF NOT EXISTS sluice")
+                    cursor.execute(documented_grant())
                 return
             except pymysql.err.OperationalError:
                 if self._process.poll() is not None or time.monotonic() > end:
@@ -114,7 +128,8 @@ class MariaDBServer:
         connection = self.connect()
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root' AND ID <> CONNECTION_ID()"
+                "SELECT ID FROM information_schema.PROCESSLIST"
+                " WHERE USER IN ('root', 'sluice') AND ID <> CONNECTION_ID()"
             )
             for (number,) in cursor.fetchall():
                 with contextlib.suppress(pymysql.err.MySQLError):  # it has just ended

@@ -81,7 +81,7 @@ def forking(module: str = "tests.etl.copy.killed_copy") -> Iterator[Forks]:
 
 class Server:
     def __init__(self, port: int) -> None:
-        self.downstream = Downstream(host="127.0.0.1", port=port, user="root")
+        self.downstream = Downstream(host="127.0.0.1", port=port, user="sluice")
 
 
 def counting(command: dict[str, Any]) -> Iterator[int]:

@@ -129,6 +129,8 @@ def test_who_was_stopped_and_replaced_writes_nothing_when_it_wakes_up(
 
 def end_sessions(server: MariaDBServer) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root' AND ID <> CONNECTION_ID()")
+        cursor.execute(
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE USER IN ('root', 'sluice') AND ID <> CONNECTION_ID()"
+        )
         for (found,) in cursor.fetchall():
             cursor.execute(f"KILL {found}")

@@ -43,6 +43,7 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
     changes = relay.read(relay.windows(0)).filter(pc.field("table_id") == _id(settings.archive_url, "bank.account"))
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     asked: tuple[object, ...] = ("archive", "export", "bank.account", "--as", "lake.account", "--config", config)
+    asked += ("--catalog", "default")
     for key, value in catalog.items():
         asked += ("--property", f"{key}={value}")
     expected = sorted(set(changes["commit_ts"].to_pylist()))

@@ -39,7 +39,7 @@ def test_a_range_of_time_goes_into_a_folder_with_one_command(
     moment = tso.to_datetime(first.hi)
     asked = ("reapply", "--since", moment.isoformat(), "--to", other, "--config", config)
     since = tso.parse_moment(moment.isoformat())
-    code, said = sluice(capsys, *asked, "--plan")
+    code, said = sluice(capsys, *asked, "--table", "*.*", "--plan")
     assert code == 0 and f"since    {since} (" in said and f"until    {last.hi} (" in said and "row changes" in said
     assert not Jobs(relay.storage).list()
     code, said = sluice(capsys, *asked)
