@@ -31,6 +31,8 @@ _TYPES = {
 _D2 = np.array([f"{i:02}" for i in range(100)], "S2").view("u2")
 _D3 = np.frombuffer("".join(f"{i:03}" for i in range(1000)).encode(), np.uint8).reshape(1000, 3)
 _ZERO = ord("0")
+_PLAIN_FRACTION = 6  # with more digits behind the point Arrow prints small numbers as 1E-7
+_WORD_DIGITS = 18
 
 
 def arrow_type(column: Column) -> pa.DataType:
@@ -238,38 +240,92 @@ def _decimals_alike(buffer: Buffer, start: Ints, prefix: int, bad: Mask, rows: I
     precision, fraction = prefix & 0xFF, prefix >> 8
     negative = buffer.bytes[start + 2] < 0x80
     wrong = np.zeros(len(start), np.bool_)
-    whole = precision - fraction
-    # columns: sign, one zero when there are no integer digits, integer digits, point, fraction digits
-    lead = max(whole, 1)
-    grid = np.full((len(start), 1 + lead + (1 + fraction if fraction else 0)), _ZERO, np.uint8)
-    grid[:, 0] = ord("-")
-    at, column = start + 2, 1 if whole else 2
-    if not whole:
-        grid[:, column] = ord(".")
-        column += 1
-    taken = 0
+    groups: list[tuple[int, Ints]] = []
+    at = start + 2
     for digits in group_digits(precision, fraction):
         size = DIGITS_TO_BYTES[digits]
-        value = buffer.words[at].byteswap() >> np.uint64(64 - 8 * size)
-        if taken == 0:
-            value ^= np.uint64(0x80 << 8 * (size - 1))
-        value = np.where(negative, value ^ np.uint64((1 << 8 * size) - 1), value).astype(np.int64)
+        raw = buffer.words[at].byteswap() >> np.uint64(64 - 8 * size)
+        if not groups:
+            raw ^= np.uint64(0x80 << 8 * (size - 1))
+        value: Ints = np.where(negative, raw ^ np.uint64((1 << 8 * size) - 1), raw).astype(np.int64)
         over = value >= 10**digits
         if over.any():
             wrong |= over
             value = np.where(over, 0, value)
-        nine = np.empty((len(start), 9), np.uint8)
-        nine[:, 0:3], nine[:, 3:6], nine[:, 6:9] = _D3[value // 1_000_000], _D3[value // 1000 % 1000], _D3[value % 1000]
-        grid[:, column : column + digits] = nine[:, 9 - digits :]
-        at, column, taken = at + size, column + digits, taken + digits
-        if taken == whole and fraction:
-            grid[:, column] = ord(".")
-            column += 1
+        groups.append((digits, value))
+        at = at + size
     if wrong.any():
         if rows is None:
             bad |= wrong
         else:
             bad[rows] |= wrong
+    if fraction <= _PLAIN_FRACTION and precision - _last_digits(groups) <= _WORD_DIGITS:
+        return _decimals_by_arrow(groups, negative, fraction)
+    return _decimals_by_digits(groups, negative, precision, fraction)
+
+
+def _last_digits(groups: list[tuple[int, Ints]]) -> int:
+    """How many digits the last groups have that go into one word."""
+    taken = 0
+    for digits, _ in reversed(groups):
+        if taken + digits > _WORD_DIGITS:
+            break
+        taken += digits
+    return taken
+
+
+def _decimals_by_arrow(groups: list[tuple[int, Ints]], negative: Mask, fraction: int) -> pa.Array:
+    """As Arrow's own decimals, of two words each, which it prints."""
+    count, last, taken = len(negative), _last_digits(groups), 0
+    first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    for digits, value in reversed(groups):
+        word, power = (second, taken) if taken < last else (first, taken - last)
+        word += value.view(np.uint64) * np.uint64(10**power)
+        taken += digits
+    words = np.empty((count, 2), np.uint64)
+    if taken > last:
+        low, high = _product(first, 10**last)
+        words[:, 0] = low + second
+        words[:, 1] = high + (words[:, 0] < second)
+    else:
+        words[:, 0], words[:, 1] = second, 0
+    one = negative.astype(np.uint64)
+    words ^= (np.uint64(0) - one)[:, np.newaxis]  # all ones where it is negative
+    words[:, 0] += one
+    words[:, 1] += negative & (words[:, 0] == 0)
+    decimals = pa.Array.from_buffers(pa.decimal128(38, fraction), count, [None, pa.py_buffer(words)])
+    return decimals.cast(pa.large_string())
+
+
+def _product(values: Words, factor: int) -> tuple[Words, Words]:
+    """The low and the high word of each product."""
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    f1, f0 = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
+    v1, v0 = values >> half, values & mask
+    middle = v1 * f0 + (v0 * f0 >> half)
+    other = v0 * f1 + (middle & mask)
+    return values * np.uint64(factor), v1 * f1 + (middle >> half) + (other >> half)
+
+
+def _decimals_by_digits(groups: list[tuple[int, Ints]], negative: Mask, precision: int, fraction: int) -> pa.Array:
+    whole = precision - fraction
+    # columns: sign, one zero when there are no integer digits, integer digits, point, fraction digits
+    lead = max(whole, 1)
+    grid = np.full((len(negative), 1 + lead + (1 + fraction if fraction else 0)), _ZERO, np.uint8)
+    grid[:, 0] = ord("-")
+    column = 1 if whole else 2
+    if not whole:
+        grid[:, column] = ord(".")
+        column += 1
+    taken = 0
+    for digits, value in groups:
+        nine = np.empty((len(negative), 9), np.uint8)
+        nine[:, 0:3], nine[:, 3:6], nine[:, 6:9] = _D3[value // 1_000_000], _D3[value // 1000 % 1000], _D3[value % 1000]
+        grid[:, column : column + digits] = nine[:, 9 - digits :]
+        column, taken = column + digits, taken + digits
+        if taken == whole and fraction:
+            grid[:, column] = ord(".")
+            column += 1
     digit = grid[:, 1 : 1 + lead] != _ZERO
     first = np.where(digit.any(axis=1), digit.argmax(axis=1), lead - 1)
     keep = np.ones(grid.shape, np.bool_)
