@@ -65,7 +65,8 @@ def command(
     command goes on here, too.
     """
     if folder is not None:
-        return _into_files(ctx, acting_on(ctx, config), (folder, kind, beside), said, plan_only=plan_only)
+        settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
+        return _into_files(ctx, settings, (folder, kind, beside), said, plan_only=plan_only)
     from etl.restore import ask_for, plan_restore, request_of
 
     settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
@@ -82,18 +83,21 @@ def command(
 def _into_files(
     ctx: click.Context, settings: Settings, where: tuple[Path, str, bool], said: dict[str, Any], *, plan_only: bool
 ) -> int:
-    from etl.restore import FilesRequest, restore_files
+    from etl.restore import files_request_of, plan_files, restore_files
     from upstream import tso
 
-    if plan_only or any(said[name] for name in ("into", "target", "connection", "replacing")) or not said["verify"]:
-        raise click.UsageError("--files goes with --until, --table, --format and --beside alone", ctx)
-    last = settings.open_relay().last()
-    until = tso.parse_moment(said["until"]) if said["until"] else last.hi if last is not None else 0
+    if any(said[name] for name in ("into", "target", "connection", "replacing")) or not said["verify"]:
+        raise click.UsageError("--files goes with --until, --table, --format, --beside and --plan alone", ctx)
     folder, kind, beside = where
-    request = FilesRequest(until, said["tables"], folder, kind, beside)
+    request = files_request_of(settings, said | {"folder": folder, "format": kind, "beside": beside})
+    assert request is not None
+    if plan_only:
+        plan = plan_files(settings, request)
+        click.echo("\n".join(plan.lines()))
+        return 1 if plan.problems else 0
     done = restore_files(settings, request, on_table=click.echo)
     click.echo(
-        f"{len(done.tables)} tables, {done.rows:,} rows, are in {folder} as they were at {tso.text(until)}; {done.made}"
-        " of them were made and verified now"
+        f"{len(done.tables)} tables, {done.rows:,} rows, are in {folder} as they were at {tso.text(request.until)};"
+        f" {done.made} of them were made and verified now"
     )
     return 0

@@ -3,7 +3,7 @@
 Trigger it with the moment. `plan` says what will be done and what hinders it; `work` loads the nearest base, applies
 what was committed after it, and compares the result with what Spark computes by itself. It is a job: killed, or
 triggered again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and
-gives it up: then nothing of it stays.
+gives it up: then nothing of it stays. With a folder, tables become files there; that is no job, and goes on, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from etl.settings.pipelines import NamedPipeline, pipelines
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
 PLACE = {"type": ["null", "string"], "section": "To another server"}
+FILES = {"section": "Into files, not a database"}
 
 
 PARAMS = {
@@ -37,6 +38,10 @@ PARAMS = {
         description="Its host, port, login and password are the server."),
     "target": Param(None, **PLACE, title="Or a settings file",
         description="A path that workers reach; its [downstream] is the server. No passwords in it."),
+    "folder": Param(None, type=["null", "string"], **FILES, title="Folder",
+        description="A path that workers reach. Rows, CREATE TABLE and a manifest are written there."),
+    "format": Param("parquet", enum=["parquet", "csv", "sql"], **FILES, title="Format of the rows"),
+    "beside": Param(default=False, type="boolean", **FILES, title="Other files may be in the folder"),
 }  # fmt: skip
 
 
@@ -62,13 +67,16 @@ def build(pipeline: NamedPipeline) -> None:
             return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
 
         @task
-        def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
+        def work(job: str | None, files: dict[str, Any] | None, run_id: str | None = None) -> dict[str, Any]:
             from etl.restore import tasks
             from etl.task import run_job_task
 
+            if files is not None:
+                return run_job_task(pipeline, "restore", lambda settings: tasks.into_files(settings, files))
             return run_job_task(pipeline, "restore", lambda settings: tasks.work(settings, job, run_id or ""))
 
-        work(plan()["job"])
+        planned = plan()
+        work(planned["job"], planned["files"])
 
     restore()
 

@@ -1,7 +1,8 @@
-"""Point-in-time restore: any tables as of any moment of the archive, into a database."""
+"""Point-in-time restore: any tables as of any moment of the archive, into a database or into files."""
 
 from etl.restore.errors import RestoreError, VerifyError
-from etl.restore.form import request_of
+from etl.restore.files_plan import FilesPlan, plan_files
+from etl.restore.form import files_request_of, request_of
 from etl.restore.into_files import FilesRequest, RestoredFiles, restore_files
 from etl.restore.jobs import ask_for, cancel_restore, run_restore
 from etl.restore.pace import KIND
@@ -15,6 +16,7 @@ from etl.restore.ways import Ways
 __all__ = [
     "KIND",
     "SAME_SERVER_INTO",
+    "FilesPlan",
     "FilesRequest",
     "Request",
     "RestoreError",
@@ -27,6 +29,8 @@ __all__ = [
     "Ways",
     "ask_for",
     "cancel_restore",
+    "files_request_of",
+    "plan_files",
     "plan_restore",
     "request_of",
     "restore_files",

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import google_crc32c
 import pyarrow as pa
@@ -30,7 +30,7 @@ from etl.settings import Settings
 from upstream import tso
 from upstream.schema import Table
 
-__all__ = ["FilesRequest", "RestoredFile", "RestoredFiles", "restore_files"]
+__all__ = ["FilesRequest", "RestoredFile", "RestoredFiles", "check_folder", "restore_files"]
 
 log = logging.getLogger("sluice.restore")
 
@@ -58,6 +58,15 @@ class FilesRequest:
     def asked(self) -> dict[str, Any]:
         """As the manifest has it."""
         return {"until": self.until, "tables": list(self.tables), "kind": self.kind}
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return self.asked() | {"folder": str(self.folder), "beside": self.beside}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +127,19 @@ def restore_files(
     return RestoredFiles(request.until, request.folder, tuple(done[name] for name in sorted(done)), len(left))
 
 
+def check_folder(request: FilesRequest) -> None:
+    """Raises RestoreError if the folder is somebody else's; one that isn't there yet is nobody's."""
+    if request.folder.exists():
+        _made_before(request)
+
+
 def _begun(request: FilesRequest) -> list[RestoredFile]:
-    """What a process before this one has made. Raises RestoreError if the folder is somebody else's."""
+    """What a process before this one has made. Raises as `check_folder`."""
     request.folder.mkdir(parents=True, exist_ok=True)
+    return _made_before(request)
+
+
+def _made_before(request: FilesRequest) -> list[RestoredFile]:
     try:
         found = json.loads((request.folder / _MANIFEST).read_bytes())
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,7 +13,19 @@ from relay import RelayLog, Window
 from relay.archive import Archive, Base, Bases, Volume
 from upstream import tso
 
-__all__ = ["Past"]
+__all__ = ["Extent", "Past"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """About how much is to be read of the log for some tables: `changes` in `log_bytes` of files. `unarchived`: how
+    many of the `windows` are landed and not archived yet.
+    """
+
+    windows: int = 0
+    unarchived: int = 0
+    changes: int = 0
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,22 @@ class Past:
         """About how much of a volume lies between there and the moment."""
         needed = min(volume.hi, self.until) - max(volume.lo, self.since)
         return needed / (volume.hi - volume.lo)
+
+    def extent(self, ids: Collection[int]) -> Extent:
+        """Of the log, for the tables of these ids."""
+        windows = unarchived = changes = size = 0
+        for volume in self.volumes():
+            inside = sum(volume.tables.get(table_id, 0) for table_id in ids)
+            wanted = round(inside * self.share(volume))
+            changes += wanted
+            windows += volume.windows
+            size += round(volume.log.bytes * wanted / max(volume.changes, 1)) if volume.log else 0
+        for window in self.unarchived():
+            unarchived += 1
+            if not set(ids).isdisjoint(map(int, window.tables)):
+                changes += window.changes
+                size += sum(part.bytes for part in window.parts)
+        return Extent(windows + unarchived, unarchived, changes, size)
 
     @property
     def _archived_until(self) -> int:

@@ -199,28 +199,16 @@ class _Planner:
 
     def _with_cost(self, plan: RestorePlan) -> RestorePlan:
         past = self._past
-        windows = unarchived = changes = size = 0
-        for volume in past.volumes():
-            inside = sum(volume.tables.get(table_id, 0) for table_id in plan.ids)
-            wanted = round(inside * past.share(volume))
-            changes += wanted
-            windows += volume.windows
-            size += round(volume.log.bytes * wanted / max(volume.changes, 1)) if volume.log else 0
-        for window in past.unarchived():
-            windows += 1
-            unarchived += 1
-            if not set(plan.ids).isdisjoint(map(int, window.tables)):
-                changes += window.changes
-                size += sum(part.bytes for part in window.parts)
+        extent = past.extent(plan.ids)
         rows, row_bytes = _base_of(plan, past)
         jobs = Jobs.of(self._settings.open_relay())
         pace = Pace.of(jobs.list())
         cost = Cost(
-            rows, row_bytes, changes, size,
-            round((row_bytes + size * _UNPACKED) * _ROOM),
-            round(pace.seconds(rows, row_bytes, changes, verify=self._request.verify), 1),
+            rows, row_bytes, extent.changes, extent.log_bytes,
+            round((row_bytes + extent.log_bytes * _UNPACKED) * _ROOM),
+            round(pace.seconds(rows, row_bytes, extent.changes, verify=self._request.verify), 1),
         )  # fmt: skip
-        return replace(plan, windows=windows, unarchived=unarchived, cost=cost)
+        return replace(plan, windows=extent.windows, unarchived=extent.unarchived, cost=cost)
 
 
 _UNPACKED = 5

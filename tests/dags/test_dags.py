@@ -255,6 +255,23 @@ def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_as
     assert (request.replacing, request.verify, request.target) == (("a.b",), False, {})
 
 
+def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_beside_it(dag_bag, tmp_path):
+    from etl.restore import FilesRequest, RestoreError
+    from etl.restore.form import files_request_of
+    from etl.settings import Downstream, Relay, Settings, Upstream
+
+    settings = Settings(Upstream("unused"), Relay(f"file://{tmp_path}"), Downstream("unused"))
+    form = dag_bag.dags["restore"].params
+    assert files_request_of(settings, form.validate()) is None
+    said = form.validate() | {"until": "470614793860415501", "tables": ["shop.*", ""], "folder": "/backup/shop"}
+    wanted = FilesRequest(470614793860415501, ("shop.*",), Path("/backup/shop"))
+    assert files_request_of(settings, said) == wanted
+    assert FilesRequest.from_json(wanted.to_json()) == wanted
+    for beside in ({"into": "{schema}_x"}, {"connection": "spare"}, {"verify": False}):
+        with pytest.raises(RestoreError, match="nothing of a database"):
+            files_request_of(settings, said | beside)
+
+
 def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
     from etl.copy import CsvFormat, DumplingOptions, wish_of
 

@@ -13,7 +13,7 @@ import pytest
 from etl.asof import here
 from etl.asof.finishing import Finish, Result
 from etl.asof.plan import Plan
-from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, restore_files
+from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, restore_files, tasks
 from etl.settings import Downstream, Relay, Settings, Upstream
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import archive_of
@@ -70,6 +70,24 @@ def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
     (request.folder / "bank.account.parquet").write_bytes(b"damaged")
     again = restore_files(shop, request, run=here)
     assert again.made == 1 and again.tables == done.tables
+
+
+def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told_to(
+    shop: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    said = {"until": str(MID), "tables": ["bank.cart"], "folder": str(folder), "format": "csv", "plan_only": True}
+    planned = tasks.begin(shop, said, "a test")
+    assert "table    bank.cart" in planned["plan"] and (planned["job"], planned["files"]) == (None, None)
+    assert not folder.exists()
+    files = tasks.begin(shop, said | {"plan_only": False}, "a test")["files"]
+    made = tasks.into_files(shop, json.loads(json.dumps(files)), run=here)
+    assert made == {"folder": str(folder), "tables": 1, "rows": recorded_rows("bank.cart"), "made": 1}
+    assert tasks.into_files(shop, files, run=here)["made"] == 0, "triggered again it finds them"
+    with pytest.raises(RestoreError, match="holds another restore"):
+        tasks.begin(shop, said | {"tables": ["bank.ledger"]}, "a test")
+    with pytest.raises(RestoreError, match="no table had such a name"):
+        tasks.begin(shop, said | {"tables": ["bank.no"], "folder": str(tmp_path / "other")}, "a test")
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(shop: Settings, tmp_path: Path) -> None:
