@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 import pyarrow as pa
@@ -33,7 +33,7 @@ RECORDED = "shop"
 """The shape that is a recording's traffic."""
 NAMES = (*SHAPES, RECORDED)
 _FIRST_TS = tso.compose(1_790_000_000_000)
-_WINDOW = 1000  # transactions
+_WINDOW = 250  # transactions
 _PATIENCE_S = 900.0
 
 
@@ -72,16 +72,18 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None]) -> ShapeRes
     report(f"{name}: making its traffic")
     port = stack.site().ports["mariadb"]
     drop_everything(port)
-    made = None
+    made, batch = None, 25_000
     if name == RECORDED:
         relay, filled_ts = _landed_recording(folder.as_uri()), 0
     else:
-        made = history(SHAPES[name]())
+        shape = SHAPES[name]()
+        made, batch = history(shape), shape.batch
         relay, filled_ts = _landed(made, folder.as_uri())
         _create_tables(port, made)
     report(f"{name}: applying")
     whole = load_settings(stack.home / "sluice.toml")
-    settings = Settings(whole.upstream, Relay(folder.as_uri()), whole.downstream)
+    limits = replace(whole.apply, max_rows=batch)
+    settings = Settings(whole.upstream, Relay(folder.as_uri()), whole.downstream, apply=limits)
     server = psutil.Process(stack.state().parts["mariadb"].process.pid)
     result = _apply(settings, relay, filled_ts, server, ShapeResult(name))
     if made is not None:

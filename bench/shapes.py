@@ -43,11 +43,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`rows`: there at first, over all tables. `changes`: behind them. `kinds`: of tables."""
+    """`rows`: there at first, over all tables. `changes`: behind them; `batch`: how many are prepared together."""
 
     kinds: tuple[Kind, ...]
     rows: int = 20_000
     changes: int = 60_000
+    batch: int = 25_000
 
 
 @dataclass(slots=True)
@@ -187,7 +188,7 @@ def _wide() -> Shape:
         return {"id": number} | {f"c{n}": kinds[n % 5][1](rng) for n in range(199)}
 
     table = _table(200, "wide", ("id", _int()), *columns)
-    return Shape((Kind((table,), make, ("c0", "c1", "c2", "c3")),), 2_000, 6_000)
+    return Shape((Kind((table,), make, ("c0", "c1", "c2", "c3")),), 2_000, 8_000, 4_000)
 
 
 def _json() -> Shape:
@@ -201,7 +202,7 @@ def _json() -> Shape:
 
     table = _table(210, "json", ("id", _int()), ("a", {"tp": types.JSON}), ("b", {"tp": types.JSON}))
     kind = Kind((table,), lambda rng, n: {"id": n, "a": document(rng), "b": document(rng)}, ("a",))
-    return Shape((kind,), 10_000, 30_000)
+    return Shape((kind,), 10_000, 30_000, 5_000)
 
 
 def _blobs() -> Shape:
@@ -214,7 +215,7 @@ def _blobs() -> Shape:
         size = rng.choice((100, 500, 3000))
         return {"id": number, "data": rng.randbytes(size), "note": _words(rng, 20), "digest": rng.randbytes(16)}
 
-    return Shape((Kind((table,), make, ("data", "digest")),), 6_000, 18_000)
+    return Shape((Kind((table,), make, ("data", "digest")),), 6_000, 18_000, 3_000)
 
 
 def _many() -> Shape:
