@@ -11,7 +11,7 @@ from importlib import import_module
 
 from pump_service.kernel import plain
 
-EDITION = 4
+EDITION = 5
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EDITION 4 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 5 /* as in __init__.py: what was compiled from other sources isn't used */
 
 typedef unsigned char u8;
 
@@ -165,7 +165,7 @@ static PyObject *calls(PyObject *module, PyObject *args) {
             last = fresh = stream;
             room--;
         } else {
-            if (p[4] != 1 || length < 5 || length > largest) break;
+            if (p[4] != 1 || length < 5 || length > largest || !stream) break;
             int known = stream == fresh ? 1 : was_open(opened, stream, 0);
             if (known < 0) goto done;
             PyObject *record = known ? admitted(body, body + length, &terms) : NULL;

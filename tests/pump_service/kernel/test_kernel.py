@@ -215,6 +215,15 @@ def test_other_frames_end_the_stretch(compiled, ingest, odd):
     assert (taken.streams, taken.opened, taken.last, taken.end) == ([3], {}, 3, len(first))
 
 
+def test_a_body_on_no_stream_or_on_one_that_is_not_open_is_left(compiled, ingest):
+    message = request(binlog())
+    for stream in (0, 1, 3, 2**31 + 1):
+        assert Taken(compiled, ingest, body(stream, message), last=3).end == 0
+    data = call(5, message)
+    taken = Taken(compiled, ingest, data + body(5, message), last=3)
+    assert (taken.streams, taken.end) == ([5], len(data))
+
+
 def test_the_terms_of_the_moment_count(compiled, ingest):
     data = call(1, request(binlog())) + call(3, request(binlog(pb.binlog.Commit, START, COMMIT)))
     assert Taken(compiled, ingest, data).streams == [1, 3]
