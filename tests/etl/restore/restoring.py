@@ -21,6 +21,7 @@ from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog
 from relay.archive import Archive, Base, BaseTable, Making, base_id, write_log
 from relay.jobs import Runner
+from relay.url import folder_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
@@ -34,7 +35,7 @@ def settings_of(server: MariaDBServer, relay_url: str, max_rows: int = 25_000) -
 
 def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") -> Archive:
     """An archive of all that is landed."""
-    archive = Archive.open(f"{relay.url}/{name}")
+    archive = Archive.open(folder_of(relay.url, name))
     windows = list(relay.windows(0))
     for number, first in enumerate(range(0, len(windows), windows_a_volume)):
         some = windows[first : first + windows_a_volume]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.restore import Request, plan_restore
+from etl.asof import here
+from etl.restore import FilesRequest, Request, plan_restore, restore_files
 from etl.settings import Settings
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
@@ -17,6 +18,7 @@ from tests.judge import recording
 from tests.judge.invent import History
 from tests.judge.upstream import State
 from tests.judge.verdict import compare
+from tests.object_store.s3_server import S3Server
 
 
 def renamed(state: State) -> State:
@@ -54,6 +56,24 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
             restore(settings, Request(ts, globs))
             found += [f"seed {seed}, {ts}, {globs}: {one}" for one in compare(renamed(wanted), server)]
     return found
+
+
+def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
+    mariadb: MariaDBServer, tmp_path: Path, s3_server: S3Server
+) -> None:
+    upstream = History(random.Random(5)).grow(12)
+    recording.write(upstream, tmp_path / "recording")
+    relay = land(tmp_path / "recording", s3_server.url("relay"), transactions=3)
+    archived(relay)
+    settings = settings_of(mariadb, relay.url)
+    base_at(settings, upstream.states[len(upstream.states) // 2][0])
+    ts, state = upstream.states[-1]
+    names = sorted(name for name in state if can_be_restored(settings, Request(ts, (name,))))
+    mariadb.empty()
+    assert restore(settings, Request(ts, tuple(names))).verified.tables == len(names)
+    assert compare(renamed({name: state[name] for name in names}), mariadb) == []
+    files = restore_files(settings, FilesRequest(ts, tuple(names), tmp_path / "files"), run=here)
+    assert {table.name: table.rows for table in files.tables} == {name: len(state[name]) for name in names}
 
 
 @pytest.mark.parametrize("seed", range(3))

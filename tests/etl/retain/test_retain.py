@@ -16,18 +16,20 @@ from relay import RelayCorruptError, RelayLog
 from relay.archive import Archive, Base, BaseFile, Bases, BaseTable, Hold, Holds, Making, base_id, write_log
 from relay.jobs import Jobs, Runner, Touches
 from relay.retention import ARCHIVE, Consumers
+from relay.url import folder_of
 
 
 class Site:
     """30 windows or so, archived in volumes of five, with a base near the beginning and one in the middle."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str = "") -> None:
+        """In a folder, or at the URL of a relay log."""
         self.root = root
         self.past = Past(random.Random(4))
         self.past.now += 14 * HOUR
         self.past.begin(2)
-        self.relay = RelayLog.open(f"file://{root}/relay")
-        self.archive = Archive.open(f"file://{root}/relay/archive")
+        self.relay = RelayLog.open(url or f"file://{root}/relay")
+        self.archive = Archive.open(folder_of(self.relay.url, "archive"))
         self.bases, self.consumers = Bases(self.archive.storage), Consumers(self.relay)
         begun = self.past.now
         for n in range(30):
@@ -81,6 +83,27 @@ def test_windows_stay_until_a_pipeline_has_applied_them(site):
     assert site.windows() == 30
     site.applied()
     assert retain(site.settings("1h")).windows == 30 - site.windows() > 20
+
+
+def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the_same(site, tmp_path, s3_server):
+    stored = Site(tmp_path / "stored", s3_server.url("relay"))
+    for each in (site, stored):
+        each.applied()
+    wanted = [each.settings("1h", each.keep()) for each in (site, stored)]
+    before = [archive_status(settings) for settings in wanted]
+    done = [retain(settings) for settings in wanted]
+    after = [archive_status(settings) for settings in wanted]
+    assert (done[0].windows, done[0].volumes, len(done[0].bases)) == (
+        done[1].windows,
+        done[1].volumes,
+        len(done[1].bases),
+    )
+    assert done[0].windows > 20 and done[0].volumes > 0 and len(done[0].bases) == 1
+    for folder, store in (before, after):
+        assert (store.whole_from_ts, store.lo, store.hi, store.holes) == (
+            folder.whole_from_ts, folder.lo, folder.hi, folder.holes,
+        )  # fmt: skip
+    assert stored.windows() == site.windows()
 
 
 def test_without_settings_nothing_goes(site):
