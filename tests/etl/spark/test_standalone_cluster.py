@@ -31,6 +31,9 @@ from tests.etl.snapshots import differences
 from tests.etl.spark.standalone import ClusterApart, settings_of
 from tests.object_store.s3_server import S3Server
 
+pytestmark = pytest.mark.timeout(900)
+"""A cluster and a stack start here; a busy machine takes minutes for each."""
+
 
 def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str, bool]]:
     """Of both workers: the folder in which its Python runs, where it has Sluice from, whether it sees a file."""
