@@ -129,7 +129,7 @@ def _apply(folder: Path, port: int, until: int, mode: str, steps: _Steps) -> Non
     from tests.etl.preparing import local_preparer
 
     _watch(steps)
-    downstream = Downstream("127.0.0.1", port, read_timeout_s=20)
+    downstream = Downstream("127.0.0.1", port, "sluice", read_timeout_s=20)
     settings = Settings(Upstream("unused"), Relay(f"file://{folder}/relay"), downstream, apply=Apply(mode, 2, 6))
     summary = run_apply(settings, until_ts=until, run_seconds=240, prepare=local_preparer(settings))
     steps.end(f"at {summary.checkpoint}")
