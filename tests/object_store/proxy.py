@@ -15,8 +15,9 @@ from typing import Any
 
 from tests.object_store.lagging import Listed
 
-KINDS = ("slow", "busy", "failed", "failed after", "reset", "lost", "held", "lag", "cut", "flipped", "without",
-         "unknown condition")  # fmt: skip
+KINDS = ("slow", "busy", "failed", "denied", "failed after", "reset", "lost", "held", "lag", "cut", "flipped",
+         "without", "unknown condition")  # fmt: skip
+_REFUSALS = {"busy": (503, "SlowDown"), "failed": (500, "InternalError"), "denied": (403, "ExpiredToken")}
 _NOT_PASSED_ON = ("transfer-encoding", "content-length", "connection", "date", "server")
 _WAIT_S = 120.0
 
@@ -26,7 +27,7 @@ class Fault:
     """Something that happens to requests. `kind`:
 
     - ``slow``: it waits `seconds` before it reaches the server
-    - ``busy``: 503 SlowDown, ``failed``: 500 InternalError; it never reaches the server
+    - ``busy``: 503 SlowDown, ``failed``: 500 InternalError, ``denied``: 403 ExpiredToken; it never reaches the server
     - ``failed after``: it has reached the server, and the answer is a 500
     - ``reset``: the connection breaks before it reaches the server
     - ``lost``: it has reached the server, and the connection breaks before the answer
@@ -110,8 +111,8 @@ class FaultyProxy:
     """Passes requests on to the server at `port`, each client's connection by one of its own."""
 
     def __init__(self, port: int) -> None:
-        self.secrets_seen = False
-        """Whether a request was signed with credentials."""
+        self.keys_seen: list[str] = []
+        """The access keys that S3 requests were signed with, in order, each once."""
         self._faults: list[Fault] = []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -137,7 +138,9 @@ class FaultyProxy:
                 with proxy._lock:
                     proxy._counts[what] += 1
                     faults = [fault for fault in proxy._faults if fault.is_for(what, self.path)]
-                proxy.secrets_seen |= "Credential=" in self.headers.get("Authorization", "")
+                _, signed, key = self.headers.get("Authorization", "").partition("Credential=")
+                if signed and (key := key.partition("/")[0]) not in proxy.keys_seen:
+                    proxy.keys_seen.append(key)
                 with contextlib.suppress(OSError):  # the client may have left
                     proxy._handle(self, what, body, faults)
 
@@ -187,7 +190,7 @@ class FaultyProxy:
         if "unknown condition" in kinds and kinds["unknown condition"].header in handler.headers:
             _send(handler, _error(501, "NotImplemented"))
             return
-        for kind, status, code in (("busy", 503, "SlowDown"), ("failed", 500, "InternalError")):
+        for kind, (status, code) in _REFUSALS.items():
             if kind in kinds:
                 _send(handler, _error(status, code))
                 return

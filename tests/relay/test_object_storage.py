@@ -182,7 +182,7 @@ def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log
     said = done.stdout + done.stderr
     assert "FileNotFoundError" in said and "nobucket" in said and str(BASE + 20) in said
     assert SECRET not in said and SECRET[:12] not in said
-    assert s3_server.proxy.secrets_seen  # the store was asked with them
+    assert s3_server.proxy.keys_seen  # the store was asked with them
 
 
 def test_what_spark_is_given_holds_no_credentials(log):

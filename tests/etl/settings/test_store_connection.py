@@ -111,7 +111,7 @@ def test_settings_name_the_connection_and_the_store_is_opened_with_it(url: str, 
     )
     relay = RelayLog.open(settings.relay.url)
     relay.claim("land").check()
-    assert s3_server.proxy.secrets_seen
+    assert s3_server.proxy.keys_seen
     assert SECRET not in repr(settings) + repr(vars(relay)) + repr(vars(relay.storage)) + repr(credentials.known())
 
 
