@@ -33,7 +33,7 @@ test: lint ## lint, types and all tests
 	@$(PYTHON) -m pytest
 
 test-stores: setup ## crash and freeze tests with an S3 server that fails in place of folders
-	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 $$(cat tests/object_store/crash_and_freeze.txt)
+	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 --timeout 3000 $$(cat tests/object_store/crash_and_freeze.txt)
 
 test-cluster: setup ## all recordings through a Spark cluster whose workers and master die meanwhile
 	@$(PYTHON) -m pytest -n0 -s tests/etl/spark/every_recording.py

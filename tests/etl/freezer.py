@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = "SLUICE_TEST_PATIENCE"
+"""The environment's: how many times as long is waited."""
 _ORDERS = ("control", "decisions", "appointments")
 
 
@@ -54,7 +56,8 @@ class Freezer:
         return int(self._ask(do="start", folder=str(folder), port=port, until=until, mode=mode, stop=stop)["pid"])
 
     def wait(self, pid: int, timeout_s: float) -> str:
-        """``stopped``, ``ended``, or ``running`` when it takes longer."""
+        """``stopped``, ``ended``, or ``running`` when it takes longer; where all takes longer, see `PATIENCE`."""
+        timeout_s *= float(os.environ.get(PATIENCE, "1"))
         return str(self._ask(do="wait", pid=pid, timeout_s=timeout_s)["state"])
 
     def wake(self, pid: int) -> None:

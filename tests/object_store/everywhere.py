@@ -22,7 +22,8 @@ from typing import Any
 import obstore
 import pytest
 
-from tests.object_store.moved import LISTS_LAG, VARIABLE, move, url_of
+from tests.etl.freezer import PATIENCE
+from tests.object_store.moved import DIRECTLY, LISTS_LAG, VARIABLE, move, url_of
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import BUCKET, S3Process, S3Server
 
@@ -56,13 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = server.url("FOLDER")
     told = os.environ.get("SLUICE_TEST_FAULTS", FAULTS)
     os.environ[LISTS_LAG] = "yes" if "lag" in told else ""
-    _move_here(direct)
+    os.environ[DIRECTLY] = direct.url("FOLDER")
+    os.environ.setdefault(PATIENCE, "10")
+    _move_here()
     _move_in_children()
     server.inject(*faults(told, int(os.environ.get("SLUICE_TEST_SEED", "1"))))
     config._s3 = process, server, direct  # type: ignore[attr-defined]
 
 
-def _move_here(direct: S3Server) -> None:
+def _move_here() -> None:
     """In this process; a test that copies a folder copies what is in the server, without faults."""
     from relay.storage import open_storage
     from relay.storage._local import LocalStorage
@@ -73,9 +76,9 @@ def _move_here(direct: S3Server) -> None:
     def copied(source: Any, target: Any, *args: Any, **options: Any) -> Any:
         if Path(source).is_dir():
             return whole_folder(source, target, *args, **options)
-        urls = [url_of(Path(one), direct.url("FOLDER")) for one in (source, target)]
+        urls = [url_of(Path(one), os.environ[DIRECTLY]) for one in (source, target)]
         stores = [open_storage(url).store for url in urls]  # type: ignore[attr-defined]
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(target).mkdir(parents=True, exist_ok=True)
         for found in obstore.list(stores[0]).collect():
             obstore.put(stores[1], found["path"], obstore.get(stores[0], found["path"]).bytes())
         return target
@@ -90,7 +93,7 @@ def _move_in_children() -> None:
     def started(process: Any, *args: Any, **options: Any) -> None:
         env = dict(os.environ if options.get("env") is None else options["env"])
         paths = [*IN_CHILDREN, *filter(None, [env.get("PYTHONPATH")])]
-        told = (VARIABLE, LISTS_LAG)
+        told = (VARIABLE, DIRECTLY, LISTS_LAG, PATIENCE)
         kept = {name: value for name, value in os.environ.items() if name in told or name.startswith("AWS_")}
         start(process, *args, **options | {"env": env | kept | {"PYTHONPATH": os.pathsep.join(paths)}})
 

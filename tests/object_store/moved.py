@@ -8,6 +8,8 @@ from typing import Any
 
 VARIABLE = "SLUICE_TEST_FOLDERS_ARE_IN"
 """The environment's: the URL, with FOLDER where a folder's path is to be."""
+DIRECTLY = "SLUICE_TEST_FOLDERS_ARE_DIRECTLY_IN"
+"""The same without faults."""
 LISTS_LAG = "SLUICE_TEST_LISTS_LAG"
 """The environment's: not empty if lists lag. Otherwise it is a store as Amazon's is."""
 _METHODS = (
@@ -22,8 +24,8 @@ def url_of(folder: Path, pattern: str = "") -> str:
 
 
 def move(local: Any) -> None:
-    """`local` is LocalStorage, which does from now on what ObjectStorage does; but for folders that hold something
-    already when they are opened, such as a dump.
+    """`local` is LocalStorage, which does from now on what ObjectStorage does; but for folders that hold something, and
+    nothing of which is in the server, such as a dump.
     """
     plain = {name: getattr(local, name) for name in _METHODS}
 
@@ -33,6 +35,8 @@ def move(local: Any) -> None:
 
             root = storage._root
             there = root.is_dir() and any(root.iterdir())
+            if there and open_storage(url_of(root, os.environ[DIRECTLY])).names(""):
+                there = False  # a test keeps something of its own beside what is in the server
             storage._elsewhere = None if there else open_storage(url_of(root))
         return storage._elsewhere
 

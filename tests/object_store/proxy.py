@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.object_store.lagging import Listed
 
-KINDS = ("slow", "busy", "failed", "denied", "failed after", "reset", "lost", "held", "lag", "cut", "flipped",
-         "without", "unknown condition")  # fmt: skip
+KINDS = ("slow", "busy", "failed", "denied", "failed after", "reset", "lost", "held", "held after", "lag", "cut",
+         "flipped", "without", "unknown condition")  # fmt: skip
 _REFUSALS = {"busy": (503, "SlowDown"), "failed": (500, "InternalError"), "denied": (403, "ExpiredToken")}
 _NOT_PASSED_ON = ("transfer-encoding", "content-length", "connection", "date", "server")
 _WAIT_S = 120.0
@@ -32,6 +32,7 @@ class Fault:
     - ``reset``: the connection breaks before it reaches the server
     - ``lost``: it has reached the server, and the connection breaks before the answer
     - ``held``: it reaches the server when the fault is over (`release`, `heal`), though its client may have left
+    - ``held after``: it has reached the server, and the answer goes back when the fault is over
     - ``lag``: a list doesn't know of what was created in the last `seconds`, and knows what was removed in them
     - ``cut``: half of the body, then the connection breaks; ``flipped``: a bit of the body is another one
     - ``without``: the header `header` isn't passed on; ``unknown condition``: 501 for requests that have it
@@ -57,6 +58,8 @@ class Fault:
         assert self.kind in KINDS, f"{self.kind} is none of {KINDS}"
         self._random = random.Random(self.seed)
         self._over = threading.Event()
+        self.is_held = threading.Event()
+        """A request is held now; of ``held after``: and the server has done it."""
         self._waiting = 0
         self._lock = threading.Lock()
 
@@ -68,7 +71,9 @@ class Fault:
             if self._over.is_set() or self.times == self.happened or self._random.random() >= self.chance:
                 return False
             self.happened += 1
-            self._waiting += self.kind == "held"
+            self._waiting += self.kind.startswith("held")
+            if self.kind == "held":
+                self.is_held.set()
             return True
 
     def wait(self) -> None:
@@ -194,15 +199,19 @@ class FaultyProxy:
             if kind in kinds:
                 _send(handler, _error(status, code))
                 return
-        held = kinds.get("held")
+        held, after = kinds.get("held"), kinds.get("held after")
         if held is not None:
             held.wait()
         dropped = {fault.header.lower() for fault in faults if fault.kind == "without"}
         answer = self._ask(handler, body, dropped)
-        if held is not None:
-            held.passed(answer.status)
         if answer.is_good:
             self._listed.note(what, handler.path)
+        if after is not None:
+            after.is_held.set()
+            after.wait()
+        for one in (held, after):
+            if one is not None:
+                one.passed(answer.status)
         if "failed after" in kinds:
             answer = _error(500, "InternalError")
         if "lost" in kinds:

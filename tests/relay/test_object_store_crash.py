@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from relaykit import BASE, window
 
-from relay import RelayLog
+from relay import RelayLog, WindowConflictError
 from tests.object_store.everywhere import faults
+from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
 
 WRITER = """
@@ -41,6 +43,17 @@ while True:
     except (ClaimLostError, WindowConflictError, OSError):
         continue
 """
+COMMIT = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from relaykit import BASE, window
+from relay import RelayLog, WindowConflictError
+try:
+    RelayLog.open(sys.argv[1]).commit(window(BASE, BASE + 20, token="first"))
+    print("landed")
+except WindowConflictError:
+    print("conflict")
+"""
 FAULTS = "slow:0.05:0.02 busy:0.02 failed:0.02 failed_after:0.05 lost:0.05 reset:0.02 lag:0.5:0.2 cut:0.02 flipped:0.02"
 _ENOUGH = 14
 _WRITERS = 3
@@ -50,6 +63,32 @@ def _start(url: str, name: str) -> subprocess.Popen[str]:
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", WRITER, url, here, name]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
+
+
+@pytest.mark.parametrize(("kind", "said", "expected"), [("held", "conflict", [412]), ("held after", "landed", [200])])
+def test_who_stands_still_between_a_put_and_its_answer_wakes_up_to_what_is_there(
+    s3_server: S3Server, kind: str, said: str, expected: list[int]
+) -> None:
+    """The request of a stopped process is on its way, or done, while another one lands the same window."""
+    log = RelayLog.open(s3_server.url())
+    log.claim("land")
+    held = Fault(kind, "PUT", f"{BASE:020d}.json", times=1)
+    s3_server.inject(held)
+    first = subprocess.Popen(
+        [sys.executable, "-c", COMMIT, log.url, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+    )
+    assert held.is_held.wait(120)
+    first.send_signal(signal.SIGSTOP)
+    if kind == "held":
+        log.commit(window(BASE, BASE + 30, token="second"))
+    else:
+        with pytest.raises(WindowConflictError):
+            log.commit(window(BASE, BASE + 30, token="second"))
+    landed = log.next(BASE)
+    assert held.release() == expected
+    first.send_signal(signal.SIGCONT)
+    assert first.communicate(timeout=120)[0] == f"{said}\n"
+    assert log.next(BASE) == landed and list(log.windows(BASE)) == [landed]
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -80,14 +119,14 @@ def test_whoever_dies_or_sleeps_what_was_said_to_be_landed_is_what_is_there(s3_s
             one.wait()
     s3_server.heal()
     announced = [tuple(line.split()) for text in ended for line in text.splitlines() if line.count(" ") == 1]
-    windows = {str(window.lo): window for window in log.windows(log_begin(log))}
+    windows = {str(found.lo): found for found in log.windows(log_begin(log))}
     assert len(announced) >= _ENOUGH // 2
     assert [told for told in announced if windows[told[0]].token != told[1]] == []
     assert len({lo for lo, _ in announced}) == len(announced)  # no two were told that they had landed the same
-    for window in windows.values():
-        rows = log.read([window])
-        assert rows["commit_ts"].to_pylist() == [window.lo + 1, window.lo + 2]
-        assert all(row.startswith(window.token.encode()) for row in rows.column(rows.num_columns - 1).to_pylist())
+    for found in windows.values():
+        rows = log.read([found])
+        assert rows["commit_ts"].to_pylist() == [found.lo + 1, found.lo + 2]
+        assert all(row.startswith(found.token.encode()) for row in rows.column(rows.num_columns - 1).to_pylist())
 
 
 def log_begin(log: RelayLog) -> int:
