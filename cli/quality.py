@@ -85,8 +85,7 @@ def run(
     ts = tso.parse_moment(as_of) if as_of else 0
     wish = QualityWish(on, suites, ts, read_target(copy_file) if copy_file else {})
     done = run_quality(settings, wish, _say)
-    if done.index is not None:
-        click.echo(f"report   {done.index}")
+    click.echo(f"report   {done.index}")
     if done.paused:
         click.echo("applying is paused; `sluice resume` lets it go on")
         return 4
@@ -103,13 +102,10 @@ def docs(ctx: click.Context, *, config: str | None) -> None:
     results = QualityResults(settings_of(ctx, config))
     for suite in results.last():
         _say(suite)
-    folder = results.docs_folder()
-    if folder is None:
-        click.echo("no report is written: the relay log is in an object store, and [quality] docs names no folder")
-    elif not (folder / "index.html").exists():
+    if results.docs().read("index.html") is None:
         click.echo("there was no run yet: `sluice quality run`")
     else:
-        click.echo(f"report   {folder / 'index.html'}")
+        click.echo(f"report   {results.docs_index()}")
 
 
 def _say(suite: QualityRun) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from etl.settings import Settings
+from expectations.docs import DataDocs
+from relay.places import Folder
 from relay.quality import FailedExpectation, QualityRun, QualityRuns
-from relay.url import local_folder
+from relay.storage import Storage, open_storage
+from relay.url import folder_of, local_folder
 
 __all__ = ["FailedExpectation", "QualityResults", "QualityRun"]
 
@@ -33,16 +36,20 @@ class QualityResults:
         """Write down a run; the names of those that became too many and are removed."""
         return self._kept().note(run, suites, self._settings.quality.keep)
 
-    def docs_folder(self) -> Path | None:
-        """Where the Data Docs are, from its ``index.html`` on, once there was a run. None: there are none, as the relay
-        log is in an object store and `[quality] docs` names no folder.
-        """
+    def docs(self) -> DataDocs:
+        """The Data Docs, from their ``index.html`` on, once there was a run."""
+        return DataDocs(self._docs_place())
+
+    def docs_index(self) -> str:
+        """Where their first page is, for people: a path, or the URL in an object store."""
+        url = self._docs_place().url
+        folder = local_folder(url)
+        return str(folder / "index.html") if folder is not None else folder_of(url, "index.html")
+
+    def _docs_place(self) -> Storage:
         if self._settings.quality.docs:
-            return Path(self._settings.quality.docs)
-        if local_folder(self._settings.relay.url) is None:
-            return None
-        folder = local_folder(self._settings.open_relay().place.url)
-        return None if folder is None else folder / "quality" / "docs"
+            return open_storage(Path(self._settings.quality.docs).as_uri())
+        return Folder(self._settings.open_relay().place, "quality/docs")
 
     def _kept(self) -> QualityRuns:
         return QualityRuns(self._settings.open_relay().place)

@@ -56,8 +56,8 @@ class QualitySummary:
 
     run: str
     suites: tuple[QualityRun, ...]
-    index: Path | None
-    """The Data Docs' first page."""
+    index: str
+    """The Data Docs' first page: a path or a URL."""
     paused: bool = False
     """Whether applying was paused."""
 
@@ -91,10 +91,17 @@ def run_quality(settings: Settings, wish: QualityWish, say: Say = lambda _: None
                 going.look(looker, suite, place, batches)
     paused = _paused(settings, wish, going.found)
     old = results.note(run, going.found)
-    if going.docs is not None:
-        every = results.runs(settings.quality.keep * max(1, len(going.found)) * 10)
-        going.docs.index(every, {one.run for one in every} - set(old))
-    return QualitySummary(run, tuple(going.found), going.docs.folder / "index.html" if going.docs else None, paused)
+    _index(going.docs, results, settings.quality.keep * max(1, len(going.found)) * 10, set(old))
+    return QualitySummary(run, tuple(going.found), results.docs_index(), paused)
+
+
+def _index(docs: DataDocs, results: QualityResults, most: int, old: set[str]) -> None:
+    """Two runs may end at a time: who writes the index last sees both."""
+    while True:
+        every = results.runs(most)
+        docs.index(every, {one.run for one in every} - old)
+        if results.runs(most) == every:
+            return
 
 
 @contextmanager
@@ -126,8 +133,7 @@ class _Run:
     """What is found, suite after suite."""
 
     def __init__(self, settings: Settings, run: str, began_ms: int, say: Say) -> None:
-        folder = QualityResults(settings).docs_folder()
-        self.docs = DataDocs(folder) if folder else None
+        self.docs = QualityResults(settings).docs()
         self._settings = settings
         self.found: list[QualityRun] = []
         self._run, self._began_ms, self._say = run, began_ms, say
@@ -154,10 +160,9 @@ class _Run:
             id=f"{self._run}/{suite.name}", at_ms=self._began_ms, suite=suite.name, on=place.on,
             state="error" if said else _AFTER.get(severity, PASSED), expectations=len(own.expectations),
             failed=len(failures), severity=severity, seconds=round(time.monotonic() - began, 3), run=self._run,
-            ts=place.ts, page=DataDocs.page(self._run, suite.name) if self.docs else "", failures=failures, said=said,
+            ts=place.ts, page=DataDocs.page(self._run, suite.name), failures=failures, said=said,
         )  # fmt: skip
-        if self.docs is not None:
-            self.docs.write(noted, lines, result)
+        self.docs.write(noted, lines, result)
         self.found.append(noted)
         self._say(noted)
 

@@ -31,8 +31,7 @@ def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str,
             return None
         asked = {"on": settings.quality.on}
     done = run_quality(settings, _wish(asked), _say)
-    if done.index is not None:
-        log.info("Data Docs: %s", done.index)
+    log.info("Data Docs: %s", done.index)
     done.check()
     return {"run": done.run, "suites": {suite.suite: suite.state for suite in done.suites}}
 

@@ -227,7 +227,7 @@ class Quality:
     of a settings file with another name than ``sluice.toml`` ``quality-<name>``.
     """
     docs: str = ""
-    """The folder for the Data Docs; by default ``quality/docs`` in the relay log's, if that is a folder."""
+    """The folder for the Data Docs; by default ``quality/docs`` in the relay log's place."""
     keep: int = 50
     """So many runs stay, in the Data Docs and for the pages."""
     every: str = ""

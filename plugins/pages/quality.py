@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mimetypes
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response, status
@@ -45,11 +44,10 @@ def _document(pipeline: NamedPipeline) -> dict[str, Any]:
     for suite in results.runs(_MOST):
         runs.setdefault(suite.run or suite.id, []).append(suite)
     newest = next(iter(runs.values()), [])
-    folder = results.docs_folder()
     return {
         "suites": [suite.to_json() | {"ts": str(suite.ts) if suite.ts else None} for suite in newest],
         "runs": [_run(name, suites) for name, suites in list(runs.items())[:_MOST_RUNS]],
-        "docs": folder is not None and (folder / "index.html").is_file(),
+        "docs": results.docs().read("index.html") is not None,
     }
 
 
@@ -73,19 +71,10 @@ def docs(name: str, path: str) -> Response:
     """
     found = pipelines()
     pipeline = next(iter(found.values())) if name == "-" else found.named(name)
-    folder = QualityResults(pipeline.settings).docs_folder()
-    file = None if folder is None else _inside(folder, path or "index.html")
-    if file is None:
+    path = path or "index.html"
+    page = QualityResults(pipeline.settings).docs().read(path)
+    if page is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such page in the Data Docs.")
-    media = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    media = mimetypes.guess_type(path)[0] or "application/octet-stream"
     headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "private, no-cache"}
-    return Response(file.read_bytes(), media_type=media, headers=headers)
-
-
-def _inside(folder: Path, path: str) -> Path | None:
-    """The file below the folder, wherever links lead; None if there is none."""
-    try:
-        found = (folder / path).resolve()
-        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
-    except (OSError, ValueError):
-        return None
+    return Response(page, media_type=media, headers=headers)

@@ -1,10 +1,12 @@
 """What runs have found is kept, newest first, and not for ever."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etl.settings import Settings, SettingsError, load_settings
+from expectations.docs import DataDocs
 from expectations.results import FailedExpectation, QualityResults, QualityRun
 
 HEAD = '[upstream]\npd-urls = "pd:2379"\n[downstream]\nhost = "db"\n'
@@ -48,12 +50,26 @@ def test_a_run_that_cannot_be_read_is_passed_over(tmp_path):
 def test_folders_are_named_from_the_settings_file_on(tmp_path):
     settings = settings_in(tmp_path, 'suites = "what-we-expect"\ndocs = "site"\n')
     assert settings.quality.suites == str(tmp_path / "what-we-expect")
-    assert QualityResults(settings).docs_folder() == tmp_path / "site"
+    assert QualityResults(settings).docs_index() == str(tmp_path / "site" / "index.html")
 
 
-def test_the_docs_are_beside_the_relay_log_if_that_is_a_folder(tmp_path):
-    assert QualityResults(settings_in(tmp_path)).docs_folder() == tmp_path / "relay" / "quality" / "docs"
-    assert QualityResults(settings_in(tmp_path, relay="s3://bucket/relay")).docs_folder() is None
+def test_the_docs_are_beside_the_relay_log(tmp_path):
+    found = QualityResults(settings_in(tmp_path)).docs_index()
+    assert found == str(tmp_path / "relay" / "quality" / "docs" / "index.html")
+
+
+def test_the_docs_of_a_relay_log_in_an_object_store_are_there_too_and_old_ones_go(tmp_path, s3_server):
+    results = QualityResults(settings_in(tmp_path, relay=s3_server.url("relay")))
+    docs = results.docs()
+    runs = [replace(run(number), page=DataDocs.page(name(number), "a.b")) for number in (1, 2)]
+    for one in runs:
+        docs.write(one, [], "{}")
+    docs.index(runs, [name(2)])
+    assert results.docs_index().startswith(s3_server.url("relay").partition("?")[0] + "/quality/docs/index.html")
+    assert name(2).encode() in (docs.read("index.html") or b"")
+    assert docs.read(DataDocs.page(name(2), "a.b")) is not None
+    assert docs.read(DataDocs.page(name(1), "a.b")) is None
+    assert [docs.read(path) for path in ("../x", "/x", "runs", ".lock", "runs//x", "a\0b", "no.html")] == [None] * 7
 
 
 @pytest.mark.parametrize(
