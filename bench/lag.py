@@ -344,6 +344,7 @@ class _Ddl:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddl", daemon=True)
         self.made = 0
+        self.failure: StackError | None = None
 
     def __enter__(self) -> Self:
         if self._every_s:
@@ -354,11 +355,16 @@ class _Ddl:
         self._stop.set()
         if self._every_s:
             self._thread.join()
+        if self.failure is not None and not any(exc):
+            raise self.failure
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            self._control.add_column("sluice_load", "txn", f"c{self.made}")
-            self.made += 1
+        try:
+            while not self._stop.wait(self._every_s):
+                self._control.add_column("sluice_load", "txn", f"c{self.made}")
+                self.made += 1
+        except StackError as error:
+            self.failure = error
 
 
 def dags_with_runs_of(seconds: int, folder: Path) -> Path:

@@ -58,7 +58,7 @@ class LandRanges:
             relay = RelayLog.open(self.relay_url)
             for batch in batches:
                 tasks = batch.to_pylist()
-                together = [tasks] if all(task["is_small"] for task in tasks) else [[task] for task in tasks]
+                together = [tasks] if all(task.get("is_small") for task in tasks) else [[task] for task in tasks]
                 for group in together:
                     # With the attempt's number: a repeated task never meets the file of the one before.
                     for stats in _answers(relay, self, group, f"{group[0]['token']}.{context.taskAttemptId()}"):
