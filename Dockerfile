@@ -17,6 +17,11 @@ RUN uv venv --python /usr/local/bin/python /opt/venv \
  && uv export --quiet --frozen --no-default-groups --no-emit-project --no-hashes --output-file /src/locked.txt
 
 FROM build AS build-wheel
+# for the pump's compiled kernel
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
 COPY bench ./bench
 COPY cli ./cli
 COPY dags ./dags
@@ -28,7 +33,7 @@ COPY plugins ./plugins
 COPY pump_service ./pump_service
 COPY relay ./relay
 COPY upstream ./upstream
-RUN uv build --quiet --wheel --out-dir /dist
+RUN SLUICE_COMPILED=1 uv build --quiet --wheel --out-dir /dist
 
 FROM build AS build-pump
 COPY deploy/pump-packages.txt ./
