@@ -12,6 +12,7 @@ from etl.archive.worker import MakeVolumes, make_volume
 from etl.settings import Settings, parse_settings
 from relay import RelayLog, Window
 from relay.archive import Archive, ArchiveLog, Volume, tables_at
+from relay.storage import Storage
 
 
 class LocalJobs:
@@ -86,7 +87,7 @@ def differences(relay: RelayLog, archive: Archive) -> list[str]:
 
 
 def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
-    """The files that volumes have, and those that are there, below log/ and lake/."""
+    """The files that volumes have, and those that are there, below log/ and lake/: also hidden ones in a folder."""
     named = {file.path for volume in archive.volumes() for file in volume.files}
     there = {
         str(path.relative_to(folder))
@@ -94,4 +95,11 @@ def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
         for path in (folder / name).rglob("*")
         if path.is_file()
     }
-    return named, there
+    return named, there.union(*(_files(archive.storage, name) for name in ("log", "lake")))
+
+
+def _files(storage: Storage, folder: str) -> set[str]:
+    """Paths of all files below a folder, wherever that is."""
+    here = storage.sizes(folder)
+    below = (_files(storage, f"{folder}/{name}") for name in storage.names(folder) if name not in here)
+    return {f"{folder}/{name}" for name in here}.union(*below)

@@ -56,6 +56,7 @@ def _some(steps: int) -> list[int]:
 
 def _begun(landed: RelayLog, folder: Path, work: Callable[[str], None]) -> str:
     """A relay log for that work; its URL."""
+    folder.mkdir()
     growing = Growing(landed, folder.as_uri())
     growing.land(_WINDOWS)
     if work is compact_all:
