@@ -87,8 +87,9 @@ def _move_here() -> None:
 
 
 def _move_in_children() -> None:
-    """In each Python that a test starts, whatever environment it gets."""
+    """In each Python that a test starts, whatever environment it gets; multiprocessing starts one in its own way."""
     start = subprocess.Popen.__init__
+    os.environ["PYTHONPATH"] = os.pathsep.join([*IN_CHILDREN, *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def started(process: Any, *args: Any, **options: Any) -> None:
         env = dict(os.environ if options.get("env") is None else options["env"])
