@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from errors import Signal
 from etl.copy._fields import BACKSLASH, Bytes, Fields, Ints, Mask, active_escapes, meant
 from upstream.codec.columnar import arrow_type
+from upstream.column_types import FLAG_ZEROFILL
 from upstream.schema import Column
 
 _MEANING = np.arange(256, dtype=np.uint8)
@@ -281,7 +282,10 @@ def typed_array(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
             raise _at(column, raw, row, f"it is no {kind}")
     elif kind not in ("text", "enum", "set", "json"):
         raise ValueRefused(0, column.name, f"columns of type number {column.tp} can't be copied")
-    return pa.LargeStringArray.from_buffers(len(raw), *raw.buffers()[1:], raw.buffers()[0], -1, 0)
+    texts = pa.LargeStringArray.from_buffers(len(raw), *raw.buffers()[1:], raw.buffers()[0], -1, 0)
+    if kind == "decimal" and column.flag & FLAG_ZEROFILL:  # servers fill it up, binlogs don't
+        return pc.replace_substring_regex(texts, pattern="^0+([0-9])", replacement=r"\1")
+    return texts
 
 
 def _bits(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
