@@ -21,6 +21,8 @@ POINTS = [("receive 3", signal.SIGKILL), ("send 8", signal.SIGKILL), ("send 6", 
 def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_once(
     mariadb: MariaDBServer, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, seconds in (("_PATIENCE_S", 300.0), ("_COMES_S", 300.0), ("_STANDS_S", 3_000.0)):
+        monkeypatch.setattr(standing, name, seconds)  # the steps of a busy machine are those of a quiet one
     story = tell(mariadb, tmp_path)
     relay, prepare = tmp_path / "run" / "relay", _prepare_job.PrepareWindows
     settings = Settings(

@@ -52,7 +52,7 @@ class Ground:
     settings: Settings
     rows: pa.Table
     until_ts: int
-    patience_s: float = standing._PATIENCE_S
+    patience_s: float = 300.0
 
 
 def land(config: str, until_ts: str, patience_s: str, worker_stop: str, told: str) -> None:
@@ -61,6 +61,7 @@ def land(config: str, until_ts: str, patience_s: str, worker_stop: str, told: st
     """
     _through_standing_workers(worker_stop, told)
     standing._PATIENCE_S = float(patience_s)
+    standing._COMES_S, standing._STANDS_S = 300.0, 3_000.0  # the steps of a busy machine are those of a quiet one
     run_land(load_settings(config), start_ts=0, until_ts=int(until_ts), run_seconds=600)
 
 
