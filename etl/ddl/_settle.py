@@ -18,9 +18,9 @@ from upstream.codec.columnar import arrow_type, constant
 from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Table
 
-# What a server fills in for existing rows may differ for these: its clock, its time zone, its idea of an empty
-# document.
-_CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "json"}
+# What a server fills in for existing rows may differ for these: its clock, its time zone, how it reads a year of 0,
+# its idea of an empty document.
+_CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "year", "json"}
 
 
 class UnsettledError(SluiceError):

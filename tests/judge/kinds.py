@@ -113,8 +113,10 @@ class Kind:
         """The value as TiDB's parser writes it into a statement."""
         if value is None:
             return "NULL"
-        if self.family in ("int", "year", "decimal", "double", "float"):
+        if self.family in ("int", "decimal", "double", "float"):
             return str(value)
+        if self.family == "year":
+            return f"'{value:04}'"
         if self.family == "bit":
             return f"b'{value:b}'"
         text = value.decode() if isinstance(value, bytes) else value
@@ -129,6 +131,8 @@ class Kind:
             return None, base64.b64encode(raw).decode()
         if isinstance(value, bytes):
             return value.decode(), None
+        if self.family == "year":
+            return f"{value:04}", None  # 0 would be 2000
         return (f"{value:.{self.decimal}f}" if self.family == "decimal" else str(value)), None
 
     def read(self, raw: bytes | None) -> Any:

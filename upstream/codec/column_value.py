@@ -171,7 +171,7 @@ def _parse_default(column: Column, default: bytes | str) -> Any:
     if kind == "int":
         return int(Decimal(text))
     if kind == "year":
-        return spelled.year(int(Decimal(text)))
+        return spelled.year(text)
     if kind in ("float", "double"):
         return _to_float32(column, float(text)) if kind == "float" else float(text)
     if kind == "decimal":

@@ -6,6 +6,7 @@ Only what every version reads in one way; the rest is a CodecError, which names 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from upstream.codec.errors import CodecError
 
@@ -44,6 +45,11 @@ def duration(text: str) -> str:
     return f"{sign}{hours:02}:{int(minute or 0):02}:{int(second or 0):02}.{(match[6] or '').ljust(6, '0')}"
 
 
-def year(number: int) -> int:
-    """A YEAR of one or two digits is 1970 to 2069."""
-    return number + (2000 if number < 70 else 1900) if 0 < number < 100 else number
+def year(text: str) -> int:
+    """A YEAR of one or two digits is 1970 to 2069. TiDB reads the text of a default as it converts texts: `0` is 2000,
+    and only a zero of four digits is none.
+    """
+    number = int(Decimal(text))
+    if number == 0 and (len(text) == 4 or not text.strip().startswith("0")):
+        return 0
+    return number + (2000 if number < 70 else 1900) if 0 <= number < 100 else number

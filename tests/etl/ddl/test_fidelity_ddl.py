@@ -179,18 +179,21 @@ def test_existing_rows_get_what_tidb_reads_for_a_column_they_predate(story: Stor
         moving,
         column(4, "c datetime", default="CURRENT_TIMESTAMP", origin_default="2024-05-06 15:08:09"),
         column(5, "j json not null", origin_default="null"),
+        column(6, "y year not null", default="0", origin_default="0"),
+        column(7, "z year not null", default="0000", origin_default="0000"),
     )
     story.statement(
         61,
         "ALTER TABLE `t` ADD COLUMN `a` TIMESTAMP DEFAULT _UTF8MB4'2020-01-01 00:00:00', ADD COLUMN `b` TIMESTAMP(3)"
         " DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3), ADD COLUMN `c` DATETIME DEFAULT"
-        " CURRENT_TIMESTAMP, ADD COLUMN `j` JSON NOT NULL",
+        " CURRENT_TIMESTAMP, ADD COLUMN `j` JSON NOT NULL, ADD COLUMN `y` YEAR NOT NULL DEFAULT 0, ADD COLUMN `z` YEAR"
+        " NOT NULL DEFAULT _UTF8MB4'0000'",
         new,
     )
     story.apply()
     at = datetime.datetime
     assert story.rows("t") == [
-        (1, at(2019, 12, 31, 16), at(2024, 5, 6, 7, 8, 9, 123000), at(2024, 5, 6, 15, 8, 9), "null")
+        (1, at(2019, 12, 31, 16), at(2024, 5, 6, 7, 8, 9, 123000), at(2024, 5, 6, 15, 8, 9), "null", 2000, 0)
     ]
 
 
