@@ -11,11 +11,14 @@ value, stays in order:
     SQL3: DELETE ... id 3        key 3       joins group a: after SQL1
     SQL4: UPDATE ... id 5 -> 3   keys 5, 3   meets a and b: flush, then begins a group of the next round
 
-The rule is the original Drainer's; what differs is that changes are numbered in columns, and that most need no loop.
+The rule is the original Drainer's; what differs is that changes are numbered in columns, that most need no loop, and
+that a transaction isn't cut: values may be handed on in it in a ring, so that only before and behind it they are
+unique. Its changes that have keys in common are as one, and a flush that one of them needs comes before all of it.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +38,14 @@ class Dispatch:
         return int(self.rounds[-1]) if len(self.rounds) else 0
 
 
-def dispatch(changes: int, owners: np.ndarray, keys: np.ndarray) -> Dispatch:
-    """Assign `changes` changes, given in order, to rounds and groups.
+def dispatch(transactions: np.ndarray, owners: np.ndarray, keys: np.ndarray) -> Dispatch:
+    """Assign changes, given in order, to rounds and groups.
 
+    `transactions` says for each change which one it is of, such as a commit_ts; those of one stand side by side.
     `owners` and `keys` (both int64, same length) say which change has which key, in any order; every change has one at
     least.
     """
+    changes = len(transactions)
     order = np.argsort(owners, kind="stable")
     owners, keys = owners[order], keys[order]
     starts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
@@ -49,22 +54,70 @@ def dispatch(changes: int, owners: np.ndarray, keys: np.ndarray) -> Dispatch:
     first = keys[starts]
     if (keys == first[np.repeat(np.arange(changes), np.diff(np.append(starts, len(keys))))]).all():
         return Dispatch(np.zeros(changes, np.int32), first)  # one key each: nobody can meet two groups
-    rounds = np.empty(changes, np.int32)
-    groups = np.empty(changes, np.int64)
+    listed = keys.tolist()
+    own = [listed[begin:end] for begin, end in itertools.pairwise([*starts.tolist(), len(listed)])]
+    begins = np.flatnonzero(np.append(True, transactions[1:] != transactions[:-1])).tolist()
+    sizes = np.diff([*begins, changes])
+    rounds: list[int] = []
+    groups: list[int] = []
     held: dict[int, int] = {}
     number = 0
-    listed = keys.tolist()
-    edges = [*starts.tolist(), len(listed)]
-    for change in range(changes):
-        own = listed[edges[change] : edges[change + 1]]
-        met = {held[key] for key in own if key in held}
+    for begin, end in itertools.pairwise([*begins, changes]):
+        if not _place(own[begin:end], held, groups):
+            del groups[begin:]
+            joined = _joined(own[begin:end])
+            met = _met(joined, held)
+            if met is None:
+                number += 1
+                held.clear()
+                met = {}
+            held.update((key, met.get(root, root)) for key, root in joined.items())
+            groups += [held[each[0]] for each in own[begin:end]]
+        rounds.append(number)
+    return Dispatch(np.repeat(np.array(rounds, np.int32), sizes), np.array(groups, np.int64))
+
+
+def _place(own: list[list[int]], held: dict[int, int], groups: list[int]) -> bool:
+    """Give a transaction's changes their groups, one after the other. If one meets several groups it is False, and
+    `held` is as before.
+    """
+    fresh: list[int] = []
+    for keys in own:
+        met = {held[key] for key in keys if key in held}
         if len(met) > 1:
-            number += 1
-            held.clear()
-            met.clear()
-        group = met.pop() if met else own[0]
-        for key in own:
-            held[key] = group
-        rounds[change] = number
-        groups[change] = group
-    return Dispatch(rounds, groups)
+            for key in fresh:
+                del held[key]
+            return False
+        group = met.pop() if met else keys[0]
+        for key in keys:
+            if key not in held:
+                held[key] = group
+                fresh.append(key)
+        groups.append(group)
+    return True
+
+
+def _joined(own: list[list[int]]) -> dict[int, int]:
+    """For each key of a transaction's changes one that stands for all that hang together."""
+    parent: dict[int, int] = {}
+
+    def root(key: int) -> int:
+        while (above := parent.setdefault(key, key)) != key:
+            parent[key] = key = parent[above]
+        return key
+
+    for keys in own:
+        top = root(keys[0])
+        for key in keys[1:]:
+            parent[root(key)] = top
+    return {key: root(key) for key in list(parent)}
+
+
+def _met(joined: dict[int, int], held: dict[int, int]) -> dict[int, int] | None:
+    """The group that each of a transaction's parts meets, by its root; None if one meets several."""
+    met: dict[int, int] = {}
+    for key, root in joined.items():
+        group = held.get(key)
+        if group is not None and met.setdefault(root, group) != group:
+            return None
+    return met

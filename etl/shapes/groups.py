@@ -44,7 +44,7 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
             alone.append(changes)
             continue
         started = time.perf_counter()
-        dispatched.append((changes, kinds, places, _dispatch(changes, kinds)))
+        dispatched.append((changes, kinds, places, _dispatch(changes, kinds, segment.column("commit_ts", places))))
         timings.reduce += time.perf_counter() - started
     check_merged(alone)
     # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.
@@ -86,7 +86,7 @@ def _sent_to(steps: Iterator[Step], worker: int) -> Iterator[Step]:
         yield replace(step, detail=replace(step.detail_of(RowsDetail), worker=worker))
 
 
-def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:
+def _dispatch(changes: TableChanges, kinds: np.ndarray, commits: np.ndarray) -> Dispatch:
     """Rounds and groups of a table's changes; one group for all where equal keys can't be told by looking at them."""
     count = len(kinds)
     has_old, has_new = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)
@@ -103,7 +103,7 @@ def _dispatch(changes: TableChanges, kinds: np.ndarray) -> Dispatch:
         base = int(dense.max(initial=base)) + 1
         owners += [has_old[old_known], has_new[new_known]]
         codes += [dense[: len(old)][old_known], dense[len(old) :][new_known]]
-    return dispatch(count, np.concatenate(owners), np.concatenate(codes))
+    return dispatch(commits, np.concatenate(owners), np.concatenate(codes))
 
 
 def _folded(
