@@ -40,8 +40,10 @@ PARAMS = {
         description="A path that workers reach; its [downstream] is the server. No passwords in it."),
     "folder": Param(None, type=["null", "string"], **FILES, title="Folder",
         description="A path that workers reach. Rows, CREATE TABLE and a manifest are written there."),
-    "format": Param("parquet", enum=["parquet", "csv", "sql"], **FILES, title="Format of the rows"),
-    "beside": Param(default=False, type="boolean", **FILES, title="Other files may be in the folder"),
+    "format": Param("parquet", enum=["parquet", "csv", "sql"], **FILES, title="Format of the rows",
+        description="Parquet, CSV, or SQL that a server reads."),
+    "beside": Param(default=False, type="boolean", **FILES, title="Other files may be in the folder",
+        description="Without it, a folder that holds something stops it."),
 }  # fmt: skip
 
 
