@@ -9,7 +9,6 @@ from etl.restore.into_files import FilesRequest, check_folder
 from etl.restore.lineage import Family, Lineage, unmatched
 from etl.restore.past import Extent, Past
 from etl.settings import Settings
-from relay import RelayError
 from upstream import tso
 
 __all__ = ["FilesPlan", "plan_files"]
@@ -62,10 +61,7 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
 
 
 def _from(past: Past, request: FilesRequest) -> FilesPlan:
-    try:
-        lineage = past.lineage()
-    except RelayError as error:  # a hole, or damage: named, with the way out
-        lineage = Lineage(past.since, past.oldest, {}, {}, problems=[str(error)])
+    lineage = past.lineage()
     family = lineage.family(request.tables)
     names = tuple(table.full_name for table in family.asked)
     held = {table.full_name: table.rows for table in past.base.tables} if past.base else {}

@@ -9,7 +9,7 @@ from typing import Self
 from etl.copy.base_source import BaseSource
 from etl.restore.errors import RestoreError
 from etl.restore.lineage import Lineage
-from relay import RelayLog, Window
+from relay import RelayError, RelayLog, Window
 from relay.archive import Archive, Base, Bases, Volume
 from upstream import tso
 
@@ -90,11 +90,14 @@ class Past:
         return BaseSource.of(self.archive.url, self.base) if self.base else None
 
     def lineage(self) -> Lineage:
-        """The schema from there on, followed to the moment. Raises RelayGapError, RelayCorruptError."""
-        source = self.source()
-        known = source.definitions() if source else None
-        made = Lineage.of(self.since, self.oldest, known.tables if known else (), known.schemas if known else ())
-        made.follow(self.windows(), self.until)
+        """The schema from there on, followed to the moment; if it can't be, one with nothing but the problem."""
+        try:
+            source = self.source()
+            known = source.definitions() if source else None
+            made = Lineage.of(self.since, self.oldest, known.tables if known else (), known.schemas if known else ())
+            made.follow(self.windows(), self.until)
+        except RelayError as error:  # a hole, or damage: named, with the way out
+            return Lineage(self.since, self.oldest, {}, {}, problems=[str(error)])
         return made
 
     def windows(self) -> Iterator[Window]:

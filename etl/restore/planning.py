@@ -17,7 +17,6 @@ from etl.restore.request import Request
 from etl.restore.rows_gone import decided_about, left_empty
 from etl.restore.there import Held, look
 from etl.settings import Settings
-from relay import RelayError
 from relay.jobs import Jobs
 from upstream import tso
 
@@ -71,10 +70,7 @@ class _Planner:
             raise RestoreError(
                 f"[downstream] type is {self._own.downstream.type}: a database is restored to a database"
             )
-        try:
-            lineage = past.lineage()
-        except RelayError as error:  # a hole, or damage: named, with the way out
-            lineage = Lineage(past.since, past.oldest, {}, {}, problems=[str(error)])
+        lineage = past.lineage()
         family = lineage.family(request.tables)
         self._without_rows = left_empty(family, decided_about(self._settings, past.since, request.until))
         self._look_at(family, lineage)

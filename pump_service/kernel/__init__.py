@@ -31,4 +31,8 @@ else:
     calls, replies, framed, put_entries = plain.calls, plain.replies, plain.framed, plain.put_entries
     merged, pull_message, fields = plain.merged, plain.pull_message, plain.fields
 
-__all__ = ["IS_COMPILED", "calls", "fields", "framed", "merged", "pull_message", "put_entries", "replies"]
+framed_parts = plain.framed_parts
+
+__all__ = [
+    "IS_COMPILED", "calls", "fields", "framed", "framed_parts", "merged", "pull_message", "put_entries", "replies",
+]  # fmt: skip

@@ -17,7 +17,7 @@ from pump_service import kernel
 from pump_service.store import failpoints
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.scan import ScanBatch, scan_segment
-from pump_service.store.segment import HEADER, RECORD_MAGIC, OpenFile, Pointer, Segment, crc32c
+from pump_service.store.segment import RECORD_MAGIC, OpenFile, Pointer, Segment, crc32c
 from pump_service.store.timings import WriteTimings
 
 log = logging.getLogger(__name__)
@@ -284,15 +284,7 @@ def _framed(payloads: tuple[bytes, ...], first: int, offset: int, limit: int) ->
     if sum(map(len, payloads)) <= _COPIED:
         data, offsets = kernel.framed(payloads, first, offset, limit, RECORD_MAGIC, crc32c)
         return [data], offsets
-    parts: list[bytes] = []
-    offsets = []
-    for payload in payloads[first:]:
-        parts += [HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload)), payload]
-        offsets.append(offset)
-        offset += HEADER.size + len(payload)
-        if offset > limit:
-            break
-    return parts, offsets
+    return kernel.framed_parts(payloads, first, offset, limit, RECORD_MAGIC, crc32c)
 
 
 def _sync_directory(path: Path) -> None:
