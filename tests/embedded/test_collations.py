@@ -12,7 +12,7 @@ import pytest
 from embedded.collations import recorded_new_collations
 from embedded.recording import Recording, RecordingError
 from etl.landing import version_at
-from etl.landing.schema import LandingSchema, has_new_collations
+from etl.landing.schema import LandingSchema, SchemaBegin, has_new_collations
 from tests.embedded.cluster_harness import RECORDINGS, Journal, cluster, etcd, pumps
 from upstream import PDClient, TiKVClient, read_ddl_jobs
 from upstream.job import Job
@@ -60,7 +60,7 @@ def test_landing_finds_that_a_recorded_cluster_compares_bytes(
             started.post("/replay")
             assert started.wait_state("done", "failed")["state"] == "done"
         end = version_at(tikv, pd.tso())
-        landing = LandingSchema.load(pd, tikv, end if begins == "at the end" else 0)
+        landing = LandingSchema.load(pd, tikv, SchemaBegin(end if begins == "at the end" else 0))
         history = landing._history
         for job in sorted(
             (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())), key=lambda job: job.schema_version

@@ -162,8 +162,11 @@ def test_metrics_are_served_while_nothing_else_runs(tmp_path):
     try:
         assert stack.up(["metrics"]) == ["metrics"]
         url = f"http://127.0.0.1:{stack.site().ports['metrics']}/metrics"
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            text = answer.read().decode()
+        text, deadline = "", time.monotonic() + 60
+        # It isn't waited for whoever takes long to refuse; a later look tells.
+        while 'sluice_answers{party="upstream",pipeline=""} 0.0' not in text and time.monotonic() < deadline:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                text = answer.read().decode()
         assert 'sluice_pipeline_readable{pipeline=""} 1.0' in text
         assert 'sluice_answers{party="downstream",pipeline=""} 1.0' in text  # nothing is landed: nobody is asked
         assert 'sluice_answers{party="upstream",pipeline=""} 0.0' in text

@@ -52,8 +52,8 @@ def real_dag(name):
     """The DAG `replicate` as it is, under another name, and paused."""
     text = (DAGS / "replicate.py").read_text()
     for there, wanted in (
-        ('dag_id=pipeline.dag_id("replicate")', f"dag_id={name!r}"),
-        ("is_paused_upon_creation=False", "is_paused_upon_creation=True"),
+        ('"replicate", __doc__', f"{name!r}, __doc__"),
+        ("max_active_runs=1", "max_active_runs=1, is_paused_upon_creation=True"),
     ):
         assert text.count(there) == 1
         text = text.replace(there, wanted)

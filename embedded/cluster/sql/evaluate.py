@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import localcontext
 from typing import Any
 
 from embedded.cluster.sql import values
@@ -116,6 +118,8 @@ def _compare(mark: str, a: Node, b: Node, scope: Scope) -> Evaluator:
     return lambda row: None if (o := order(row)) in _NULLS else int(test(o))
 
 
+DIGITS = 81
+"""TiDB computes DECIMALs with nine words of nine digits."""
 _TESTS: dict[str, Callable[[int], bool]] = {
     "=": lambda o: o == 0,
     "<": lambda o: o < 0,
@@ -195,6 +199,14 @@ def _like(left: Evaluator, pattern: Evaluator, *, wanted: bool) -> Evaluator:
     return evaluate
 
 
+def _remainder(x: Any, y: Any) -> Any:
+    """It has the sign of what is divided; with Python's integers and floats that of the divisor."""
+    if isinstance(x, float):
+        return math.fmod(x, y)
+    rest = abs(x) % abs(y)
+    return -rest if x < 0 else rest
+
+
 def _arithmetic(mark: str, a: Evaluator, b: Evaluator) -> Evaluator:
     def evaluate(row: Row) -> Any:
         x, y = values.as_number(a(row)), values.as_number(b(row))
@@ -202,15 +214,16 @@ def _arithmetic(mark: str, a: Evaluator, b: Evaluator) -> Evaluator:
             return None
         if isinstance(x, float) or isinstance(y, float):
             x, y = float(x), float(y)
-        match mark:
-            case "+":
-                return x + y
-            case "-":
-                return x - y
-            case "*":
-                return x * y
-            case "%":
-                return x % y
-        return x / y
+        with localcontext(prec=DIGITS):
+            match mark:
+                case "+":
+                    return x + y
+                case "-":
+                    return x - y
+                case "*":
+                    return x * y
+                case "%":
+                    return _remainder(x, y)
+            return x / y
 
     return evaluate

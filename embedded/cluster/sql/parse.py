@@ -69,6 +69,11 @@ def _token(match: re.Match[str], at: int) -> list[Token]:
     return [Token(str(match.lastgroup), word, at)]
 
 
+def _negative(value: Any) -> Any:
+    """A Decimal's own minus rounds to 28 digits."""
+    return value.copy_negate() if isinstance(value, Decimal) else -value
+
+
 def _unescaped(word: str) -> str:
     quote = word[0]
     return re.sub(
@@ -199,7 +204,7 @@ class Parser:
     def _unary(self) -> Node:
         if self.accept("-"):
             inner = self._unary()
-            return ("value", -inner[1]) if inner[0] == "value" else ("arith", "-", ("value", 0), inner)
+            return ("value", _negative(inner[1])) if inner[0] == "value" else ("arith", "-", ("value", 0), inner)
         self.accept("+")
         return self._primary()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from embedded.cluster.sql import results, values
 from embedded.cluster.sql.errors import SQLError, syntax_error
-from embedded.cluster.sql.evaluate import Evaluator, Scope, compiled, true
+from embedded.cluster.sql.evaluate import DIGITS, Evaluator, Scope, compiled, true
 from embedded.cluster.sql.parse import Node, Parser
 from embedded.cluster.sql.results import Header, Result
 from etl import server_errors
@@ -207,7 +207,8 @@ class Executor:
         if not found:
             return None
         if name == "SUM":
-            return sum((values.as_number(value) for value in found), Decimal(0))
+            with localcontext(prec=DIGITS):
+                return sum((values.as_number(value) for value in found), Decimal(0))
         column = self._scope.column(argument[1])[1] if argument[0] == "column" else None
         convert = values.sorter(column) if column is not None else values.plain
         return min(found, key=convert) if name == "MIN" else max(found, key=convert)

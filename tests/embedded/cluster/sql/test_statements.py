@@ -317,6 +317,18 @@ def test_a_float_in_an_expression_keeps_all_its_digits(types):
     assert shown and all(len(text) > 12 for text in shown)
 
 
+def test_computed_decimals_keep_all_their_digits(types):
+    """A DECIMAL has up to 65 digits; Python's own arithmetic rounds to 28."""
+    many = "99999999999999999999999999.7978862642"
+    found = all_of(types, f"SELECT -{many}, {many} - 0.0000000001, -{many} = -{many}9")
+    assert [str(value) for value in found[0]] == [f"-{many}", many[:-1] + "1", "0"]
+
+
+def test_a_remainder_has_the_sign_of_what_is_divided(types):
+    found = all_of(types, "SELECT -1 % 7, 8 % -3, -9223372036854775808 % 7, -1.5 % 1, -7e0 % 2")
+    assert [float(value) for value in found[0]] == [-1, 2, -1, -0.5, -1]
+
+
 def test_timestamps_are_shown_in_the_sessions_zone(types):
     wanted = "SELECT ts6, dt6 FROM types.times WHERE id = 1"
     (ts, dt), *_ = all_of(types, wanted, conv=TEXT)
