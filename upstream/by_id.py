@@ -7,7 +7,7 @@ of 20 columns takes 50 microseconds, writing it 170.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 from upstream.schema import Schema, Table
@@ -51,6 +51,51 @@ class ById(Mapping[int, T | None]):
         return self._documents
 
 
+class TablesNow(MutableMapping[int, Table]):
+    """Tables by id that come and go; one that came as a document is parsed when somebody first looks at it."""
+
+    __slots__ = ("_documents", "_found")
+
+    def __init__(self, documents: Mapping[int, Document] | None = None) -> None:
+        self._documents: dict[int, Document] = dict(documents or {})
+        self._found: dict[int, Table] = {}
+
+    def __getitem__(self, key: int) -> Table:
+        """Raises SchemaError for a document that can't be understood."""
+        if key not in self._found:
+            self._found[key] = Table.from_json(self._documents[key])
+        return self._found[key]
+
+    def __setitem__(self, key: int, table: Table) -> None:
+        self._documents.pop(key, None)
+        self._found[key] = table
+
+    def __delitem__(self, key: int) -> None:
+        known = self._found.pop(key, None)
+        if self._documents.pop(key, None) is None and known is None:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._documents
+        yield from (key for key in self._found if key not in self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents.keys() | self._found.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._documents or key in self._found
+
+    def copy(self) -> TablesNow:
+        """The same tables, to be changed for itself."""
+        other = TablesNow(self._documents)
+        other._found = dict(self._found)
+        return other
+
+    def documents(self) -> dict[str, Document | None]:
+        """By id as text; those that came are handed on as they came."""
+        return {str(key): self._documents.get(key) or self[key].to_json() for key in self}
+
+
 def schemas_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Schema | None]:
     """Of a JSON object whose keys are ids."""
     return ById(documents or {}, Schema.from_json)
@@ -75,4 +120,6 @@ def to_json(found: Mapping[int, Schema | None] | Mapping[int, Table | None]) -> 
     """The JSON object with ids as keys; the inverse of the two above."""
     if isinstance(found, ById):
         return dict(found.documents)
+    if isinstance(found, TablesNow):
+        return found.documents()
     return {str(key): value.to_json() if value is not None else None for key, value in found.items()}

@@ -6,9 +6,11 @@ to but in its text (`upstream.rename_statement`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from upstream import tso
+from upstream.by_id import TablesNow, to_json
 from upstream.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, Action
 from upstream.ddl_job import Effect
 from upstream.job import HistoryError, Job
@@ -20,6 +22,10 @@ SYSTEM_SCHEMAS = frozenset(
     {"mysql", "information_schema", "performance_schema", "metrics_schema", "inspection_schema", "sys"}
 )
 _MOVES_KEPT = 8
+_ASKED_FOR = tso.span(7 * 86_400_000)
+"""Rows that don't know of a job were written by a transaction that began before it, at most a day before
+(max-txn-ttl); a dropped database can be recovered until TiDB's garbage collection, mostly ten minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,14 @@ class Moved:
     before: dict[int, Table]
     effect: Effect
     since: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """The tables of a database that was dropped at `finished_ts` (TSO)."""
+
+    finished_ts: int
+    tables: list[Table]
 
 
 class SchemaHistory:
@@ -47,7 +61,7 @@ class SchemaHistory:
         self.schemas: dict[int, Schema] = {s.id: s for s in schemas}
         # TiDB >= 6.2 creates this one without a job.
         self.schemas.setdefault(1, Schema(1, "mysql", "utf8mb4", "utf8mb4_bin"))
-        self.tables: dict[int, Table] = {}
+        self.tables = TablesNow()
         self._by_name: dict[int, dict[str, set[int]]] = {}
         for table in tables:
             self._put_table(table.id, table)
@@ -59,7 +73,7 @@ class SchemaHistory:
         """The schema version of the last job that changed a table, by its id."""
         self.moved: dict[int, list[Moved]] = {}
         """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after."""
-        self._dropped_schemas: dict[int, list[Table]] = {}
+        self._dropped_schemas: dict[int, _Dropped] = {}
 
     @classmethod
     def from_jobs(cls, jobs: Iterable[Job], schema_version: int | None = None) -> "SchemaHistory":
@@ -67,11 +81,20 @@ class SchemaHistory:
         they come in."""
         history = cls()
         wanted = [j for j in jobs if j.finished and (schema_version is None or j.schema_version <= schema_version)]
-        for job in sorted(wanted, key=lambda j: j.schema_version):
-            history.apply(job)
-        if schema_version is not None:
-            history.schema_version = schema_version
+        history.advance(sorted(wanted, key=lambda j: j.schema_version), schema_version)
         return history
+
+    def advance(self, jobs: Iterable[Job], schema_version: int | None = None) -> None:
+        """Move on over jobs, ascending by schema version, and stand at `schema_version` then (None: the last one's).
+        What only rows and statements of long ago could ask for is forgotten. Raises HistoryError.
+        """
+        newest = 0
+        for job in jobs:
+            self.apply(job)
+            newest = max(newest, job.finished_ts)
+        if schema_version is not None:
+            self.schema_version = schema_version
+        self._forget(newest - _ASKED_FOR)
 
     def use_old_collations(self) -> None:
         """The cluster has none of the new collations: all that is known, and all to come, compares bytes."""
@@ -122,8 +145,62 @@ class SchemaHistory:
     def _note_move(self, job: Job, effect: Effect) -> None:
         before = {i: self.tables[i] for i in effect.tables if i in self.tables}
         since = max((self.changed_at.get(i, 0) for i in before), default=0)
-        for table_id in effect.tables:
-            self.moved[table_id] = [*self.moved.get(table_id, [])[1 - _MOVES_KEPT :], Moved(job, before, effect, since)]
+        self._put_move(Moved(job.without_schema(), before, effect, since))
+
+    def _put_move(self, moved: Moved) -> None:
+        for table_id in moved.effect.tables:
+            self.moved[table_id] = [*self.moved.get(table_id, [])[1 - _MOVES_KEPT :], moved]
+
+    def _forget(self, before_ts: int) -> None:
+        for table_id, moves in list(self.moved.items()):
+            kept = [move for move in moves if move.job.finished_ts >= before_ts]
+            if kept:
+                self.moved[table_id] = kept
+            else:
+                del self.moved[table_id]
+        self._dropped_schemas = {i: d for i, d in self._dropped_schemas.items() if d.finished_ts >= before_ts}
+
+    @property
+    def has_old_collations(self) -> bool:
+        """Whether `use_old_collations` was called."""
+        return self._old_collations
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` gives back a history that goes on like this one."""
+        moves = {id(move): move for of_table in self.moved.values() for move in of_table}
+        return {
+            "schema_version": self.schema_version,
+            "old_collations": self._old_collations,
+            "schemas": [schema.to_json() for schema in self.schemas.values()],
+            "tables": to_json(self.tables),
+            "truncated": sorted(self.truncated),
+            "dropping_columns": sorted(self.dropping_columns),
+            "changed_at": {str(table_id): version for table_id, version in self.changed_at.items()},
+            "moved": [_move_to_json(m) for m in sorted(moves.values(), key=lambda m: m.job.schema_version)],
+            "dropped_schemas": {
+                str(schema_id): {"finished_ts": dropped.finished_ts, "tables": [t.to_json() for t in dropped.tables]}
+                for schema_id, dropped in self._dropped_schemas.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "SchemaHistory":
+        """The inverse of `to_json`. Raises SchemaError, KeyError."""
+        history = cls(map(Schema.from_json, document["schemas"]), (), document["schema_version"], document["truncated"])
+        documents = {int(table_id): table for table_id, table in document["tables"].items()}
+        history.tables = TablesNow(documents)
+        for table_id, table in documents.items():
+            history._put_name(table_id, table["schema_id"], table["name"])
+        history._old_collations = document["old_collations"]
+        history.dropping_columns = set(document["dropping_columns"])
+        history.changed_at = {int(table_id): version for table_id, version in document["changed_at"].items()}
+        for move in document["moved"]:
+            history._put_move(_move_from_json(move))
+        history._dropped_schemas = {
+            int(schema_id): _Dropped(dropped["finished_ts"], [Table.from_json(t) for t in dropped["tables"]])
+            for schema_id, dropped in document["dropped_schemas"].items()
+        }
+        return history
 
     def _effect(self, job: Job) -> Effect:
         match job.type:
@@ -131,7 +208,7 @@ class SchemaHistory:
                 return Effect({job.schema_id: Schema.from_tidb(_need(job, job.db_info, "DBInfo"))})
             case Action.DROP_SCHEMA:
                 gone = [self.tables[i] for ids in self._by_name.get(job.schema_id, {}).values() for i in sorted(ids)]
-                self._dropped_schemas[job.schema_id] = gone
+                self._dropped_schemas[job.schema_id] = _Dropped(job.finished_ts, gone)
                 return Effect({job.schema_id: None}, {t.id: None for t in gone})
             case Action.RECOVER_SCHEMA:
                 return self._recover_schema(job)
@@ -165,7 +242,10 @@ class SchemaHistory:
             self._by_name[old.schema_id][old.name.lower()].discard(table_id)
         if table is not None:
             self.tables[table_id] = table
-            self._by_name.setdefault(table.schema_id, {}).setdefault(table.name.lower(), set()).add(table_id)
+            self._put_name(table_id, table.schema_id, table.name)
+
+    def _put_name(self, table_id: int, schema_id: int, name: str) -> None:
+        self._by_name.setdefault(schema_id, {}).setdefault(name.lower(), set()).add(table_id)
 
     def _table(self, job: Job, info: Mapping[str, Any], schema_id: int | None = None) -> Table:
         schema_id = job.schema_id if schema_id is None else schema_id
@@ -183,7 +263,8 @@ class SchemaHistory:
         schema = Schema.from_tidb(_need(job, job.db_info, "DBInfo"))
         tables = [Table.from_tidb(info, schema.id, schema.name) for info in _recovered_tables(job.args)]
         if not tables:
-            tables = self._dropped_schemas.get(schema.id, [])
+            dropped = self._dropped_schemas.get(schema.id)
+            tables = dropped.tables if dropped is not None else []
         return Effect({schema.id: schema}, {t.id: t for t in tables})
 
     def _exchange_partition(self, job: Job) -> Effect:
@@ -221,6 +302,18 @@ class SchemaHistory:
         current = next((stay[i] for i, (old, _) in enumerate(pairs) if old is None), job.schema_id)
         by_name = {s.name.lower(): s.id for s in self.schemas.values()}
         return [current if new is None else by_name.get(new.lower(), stay[i]) for i, (_, new) in enumerate(pairs)]
+
+
+def _move_to_json(move: Moved) -> dict[str, Any]:
+    before = {str(table_id): table.to_json() for table_id, table in move.before.items()}
+    return {"job": asdict(move.job), "before": before, "effect": move.effect.to_json(), "since": move.since}
+
+
+def _move_from_json(document: Mapping[str, Any]) -> Moved:
+    before = {int(table_id): Table.from_json(table) for table_id, table in document["before"].items()}
+    effect = Effect.from_json(document["effect"])
+    job = Job(**document["job"] | {"table_infos": ()})
+    return Moved(job, before, Effect(dict(effect.schemas), dict(effect.tables)), document["since"])
 
 
 def _binary(effect: Effect) -> Effect:

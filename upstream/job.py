@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from errors import SluiceError
@@ -76,6 +76,10 @@ class Job:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryError(f"a DDL job document lacks or garbles {error}") from error
+
+    def without_schema(self) -> Job:
+        """The same without the definitions it carries, which are most of its size."""
+        return replace(self, args=None, db_info=None, table_info=None, table_infos=())
 
     @property
     def succeeded(self) -> bool:

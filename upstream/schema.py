@@ -6,6 +6,7 @@ what rows carry.
 """
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -26,6 +27,17 @@ class SchemaError(SluiceError, ValueError):
     """A schema document that can't be understood; names the table or column and the part that is wrong."""
 
     way_out = "report the DDL job: Sluice doesn't understand what it says of the table"
+
+
+def parse_object(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object as TiKV has it. `what`: for messages. Raises SchemaError."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise SchemaError(f"{what} in TiKV is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SchemaError(f"{what} in TiKV is a {type(found).__name__}, not an object")
+    return found
 
 
 def _name(value: Any) -> str:

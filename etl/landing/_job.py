@@ -91,7 +91,7 @@ class LandingJob:
             }
             for n, wanted in enumerate(plan.ranges)
         ]
-        batches = self._function(pa.Table.from_pylist(tasks, TASK_SCHEMA), timeout_s, is_small=is_small)
+        batches = self._function(pa.Table.from_pylist(tasks, TASK_SCHEMA), timeout_s, alone=is_small)
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:

@@ -22,7 +22,7 @@ from etl.landing._record import record_of, report_of
 from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
 from etl.landing._run_limits import RunLimits, Stop
 from etl.landing.planner import CommitsPurgedError
-from etl.landing.schema import LandingSchema, Stopped, UnknownTableError, version_at
+from etl.landing.schema import LandingSchema, SchemaBegin, Stopped, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
 from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, downstream_name
 from etl.settings import Settings
@@ -32,6 +32,7 @@ from etl.spark.place import Place
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, WindowConflictError
 from relay.bell import ring
+from relay.schema_snapshots import SchemaSnapshots
 from relay.turn import Turn
 
 __all__ = [
@@ -294,7 +295,8 @@ class _Loop:
             version = start.schema_version if start.schema_version is not None else version_at(tikv, start.ts)
             relaxed = None
         began = time.perf_counter()
-        schema = LandingSchema.load(pd, tikv, version, relaxed, self._settings.upstream.new_collations)
+        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage))
+        schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema
 

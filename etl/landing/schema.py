@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from errors import Signal, SluiceError
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
+from etl.landing._schema_then import SchemaThen
 from etl.recorded_schema import RecordedSchema
-from upstream import read_ddl_job, read_ddl_jobs, read_schema_version
+from upstream import read_ddl_job, read_schema_version
 from upstream.ddl_actions import MOVES_ROWS
 from upstream.ddl_job import DdlJob, Effect, PastMove
 from upstream.history import Moved, SchemaHistory
@@ -24,11 +25,13 @@ from upstream.job_versions import (
     relaxed_indexes,
     versions_of,
 )
+from upstream.packed_jobs import PackedJobs
 from upstream.schema import Table
 from upstream.tikv.collations import read_new_collations
-from upstream.tikv.meta import find_table_info, read_schema_diff, read_table_info, string_key
+from upstream.tikv.meta import find_table_info, read_raw_ddl_jobs, read_schema_diff, read_table_info, string_key
 
 if TYPE_CHECKING:
+    from relay.schema_snapshots import SchemaSnapshots
     from upstream import PDClient, TiKVClient
 
 log = logging.getLogger("sluice.land")
@@ -78,15 +81,32 @@ def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
     return found is not False
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaBegin:
+    """The schema that landing begins with. `relaxed`: as in the last window record; `snapshots`: where schemas are kept
+    for the next time.
+    """
+
+    schema_version: int
+    relaxed: Mapping[str, Any] | None = None
+    snapshots: SchemaSnapshots | None = None
+
+
 class LandingSchema:
     """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
 
     def __init__(
-        self, history: SchemaHistory, pd: PDClient, tikv: TiKVClient, relaxed: Mapping[str, Any] | None = None
+        self,
+        history: SchemaHistory,
+        pd: PDClient,
+        tikv: TiKVClient,
+        relaxed: Mapping[str, Any] | None = None,
+        known_jobs: Collection[int] = frozenset(),
     ) -> None:
-        """`relaxed`: as in the last window record."""
+        """`relaxed`: as in the last window record. `known_jobs`: the ids of DDL jobs that `history` has gone past."""
         self._history = history
         self._diffs: dict[int, dict[str, Any]] = {}
+        self._known_jobs = known_jobs
         self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
         self._pd = pd
         self._tikv = tikv
@@ -96,17 +116,18 @@ class LandingSchema:
         cls,
         pd: PDClient,
         tikv: TiKVClient,
-        schema_version: int,
-        relaxed: Mapping[str, Any] | None = None,
+        begin: SchemaBegin,
         new_collations: str = "auto",
     ) -> LandingSchema:
-        """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError."""
-        jobs = (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso()))
-        history = SchemaHistory.from_jobs(jobs, schema_version)
-        if not has_new_collations(tikv, pd.tso(), new_collations):
+        """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError,
+        HistoryError, SchemaError.
+        """
+        old_collations = not has_new_collations(tikv, pd.tso(), new_collations)
+        if old_collations:
             log.info("the upstream has no new collations: text compares byte for byte")
-            history.use_old_collations()
-        return cls(history, pd, tikv, relaxed)
+        then = SchemaThen(tikv, pd.tso(), old_collations=old_collations)
+        history, known = then.at(begin.schema_version, begin.snapshots)
+        return cls(history, pd, tikv, begin.relaxed, known)
 
     @property
     def schema_version(self) -> int:
@@ -125,7 +146,7 @@ class LandingSchema:
         `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to
         stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
         """
-        before = dict(self._history.tables)
+        before = self._history.tables.copy()
         truncated_before = set(self._history.truncated)
         version_before = self._history.schema_version
         states = {i: [before[i]] for i in spans if i in before}
@@ -224,18 +245,10 @@ class LandingSchema:
             info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
             if info is not None:
                 return info
-            jobs = (
-                Job.from_json(raw)
-                for raw in read_ddl_jobs(self._tikv, self._pd.tso())
-                if int(raw.get("table_id") or 0) == table.id
-            )
-            later = [
-                job
-                for job in jobs
-                if job.finished and job.schema_version > self._history.schema_version and job.table_info is not None
-            ]
-            if later:
-                return min(later, key=lambda job: job.schema_version).table_info
+            jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._pd.tso(), self._known_jobs))
+            for job in jobs.after(self._history.schema_version):
+                if job.table_id == table.id and job.table_info is not None:
+                    return job.table_info
             if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
                 break
             if wait(pause):

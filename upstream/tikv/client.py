@@ -146,8 +146,11 @@ class TiKVClient:
                 return bytes(response.value) or None
             self._key_error("KvGet", key, response.error, backoff)
 
-    def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with start <= key < end as of a TSO, ascending. An empty end is unbounded.
+    def scan(
+        self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values with start <= key < end as of a TSO, ascending. An empty end is unbounded. `keys_only`: the
+        values stay in TiKV, and are empty here.
 
         `limit` pairs travel at a time; each such step has the whole time-out.
         """
@@ -156,7 +159,7 @@ class TiKVClient:
         while not end or key < end:
             region = self._locate("KvScan", key, backoff)
             stop = min((bound for bound in (end, region.end_key) if bound), default=b"")
-            request = pb.tikv.ScanRequest(start_key=key, end_key=stop, limit=limit, version=ts)
+            request = pb.tikv.ScanRequest(start_key=key, end_key=stop, limit=limit, version=ts, key_only=keys_only)
             response = self._scan_step(key, region, request, backoff)
             if response is None:
                 continue

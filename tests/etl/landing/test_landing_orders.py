@@ -14,10 +14,16 @@ from relay import SKIP, Appointment, ClaimLostError, Decision, RelayLog, turn
 from upstream import tso
 
 
+def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the relay log is."""
+    for name in ("LOOK_EVERY_S", "_FAR_LOOK_EVERY_S"):
+        monkeypatch.setattr(_orders, name, 0.0)
+
+
 def test_an_idle_upstream_lands_a_window_for_an_appointment_once_its_time_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_orders, "LOOK_EVERY_S", 0.0)
+    look_always(monkeypatch)
     relay, now = RelayLog.open(f"file://{tmp_path}"), tso.compose(1_795_251_600_000)
     orders = Orders(relay, frozenset())
     landed = now - tso.span(10_000)
@@ -32,7 +38,7 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_once_its_time_has_co
 def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_one_that_another_wants_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_orders, "LOOK_EVERY_S", 0.0)
+    look_always(monkeypatch)
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
     for relay, ts in ((one, 10), (one, 20), (other, 20), (other, 30)):
         relay.decisions.add(Decision(ts, SKIP))

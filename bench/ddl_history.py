@@ -1,0 +1,129 @@
+"""How long landing takes to know the schema when it begins, by how many DDL jobs TiDB has ever had.
+
+    python -m bench.ddl_history [--jobs 1000 --jobs 10000 --jobs 100000] [--tables 1000]
+
+The jobs, of tables with the columns of a recorded one, are in the stand-in cluster's TiKV and come by gRPC. For each
+number of jobs: once from all of them, and once from the schema that was kept then. Seconds by the clock, in which the
+stand-in's own are, and of CPU time; MiB at most.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from embedded import Stack
+from embedded.recording import Recording
+from embedded.repository import recording_folder
+from etl.landing.schema import LandingSchema, SchemaBegin
+from relay.schema_snapshots import SchemaSnapshots
+from relay.storage import open_storage
+from upstream import PDClient, TiKVClient
+from upstream.ddl_actions import Action
+from upstream.tikv.meta import hash_prefix, history_job_key, string_key
+
+_RECORDING = "tests/recordings/shop"
+_FIRST_ID = 1_000_000
+
+
+@click.command()
+@click.option("--jobs", "sizes", multiple=True, type=int, default=(1_000, 10_000, 100_000), show_default=True)
+@click.option("--tables", default=1_000, show_default=True, help="How many tables the jobs are about.")
+def main(sizes: tuple[int, ...], tables: int) -> None:
+    """Print a line a start."""
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="sluice-history-") as home:
+            recording = Path(home, "recording")
+            version = _write(recording, size, tables)
+            stack = Stack(Path(home, "stack"))
+            try:
+                stack.up(["etcd", "cluster"], recording=recording, report=lambda line: None)
+                url = f"http://127.0.0.1:{stack.site().ports['cluster']}"
+                for what in ("all jobs", "kept"):
+                    _in_process(
+                        url, version, Path(home, "relay").as_uri(), f"{size:>8,} jobs, {tables:,} tables, {what}"
+                    )
+            finally:
+                stack.down()
+
+
+def _in_process(url: str, version: int, relay: str, what: str) -> None:
+    """In a process of its own, so that the memory is that start's."""
+    process = multiprocessing.get_context("spawn").Process(target=_begin, args=(url, version, relay, what))
+    process.start()
+    process.join()
+
+
+def _begin(url: str, version: int, relay: str, what: str) -> None:
+    snapshots = SchemaSnapshots(open_storage(relay))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with PDClient([url]) as pd, TiKVClient(pd, timeout_s=120) as tikv:
+        began, cpu = time.perf_counter(), time.process_time()
+        LandingSchema.load(pd, tikv, SchemaBegin(version, None, snapshots), "true")
+        took, used = time.perf_counter() - began, time.process_time() - cpu
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    click.echo(f"{what:<42}{took:8.2f} s{used:8.2f} s of CPU time{more:8.0f} MiB more")
+
+
+def _write(folder: Path, size: int, tables: int) -> int:
+    """A recording without transactions; the schema version that it ends with."""
+    folder.mkdir()
+    about = {"name": "history", "cluster_id": 7_710_000_000_000_000_001, "dropped": [], "new_collation_enabled": True}
+    (folder / "recording.json").write_text(json.dumps(about | dict.fromkeys(("prewrite", "commit", "rollback"), 0)))
+    (folder / "snapshots.json").write_text("[]")
+    gzip.open(folder / "binlogs.bin.gz", "wb").close()
+    with gzip.open(folder / "tikv-meta.jsonl.gz", "wt", encoding="utf-8", compresslevel=1) as lines:
+        for job in _jobs(size, tables):
+            pair = {"key": history_job_key(job["id"]).hex(), "value": json.dumps(job).encode().hex()}
+            lines.write(json.dumps(pair) + "\n")
+        pair = {"key": string_key("NextGlobalID").hex(), "value": str(2 * _FIRST_ID).encode().hex()}
+        lines.write(json.dumps(pair) + "\n")
+    return size
+
+
+def _jobs(size: int, tables: int) -> Iterator[dict[str, Any]]:
+    """Each table is created, then gets one column more again and again."""
+    model = _recorded_job()
+    info = model["binlog"]["TableInfo"]
+    yield model | {
+        "id": _FIRST_ID - 1, "type": int(Action.CREATE_SCHEMA),
+        "binlog": {"SchemaVersion": 1, "FinishedTS": 1, "DBInfo": {"id": 1_000, "db_name": {"O": "h", "L": "h"}}},
+    }  # fmt: skip
+    for number in range(size - 1):
+        table_id = _FIRST_ID // 2 + number % tables
+        name = f"t{number % tables}"
+        binlog = model["binlog"] | {
+            "SchemaVersion": number + 2,
+            "FinishedTS": number + 2,
+            "TableInfo": info | {"id": table_id, "name": {"O": name, "L": name}},
+        }
+        kind = Action.CREATE_TABLE if number < tables else Action.ADD_COLUMN
+        yield model | {
+            "id": _FIRST_ID + number, "type": int(kind), "schema_id": 1_000, "table_id": table_id, "binlog": binlog,
+        }  # fmt: skip
+
+
+def _recorded_job() -> dict[str, Any]:
+    """A CREATE TABLE of middling size."""
+    prefix = hash_prefix("DDLJobHistory")
+    jobs = [
+        json.loads(value)
+        for key, value in Recording(recording_folder(_RECORDING)).meta_keys()
+        if key.startswith(prefix)
+    ]
+    creates = [job for job in jobs if job["type"] == Action.CREATE_TABLE and job.get("binlog", {}).get("TableInfo")]
+    chosen: dict[str, Any] = sorted(creates, key=lambda job: len(json.dumps(job)))[len(creates) * 3 // 4]
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

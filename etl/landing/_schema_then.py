@@ -1,0 +1,86 @@
+"""The upstream's schema as of a version: from the snapshot that the relay log keeps and the DDL jobs since, or from all
+DDL jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from errors import SluiceError
+from relay.schema_snapshots import SchemaSnapshots
+from upstream.history import SchemaHistory
+from upstream.packed_jobs import PackedJobs
+from upstream.tikv.meta import read_raw_ddl_jobs
+
+if TYPE_CHECKING:
+    from upstream import TiKVClient
+
+log = logging.getLogger("sluice.land")
+
+WORTH_KEEPING = 256
+"""So many DDL jobs are read within a moment; with more a snapshot is kept."""
+
+
+class SchemaThen:
+    """Rebuilds schemas from the DDL history that `tikv` has as of `ts` (TSO). `old_collations`: see
+    `upstream.old_collations`.
+    """
+
+    def __init__(self, tikv: TiKVClient, ts: int, *, old_collations: bool) -> None:
+        self._tikv = tikv
+        self._ts = ts
+        self._old_collations = old_collations
+
+    def at(self, version: int, snapshots: SchemaSnapshots | None = None) -> tuple[SchemaHistory, set[int]]:
+        """The schema after all jobs through `version`, and the ids of those. Raises TiKVError, HistoryError,
+        SchemaError.
+        """
+        kept = self._continued(version, snapshots) if snapshots is not None else None
+        history, known, jobs = kept or (self._empty(), set(), PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._ts)))
+        history.advance(jobs.through(version), version)
+        known |= jobs.ids_through(version)
+        if snapshots is not None and len(jobs) >= WORTH_KEEPING:
+            self._keep(snapshots, history, known)
+        return history, known
+
+    def _empty(self) -> SchemaHistory:
+        history = SchemaHistory()
+        if self._old_collations:
+            history.use_old_collations()
+        return history
+
+    def _continued(self, version: int, snapshots: SchemaSnapshots) -> tuple[SchemaHistory, set[int], PackedJobs] | None:
+        """A kept schema, the ids of the jobs in it, and the others; None if there is none to go on from."""
+        try:
+            document = snapshots.newest(version)
+            if document is None:
+                return None
+            history, known = SchemaHistory.from_json(document["history"]), _known(document)
+        except (OSError, SluiceError, KeyError, TypeError, ValueError) as error:
+            log.warning("a kept schema can't be read, so all DDL jobs are gone through: %s", error)
+            return None
+        if history.has_old_collations != self._old_collations:
+            return None
+        jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._ts, known))
+        if jobs.first_version is not None and jobs.first_version <= history.schema_version:
+            log.info("a DDL job of a version before the kept schema's came later: all DDL jobs are gone through")
+            return None
+        return history, known, jobs
+
+    def _keep(self, snapshots: SchemaSnapshots, history: SchemaHistory, known: set[int]) -> None:
+        try:
+            snapshots.keep(history.schema_version, {"history": history.to_json(), "jobs": _steps(known)})
+        except OSError as error:  # it only saves time
+            log.warning("the schema isn't kept for the next start: %s", error)
+
+
+def _steps(ids: set[int]) -> list[int]:
+    """Ascending, each as the distance from the one before."""
+    ordered = sorted(ids)
+    return [after - before for before, after in zip([0, *ordered], ordered, strict=False)]
+
+
+def _known(document: dict[str, Any]) -> set[int]:
+    return set(accumulate(document["jobs"]))

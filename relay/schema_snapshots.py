@@ -1,0 +1,69 @@
+"""The upstream's whole schema as of a version, kept beside the windows so that landing need not go through all DDL that
+ever was each time it begins.
+
+    <url>/schema/<schema version, 20 digits>.json.zst
+
+They hold nothing that TiDB couldn't tell again. The two newest stay, for the newest may be ahead of where landing goes
+on after an archive or a copy was restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from relay.format_version import FORMAT, NewerFormatError
+from relay.sealed import seal, unseal
+from relay.storage import Storage
+
+__all__ = ["FOLDER", "SchemaSnapshots"]
+
+log = logging.getLogger("sluice")
+
+FOLDER = "schema"
+_SUFFIX = ".json.zst"
+_KEPT = 2
+
+
+class SchemaSnapshots:
+    """Of one relay log. What is in a document its writer knows."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def newest(self, through: int) -> dict[str, Any] | None:
+        """The one of the highest schema version through `through`; None without one that can be read, which is said in
+        the log. Raises OSError.
+        """
+        for version in reversed([each for each in self._versions() if each <= through]):
+            path = _path(version)
+            try:
+                data = self._storage.read(path)
+            except FileNotFoundError:  # somebody has written two newer ones
+                continue
+            try:
+                with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as packed:
+                    return unseal(packed.read(), FORMAT)
+            except (ValueError, OSError, NewerFormatError) as error:
+                log.warning("%s/%s is passed over: %s", self._storage.url, path, error)
+        return None
+
+    def keep(self, version: int, document: Mapping[str, Any]) -> None:
+        """Write one, durable on return, and remove those before the last. Raises OSError."""
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as packed:
+            packed.write(seal({**document, "format": FORMAT}))
+        self._storage.replace(_path(version), sink.getvalue().to_pybytes())
+        for old in [each for each in self._versions() if each < version][: 1 - _KEPT]:
+            self._storage.remove(_path(old))
+
+    def _versions(self) -> list[int]:
+        names = [name.removesuffix(_SUFFIX) for name in self._storage.names(FOLDER) if name.endswith(_SUFFIX)]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _path(version: int) -> str:
+    return f"{FOLDER}/{version:020d}{_SUFFIX}"

@@ -1,0 +1,126 @@
+"""The schema that landing begins with is the same from a kept snapshot and from all DDL jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.landing import _schema_then
+from etl.landing._schema_then import SchemaThen
+from relay.schema_snapshots import SchemaSnapshots
+from relay.storage import open_storage
+from tests.upstream import recorded
+from upstream.history import SchemaHistory
+from upstream.job import Job
+from upstream.tikv.meta import history_job_key
+
+
+class History:
+    """TiDB's DDL history as TiKV's client gives it, of the jobs that have ended so far; counts what is read."""
+
+    def __init__(self, documents: list[dict[str, Any]]) -> None:
+        self._values = {history_job_key(document["id"]): json.dumps(document).encode() for document in documents}
+        self.read = 0
+
+    def get(self, key: bytes, ts: int) -> bytes | None:
+        self.read += 1
+        return self._values.get(key)
+
+    def scan(
+        self, start: bytes, end: bytes, ts: int, limit: int, *, keys_only: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for key in sorted(self._values):
+            if start <= key < end:
+                self.read += not keys_only
+                yield key, b"" if keys_only else self._values[key]
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SchemaSnapshots:
+    monkeypatch.setattr(_schema_then, "WORTH_KEEPING", 1)
+    return SchemaSnapshots(open_storage(tmp_path.as_uri()))
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return sorted(recorded.meta(name)[0].values(), key=lambda document: Job.from_json(document).schema_version)
+
+
+def schema(history: Any, version: int, snapshots: SchemaSnapshots | None, *, old: bool = False) -> SchemaHistory:
+    return SchemaThen(history, 1 << 60, old_collations=old).at(version, snapshots)[0]
+
+
+@pytest.mark.parametrize(("name", "old"), [("ddl", False), ("edges", False), ("oldcoll", True)])
+def test_going_on_from_a_kept_schema_gives_what_all_jobs_give_and_goes_on_alike(
+    name: str, snapshots: SchemaSnapshots, *, old: bool
+) -> None:
+    jobs = documents(name)
+    step = len(jobs) // 6 + 1
+    for ended in range(0, len(jobs), step):
+        version = max((Job.from_json(each).schema_version for each in jobs[:ended]), default=0)
+        kept = schema(History(jobs[:ended]), version, snapshots, old=old)
+        whole = schema(History(jobs[:ended]), version, None, old=old)
+        assert kept.to_json() == whole.to_json()
+        for document in jobs[ended : ended + step]:
+            job = Job.from_json(document)
+            assert kept.apply(job) == whole.apply(job)
+        assert kept.to_json() == whole.to_json()
+
+
+def test_only_the_jobs_since_are_read(snapshots: SchemaSnapshots) -> None:
+    jobs = documents("ddl")
+    version = Job.from_json(jobs[-3]).schema_version
+    schema(History(jobs[:-2]), version, snapshots)
+    history = History(jobs)
+    schema(history, version, snapshots)
+    assert history.read == 2
+
+
+def test_a_job_of_an_earlier_version_that_came_later_is_not_passed_over(snapshots: SchemaSnapshots) -> None:
+    """A long ADD INDEX ends behind jobs that were begun after it; its version is higher, so nothing but a fault of ours
+    could bring this about.
+    """
+    jobs = documents("ddl")
+    late = next(job for job in jobs if Job.from_json(job).finished and Job.from_json(job).table_info)
+    version = Job.from_json(jobs[-1]).schema_version
+    schema(History([job for job in jobs if job is not late]), version, snapshots)
+    assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
+def test_a_damaged_snapshot_costs_time_and_nothing_else(
+    tmp_path: Path, snapshots: SchemaSnapshots, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = documents("ddl")
+    version = Job.from_json(jobs[-1]).schema_version
+    schema(History(jobs), version, snapshots)
+    (path,) = (tmp_path / "schema").iterdir()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes({"cut": data[:99], "flipped": bytes(data), "empty": b"", "foreign": b"{}"}[damage])
+    assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
+    assert path.name in caplog.text
+
+
+def test_the_snapshot_is_never_ahead_of_where_landing_begins_and_two_are_kept(
+    tmp_path: Path, snapshots: SchemaSnapshots
+) -> None:
+    jobs = documents("ddl")
+    versions = [Job.from_json(job).schema_version for job in jobs if Job.from_json(job).finished]
+    for version in versions[-3:]:
+        schema(History(jobs), version, snapshots)
+    assert len(list((tmp_path / "schema").iterdir())) == 2
+    for version in versions[-4:]:
+        assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
+
+
+def test_a_kept_schema_of_other_collations_is_not_gone_on_from(snapshots: SchemaSnapshots) -> None:
+    jobs = documents("oldcoll")
+    version = Job.from_json(jobs[-1]).schema_version
+    schema(History(jobs), version, snapshots, old=False)
+    found = schema(History(jobs), version, snapshots, old=True)
+    assert found.to_json() == schema(History(jobs), version, None, old=True).to_json()
+    assert found.has_old_collations
