@@ -1,4 +1,4 @@
-"""The Spark job that prepares windows: one row, the windows as JSON, through mapInArrow; steps come back as Arrow."""
+"""Spark prepares windows: one row, the windows as JSON, goes to a worker, steps come back as Arrow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from etl.spark.place import Place
 from etl.steps import STEP_SCHEMA
 
 _TIMEOUT_S = 600.0
-_SMALL_BYTES = 2**20  # of parts: one worker has prepared them before Spark has begun a job
 _TASKS = pa.schema([("windows", pa.string())])
 
 
@@ -48,7 +47,7 @@ class SparkPreparer:
             work = PrepareWindows(self._place.url, self._options)
             self._function = SparkFunction((self._spark, self._place.server), work, (_TASKS, STEP_SCHEMA), self._judge)
         tasks = pa.table({"windows": [json.dumps(windows.to_json())]})
-        for batch in self._function(tasks, _TIMEOUT_S, is_small=windows.bytes <= _SMALL_BYTES):
+        for batch in self._function(tasks, _TIMEOUT_S, alone=True):
             yield batch.cast(STEP_SCHEMA)
 
     def reset(self) -> None:

@@ -11,19 +11,20 @@ import hmac
 import secrets
 import socket
 import struct
+import threading
 
-__all__ = ["BATCH", "CALL", "CHALLENGE", "END", "FAILED", "Line"]
+__all__ = ["ALIVE", "BATCH", "CALL", "CHALLENGE", "END", "FAILED", "Line"]
 
-CALL, BATCH, END, FAILED = b"C", b"B", b"E", b"F"
-"""Batches to work on; one batch of what comes of them; all of it; what went wrong, as text."""
+CALL, BATCH, END, FAILED, ALIVE = b"C", b"B", b"E", b"F", b"A"
+"""Batches to work on; one batch of what comes of them; all of it; what went wrong, as text; it is being worked on."""
 CHALLENGE = 32
 _HEAD = struct.Struct(">cQ")
 _PROOF = 32
 
 
 class Line:
-    """One side of a connection. Raises OSError: ConnectionError where the other side hung up or isn't who it
-    should be, TimeoutError where it is silent."""
+    """One side of a connection. One thread receives; several may send. Raises OSError: ConnectionError where the other
+    side hung up or isn't who it should be, TimeoutError where it is silent."""
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         """`timeout_s`: how long the other side may be silent."""
@@ -32,6 +33,7 @@ class Line:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connection
+        self._sending = threading.Lock()
 
     def prove(self, key: bytes, own: bytes, other: bytes) -> None:
         """Challenge the other side, and answer its challenge. `own` and `other` name the two sides, so that an answer
@@ -45,17 +47,18 @@ class Line:
             raise ConnectionError("the other side doesn't know the key")
 
     def patience(self, timeout_s: float) -> None:
-        """How long the other side may be silent from now on."""
+        """How long the other side may be silent, or not take what it is sent, from now on."""
         self._socket.settimeout(timeout_s)
 
     def send(self, kind: bytes, data: bytes | memoryview = b"") -> None:
         """One message."""
         head = _HEAD.pack(kind, len(data))
-        if len(data) < 16_384:
-            self._socket.sendall(head + bytes(data))
-            return
-        self._socket.sendall(head)
-        self._socket.sendall(data)
+        with self._sending:
+            if len(data) < 16_384:
+                self._socket.sendall(head + bytes(data))
+                return
+            self._socket.sendall(head)
+            self._socket.sendall(data)
 
     def receive(self) -> tuple[bytes, bytearray]:
         """The next message."""

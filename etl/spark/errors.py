@@ -28,6 +28,16 @@ class SparkUnavailableError(SparkError):
     way_out = "start the Spark Connect server, or correct [spark] remote"
 
 
+class SilentSparkError(SparkError):
+    """A job gave nothing for so long that it was interrupted."""
+
+    transient = True
+    way_out = (
+        "look at the cluster's pages whether the Connect server's application has executors; if it gets none any more,"
+        " start the server anew"
+    )
+
+
 class WorkerError(SparkError):
     """Something failed in a Spark worker, which says itself whether it passes and what the way out is."""
 

@@ -1,5 +1,5 @@
-"""A function in Spark's Python workers, called again and again: small calls go to a standing worker, others are
-jobs.
+"""A function in Spark's Python workers, called again and again: calls go to standing workers, one or several, and are
+jobs where none comes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl.settings import Spark
+from etl.spark.crew import Crew, NobodyCameError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
@@ -37,14 +38,16 @@ class SparkFunction:
         self._judge = judge
         self._frame = TaskFrame(spark, function, *schemas)
         self._standing = StandingWorker(spark, server, function, schemas)
+        self._crew = Crew(lambda: StandingWorker(spark, server, function, schemas))
         self._one = threading.Lock()
 
-    def __call__(self, tasks: pa.Table, timeout_s: float, *, is_small: bool) -> Iterator[pa.RecordBatch]:
-        """What the function makes of these rows, as it comes. `is_small`: one worker will do. After `timeout_s` without
-        a word the call is given up. Raises SparkError, which a WorkerError is too.
+    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these rows, as it comes. `alone`: one worker sees to all of them, one call at a
+        time; otherwise rows are worked on side by side. After `timeout_s` without a word the call is given up. Raises
+        SparkError, which a WorkerError is too.
         """
         with self._judge.telling():
-            if is_small:
+            if alone:
                 with self._one:
                     if self._standing.is_ready():
                         yield from self._standing.call(tasks, timeout_s)
@@ -52,8 +55,14 @@ class SparkFunction:
             else:
                 with self._one:
                     self._standing.release()
+                try:
+                    yield from self._crew(tasks, timeout_s)
+                    return
+                except NobodyCameError:
+                    pass
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 
     def release(self) -> None:
-        """Give the standing worker's core back, whoever may be calling it."""
+        """Give the standing workers' cores back, whoever may be calling."""
         self._standing.release()
+        self._crew.release()

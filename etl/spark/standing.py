@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from etl.settings import Spark
-from etl.spark._line import BATCH, CALL, END, FAILED, Line
+from etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, Line
 from etl.spark.errors import SparkError, from_worker
 from etl.spark.frame import TaskFrame
 from etl.spark.standing_worker import IDLE_S, Attend
@@ -36,9 +36,10 @@ log = logging.getLogger("sluice.spark")
 
 _COMES_S = 60.0  # a first worker starts Python; one that finds no way here fails by itself, after 5 s
 _HANDSHAKE_S = 2.0
+_ENDS_S = 2.0
 _AGAIN_S = 60.0
 _STANDS_S = 60.0
-_PATIENCE_S = 30.0  # a small call takes milliseconds; one that takes so long is made a job of its own the next time
+_PATIENCE_S = 30.0  # a worker says every few seconds that it is at work; one that doesn't stands still
 _numbers = itertools.count(1)
 
 
@@ -62,28 +63,30 @@ class StandingWorker:
         self._line: Line | None = None
         self._jobs: list[_Job] = []
         """The newest, and those before it that may not be over."""
-        self._leaves = 0.0
+        self._came = 0.0
         # What goes to Spark by TLS must not come back in the clear.
         self._again = float("inf") if server.uses_tls else 0.0
         self._said = False
+        self._is_let_go = False
 
-    def is_ready(self) -> bool:
-        """Whether a worker stands by; begins one if none does, and waits until it has come. False if none comes: then
-        it is not tried again for a while.
+    def is_ready(self, stands_s: float | None = None) -> bool:
+        """Whether a worker stands by; begins one if none does, or it has stood for `stands_s`, and waits until it has
+        come. False if none comes: then it is not tried again for a while.
         """
         now = time.monotonic()
-        if self._line is not None and now >= self._leaves:
+        if self._line is not None and now >= self._came + (_STANDS_S if stands_s is None else stands_s):
             self.release()
         if self._line is None and now >= self._again:
             self._line = self._begin()
+            self._came = time.monotonic()
             if self._line is None:
-                self._again = time.monotonic() + _AGAIN_S
-            self._leaves = time.monotonic() + _STANDS_S
+                self._again = self._came + _AGAIN_S
         return self._line is not None
 
     def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
         """What the function makes of these rows, as it comes; the worker must be ready. Raises SparkError where the
-        worker is gone, or says nothing for `timeout_s` or half a minute, and what failed in it as Spark would.
+        worker is gone, stands still for half a minute or makes nothing for `timeout_s`, and what failed in it as Spark
+        would.
         """
         line, over = self._line, False
         try:
@@ -93,7 +96,7 @@ class StandingWorker:
             (batch,) = tasks.combine_chunks().to_batches()
             line.send(CALL, memoryview(batch.serialize()))
             while not over:
-                kind, data = line.receive()
+                kind, data = _word(line, timeout_s)
                 over = kind in (END, FAILED)
                 if kind == FAILED:
                     raise PySparkException(data.decode(errors="replace"))
@@ -108,20 +111,26 @@ class StandingWorker:
                 self.release()
 
     def release(self) -> None:
-        """Let the worker go: its job ends, and its core is free."""
+        """Let the worker go: its job ends, and its core is free. One that is to come isn't waited for any longer."""
+        self._is_let_go = True
         line, self._line = self._line, None
         if line is not None:
             line.close()
 
     def _begin(self) -> Line | None:
-        """Begin the job and wait for its worker."""
+        """Begin the job and wait for its worker. The job before is over first, usually in no time: so Spark has its
+        Python process to give, and needs no new one, which would load all it needs for a second of a core.
+        """
+        self._is_let_go = False
+        if self._jobs:
+            self._jobs[-1].over.wait(_ENDS_S)
         self._end_frozen()
         key = secrets.token_bytes(32)
         with socket.create_server((own_address(self._server.remote), 0)) as listener:
             host, port = listener.getsockname()[:2]
             job = _Job(self._spark, Attend(self._function, *self._schemas, host, port, key))
             deadline = time.monotonic() + _COMES_S
-            while not job.is_over and time.monotonic() < deadline:
+            while not (job.is_over or self._is_let_go) and time.monotonic() < deadline:
                 listener.settimeout(0.1)
                 with contextlib.suppress(TimeoutError):
                     line = _met(listener.accept()[0], key)
@@ -130,7 +139,7 @@ class StandingWorker:
                         self._jobs.append(job)
                         return line
         job.cancel()
-        if not self._said:
+        if not (self._said or self._is_let_go):
             self._said = True
             log.warning(
                 "no standing Spark worker came to %s:%d (%s): every window is a Spark job of its own",
@@ -154,9 +163,13 @@ class _Job:
         self._tag = f"standing-{next(_numbers)}-{secrets.token_hex(4)}"
         self._frame = TaskFrame(spark, attend, TEXTS, TEXTS).of(pa.table({"text": ["stand by"]}))
         self.began = time.monotonic()
-        self.is_over = False
+        self.over = threading.Event()
         self.failure = ""
         threading.Thread(target=self._run, name="standing-worker", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        return self.over.is_set()
 
     def cancel(self) -> None:
         """The worker isn't wanted any longer."""
@@ -174,7 +187,7 @@ class _Job:
             told = from_worker(str(error))
             self.failure = str(told or error).splitlines()[0][:300] if str(error) else type(error).__name__
         finally:
-            self.is_over = True
+            self.over.set()
 
 
 def own_address(remote: str) -> str:
@@ -186,6 +199,17 @@ def own_address(remote: str) -> str:
         except OSError:
             return socket.gethostbyname(socket.gethostname())
         return str(probe.getsockname()[0])
+
+
+def _word(line: Line, timeout_s: float) -> tuple[bytes, bytearray]:
+    """The worker's next word but that it is at work. Raises TimeoutError if that is all for so long."""
+    asked = time.monotonic()
+    while True:
+        kind, data = line.receive()
+        if kind != ALIVE:
+            return kind, data
+        if time.monotonic() > asked + timeout_s:
+            raise TimeoutError(f"it made nothing in {timeout_s:.0f} s")
 
 
 def _met(connection: socket.socket, key: bytes) -> Line | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
-from etl.spark._line import BATCH, CALL, END, FAILED, Line
+from etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, Line
 from etl.spark.errors import told_to_client
 from etl.spark.worker import TEXTS, freeze_loaded
 
@@ -18,6 +20,8 @@ __all__ = ["IDLE_S", "Attend"]
 IDLE_S = 75.0
 """A worker that isn't asked anything for so long ends, and gives its core back."""
 _CONNECT_S = 5.0
+_ALIVE_S = 5.0
+_TAKEN_S = 600.0  # by a caller that is busy downstream: an index of a large table takes its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +45,21 @@ class Attend:
             line = Line(socket.create_connection((self.host, self.port), _CONNECT_S), _CONNECT_S)
         with contextlib.closing(line), contextlib.suppress(OSError):
             line.prove(self.key, b"worker", b"caller")
-            line.patience(IDLE_S)
-            self._serve(line)
+            with _Pulse(line) as pulse:
+                self._serve(line, pulse)
         freeze_loaded()
         yield pa.record_batch([pa.array([], pa.string())], schema=TEXTS)
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, line: Line, pulse: _Pulse) -> None:
         while True:
+            line.patience(IDLE_S)
             kind, data = line.receive()
             if kind != CALL:
                 raise ConnectionError(f"{kind!r} is no call")
-            for answer, content in self._answers(data):
-                line.send(answer, content)
+            line.patience(_TAKEN_S)
+            with pulse.working():
+                for answer, content in self._answers(data):
+                    line.send(answer, content)
 
     def _answers(self, data: bytearray) -> Iterator[tuple[bytes, memoryview | bytes]]:
         """What a call's batch becomes. The function's OSError is told like any other: only the line's own end it."""
@@ -64,3 +71,37 @@ class Attend:
             yield FAILED, f"{type(error).__name__}: {error}".encode()
         else:
             yield END, b""
+
+
+class _Pulse:
+    """A thread that tells the caller of a long call every few seconds that the worker is at it: one that stands still
+    doesn't.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._over = threading.Event()
+        self._is_working = False
+        self._thread = threading.Thread(target=self._run, name="standing-worker-pulse", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """While a call is answered."""
+        self._is_working = True
+        try:
+            yield
+        finally:
+            self._is_working = False
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while not self._over.wait(_ALIVE_S):
+                if self._is_working:
+                    self._line.send(ALIVE)

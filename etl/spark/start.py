@@ -85,6 +85,10 @@ def worker(listening: Listening, master_url: str, room: Room) -> Command:
     ]  # fmt: skip
     # What ended applications left is removed after a day: shipped packages, and the executors' logs.
     options = f"{_FEW_THREADS} -Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=86400"
+    # It looks for its master every 5 to 15 seconds, as long as it takes. Spark itself would do so six times, then every
+    # 30 to 90 seconds, and end after ten more.
+    for name in ("initial", "max"):
+        options += f" -Dspark.worker.{name}RegistrationRetries=1000000"
     env = {"SPARK_WORKER_OPTS": options, "SPARK_LOCAL_DIRS": str(room.folder / "local")}
     return _daemon("org.apache.spark.deploy.worker.Worker", words, env)
 

@@ -34,7 +34,7 @@ class SparkServer:
         self.log = home / "spark.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout_s: float = 90) -> None:
+    def start(self, timeout_s: float = 240) -> None:
         self.part.prepare()
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from etl.settings import Spark
-from etl.spark.errors import SparkUnavailableError
+from etl.spark.errors import SilentSparkError, SparkUnavailableError
+from etl.spark.job import stream
 from etl.spark.session import attach, close, session_id
 
 ENDLESS = """
@@ -72,3 +73,21 @@ def test_a_server_that_is_not_there_is_named_within_the_time_out():
     ):
         attach(Spark("sc://127.0.0.1:1"), "nobody", timeout_s=1)
     assert time.monotonic() - began < 60
+
+
+def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spark_remote):
+    def half(batches):
+        import time
+
+        for batch in batches:
+            if batch["id"][0].as_py():
+                time.sleep(600)
+            yield batch
+
+    spark = attach(Spark(spark_remote), "silence", timeout_s=120)
+    frame = spark.range(0, 2, 1, 2).mapInArrow(half, "id long")
+    # Its first half comes, so it runs when it is given up.
+    with pytest.raises(SilentSparkError, match="gave nothing for 1 s, so the job was interrupted") as caught:
+        list(stream(spark, frame, 1.0))
+    assert "has executors" in caught.value.way_out
+    close(spark)

@@ -1,9 +1,10 @@
-"""A Spark Connect server behind a proxy that speaks TLS, as servers of others are."""
+"""A Spark Connect server with TLS before it, as `sluice spark connect` starts it, and as servers of others are."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -14,16 +15,9 @@ import pytest
 
 from etl.settings import Spark
 from etl.spark.errors import SparkUnavailableError
+from etl.spark.front import CertificateError, Certificates, hand_on
 from etl.spark.session import attach, close
 from tests.pump_service.authority import Authority
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(2**16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
 
 
 @contextlib.contextmanager
@@ -32,8 +26,7 @@ def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
     loop = asyncio.new_event_loop()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
+        await hand_on(reader, writer, port)
 
     server = loop.run_until_complete(asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context))
     thread = threading.Thread(target=loop.run_forever)
@@ -54,11 +47,7 @@ def test_a_server_is_asked_over_tls_with_client_certificate_and_token(spark_remo
     authority = Authority(tmp_path)
     cert, key = authority.issue("spark", "spark")
     own_cert, own_key = authority.issue("sluice", "sluice")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the certificates are as simple as many are: no key identifiers
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(cert, key)
+    context = Certificates(cert, key, authority.path).context()
     (tmp_path / "token").write_text("shown to whoever wants it\n")
     with tls_before(int(spark_remote.rpartition(":")[2]), context) as port:
         server = Spark(
@@ -70,3 +59,35 @@ def test_a_server_is_asked_over_tls_with_client_certificate_and_token(spark_remo
         close(spark)
         with pytest.raises(SparkUnavailableError, match="doesn't answer"):
             attach(replace(server, ssl_ca="", ssl_cert="", ssl_key="", ssl=True), "over TLS", timeout_s=0.1)
+
+
+def shown(port: int, authority: Authority) -> int:
+    """The serial number of the certificate that is shown at a port."""
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
+        context.wrap_socket(connection, server_hostname="127.0.0.1") as spoken,
+    ):
+        found = spoken.getpeercert()
+    assert found is not None
+    return int(str(found["serialNumber"]), 16)
+
+
+def test_a_renewed_certificate_is_shown_from_the_next_connection_on_and_half_a_one_never(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("spark", "spark")
+    with tls_before(1, Certificates(cert, key).context()) as port:  # nobody listens there: TLS is spoken all the same
+        first = shown(port, authority)
+        before = cert.read_bytes(), key.read_bytes()
+        authority.issue("spark", "spark")
+        renewed, new_key = cert.read_bytes(), key.read_bytes()
+        key.write_bytes(before[1])
+        assert shown(port, authority) == first, "the new key isn't there yet"
+        key.write_bytes(new_key)
+        assert shown(port, authority) != first
+    cert.write_bytes(before[0])
+    with pytest.raises(CertificateError, match=r"spark\.pem, .*spark\.key: .*MISMATCH"):
+        Certificates(cert, key).context()
+    cert.write_bytes(renewed)
+    Certificates(cert, key).context()

@@ -8,13 +8,14 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
 from etl.settings import Spark
-from etl.spark import session, standing
-from etl.spark._line import CALL, FAILED, Line
+from etl.spark import session, standing, standing_worker
+from etl.spark._line import ALIVE, BATCH, CALL, FAILED, Line
 from etl.spark.errors import SparkError, WorkerError
 from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
@@ -56,14 +57,15 @@ def function(spark_remote: str) -> Iterator[SparkFunction]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(standing, "_COMES_S", 200.0)  # the first worker of a busy machine takes its time
         patched.setattr(standing, "_STANDS_S", 2_000.0)
+        patched.setattr(standing, "_ENDS_S", 200.0)
         yield found
     found.release()
     session.close(spark)
 
 
-def ask(function: SparkFunction, *texts: str, is_small: bool = True) -> list[tuple[str, int]]:
+def ask(function: SparkFunction, *texts: str, alone: bool = True) -> list[tuple[str, int]]:
     """What was answered, and by which process."""
-    batches = function(pa.table({"text": list(texts)}), 60, is_small=is_small)
+    batches = function(pa.table({"text": list(texts)}), 60, alone=alone)
     found = [text.rpartition(" from ") for batch in batches for text in batch.column(0).to_pylist()]
     return sorted((text, int(pid)) for text, _, pid in found)
 
@@ -79,7 +81,7 @@ def test_small_calls_go_to_one_worker_and_its_errors_come_back(function: SparkFu
 
 
 def test_a_call_that_is_broken_off_leaves_nothing_for_the_next(function: SparkFunction) -> None:
-    with contextlib.closing(function(pa.table({"text": ["a", "b"]}), 60, is_small=True)) as answers:
+    with contextlib.closing(function(pa.table({"text": ["a", "b"]}), 60, alone=True)) as answers:
         next(answers)
     assert [text for text, _ in ask(function, "c")] == ["c"]
 
@@ -93,19 +95,37 @@ def test_a_worker_that_is_killed_is_an_error_that_passes(function: SparkFunction
     assert [text for text, _ in ask(function, "c")] == ["c"]
 
 
-def test_a_large_call_is_a_job_and_gives_the_worker_up(function: SparkFunction) -> None:
+def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(function: SparkFunction) -> None:
     ask(function, "a")
-    assert [text for text, _ in ask(function, "b", "c", is_small=False)] == ["b", "c"]
+    [before] = function._standing._jobs
+    function._standing.release()
+    ask(function, "b")
+    [after] = function._standing._jobs
+    assert before.is_over and after is not before
+
+
+def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(function: SparkFunction) -> None:
+    ask(function, "a")
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda texts: ask(function, *texts, alone=False), (("b", "c"), ("d", "e"))))
+    assert [[text for text, _ in each] for each in found] == [["b", "c"], ["d", "e"]]
     assert function._standing._line is None
+    with pytest.raises(WorkerError, match="refused"):
+        ask(function, "f", "fail", alone=False)
 
 
-def test_where_no_worker_can_come_back_calls_are_jobs(function: SparkFunction, monkeypatch, caplog) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_where_no_worker_can_come_back_calls_are_jobs(
+    function: SparkFunction, monkeypatch, caplog, *, alone: bool
+) -> None:
     function.release()
+    function._crew._workers.clear()
+    function._standing._again = 0.0
     with socket.create_server(("127.0.0.1", 0)) as gone:
         closed = gone.getsockname()[1]
     monkeypatch.setattr(standing, "Attend", lambda *args: Attend(*args[:4], closed, args[5]))
     for text in ("a", "b"):
-        assert [found for found, _ in ask(function, text)] == [text]
+        assert [found for found, _ in ask(function, text, alone=alone)] == [text]
     said = [record for record in caplog.records if "no standing Spark worker" in record.message]
     assert len(said) == 1
     assert "Connection refused" in said[0].message
@@ -160,6 +180,34 @@ def test_a_worker_ends_when_its_caller_is_gone() -> None:
     assert not thread.is_alive()
 
 
+def test_a_worker_that_takes_long_says_that_it_is_at_work(monkeypatch) -> None:
+    monkeypatch.setattr(standing_worker, "_ALIVE_S", 0.01)
+    go_on = threading.Event()
+
+    def slow(batches):
+        go_on.wait(600)
+        yield from batches
+
+    line, thread = serving(slow, KEY)
+    line.prove(KEY, b"caller", b"worker")
+    batch = pa.record_batch([pa.array(["a"])], schema=TEXTS)
+    line.send(CALL, memoryview(batch.serialize()))
+    assert [line.receive()[0] for _ in range(3)] == [ALIVE] * 3
+    go_on.set()
+    assert standing._word(line, 600)[0] == BATCH
+    line.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_worker_that_is_at_work_for_ever_is_given_up() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        Line(theirs, 60).send(ALIVE)
+        with pytest.raises(TimeoutError, match="made nothing"):
+            standing._word(Line(ours, 60), 0.0)
+
+
 def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
     ours, theirs = socket.socketpair()
     worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
@@ -175,7 +223,7 @@ def test_after_a_worker_that_stands_still_calls_are_jobs_for_a_while(monkeypatch
     ours, theirs = socket.socketpair()
     worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
     worker._line = Line(ours, 2_000)
-    worker._leaves = float("inf")
+    worker._came = float("inf")
     with theirs:
         assert worker.is_ready()
         with pytest.raises(SparkError, match="timed out"):

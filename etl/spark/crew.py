@@ -1,0 +1,141 @@
+"""Several standing workers at once: the rows of large calls are shared out among them, so that a backlog needs no Spark
+job for each window.
+
+Each member is a thread here and, while there is something to do, a standing worker (`etl.spark.standing`). It takes a
+row once its worker is ready, so no row waits for a worker that finds no free core. Members let their workers go soon
+after nothing waits any longer, and after `_STANDS_S` at the latest: whoever else wants a core gets it then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pyarrow as pa
+
+from errors import Signal
+from etl.spark.standing import StandingWorker
+
+__all__ = ["Crew", "NobodyCameError"]
+
+_STANDS_S = 10.0
+_STAYS_S = 1.0  # with nothing to do
+_MOST = 16
+
+
+class NobodyCameError(Signal):
+    """No standing worker takes a call: it has to be a job."""
+
+
+class _Row:
+    """A row of a call, and what becomes of it."""
+
+    def __init__(self, task: pa.Table, timeout_s: float) -> None:
+        self.task = task
+        self.timeout_s = timeout_s
+        self.result: Future[list[pa.RecordBatch]] = Future()
+
+    def go_through(self, worker: StandingWorker) -> None:
+        """Have a worker that is ready see to it."""
+        if not self.result.set_running_or_notify_cancel():
+            return
+        try:
+            self.result.set_result(list(worker.call(self.task, self.timeout_s)))
+        except BaseException as error:  # it is the caller's
+            self.result.set_exception(error)
+
+
+class Crew:
+    """Threads may call at once."""
+
+    def __init__(self, make: Callable[[], StandingWorker]) -> None:
+        """`make`: a worker that nobody else calls."""
+        self._make = make
+        self._changed = threading.Condition()
+        self._waiting: deque[_Row] = deque()
+        self._workers: list[StandingWorker] = []
+        """All there ever were; each remembers when none came."""
+        self._at_work: set[StandingWorker] = set()
+        self._coming: set[StandingWorker] = set()
+        """Of those at work the one that isn't ready yet: where there is no core for it there is none for another."""
+        self._rows = 0
+        """That wait or are worked on: no more members than that."""
+
+    def __call__(self, tasks: pa.Table, timeout_s: float) -> list[pa.RecordBatch]:
+        """What the function makes of each of these rows, in their order; `timeout_s` as of a StandingWorker's call.
+        Raises SparkError, what failed in a worker as Spark would, and NobodyCameError, which may come in the middle.
+        """
+        rows = [_Row(tasks.slice(n, 1), timeout_s) for n in range(tasks.num_rows)]
+        with self._changed:
+            self._waiting.extend(rows)
+            self._rows += len(rows)
+            self._one_more()
+            self._changed.notify(len(rows))
+        try:
+            return [batch for row in rows for batch in row.result.result()]
+        finally:
+            for row in rows:
+                row.result.cancel()
+            with self._changed:
+                self._rows -= len(rows)
+
+    def release(self) -> None:
+        """Give all cores back, whoever may be calling."""
+        with self._changed:
+            workers = list(self._at_work)
+        for worker in workers:
+            worker.release()
+
+    def _one_more(self) -> None:
+        """Another member, if it is of use. `_changed` is held."""
+        if self._coming or len(self._at_work) >= min(self._rows, _MOST):
+            return
+        worker = next((worker for worker in self._workers if worker not in self._at_work), None)
+        if worker is None:
+            worker = self._make()
+            self._workers.append(worker)
+        self._at_work.add(worker)
+        self._coming.add(worker)
+        threading.Thread(target=self._work, args=(worker,), name="standing-crew", daemon=True).start()
+
+    def _work(self, worker: StandingWorker) -> None:
+        """Row after row, until none has come for a while, or no worker comes."""
+        came = True
+        try:
+            while self._is_something_waiting() and (came := worker.is_ready(_STANDS_S)):
+                row = self._taken(worker)
+                if row is not None:
+                    row.go_through(worker)
+        finally:
+            worker.release()
+            for row in self._left_by(worker, came=came):
+                if row.result.set_running_or_notify_cancel():
+                    row.result.set_exception(NobodyCameError())
+
+    def _taken(self, worker: StandingWorker) -> _Row | None:
+        """The next row for a worker that is ready."""
+        with self._changed:
+            self._coming.discard(worker)
+            row = self._waiting.popleft() if self._waiting else None
+            if self._waiting:
+                self._one_more()
+            return row
+
+    def _left_by(self, worker: StandingWorker, *, came: bool) -> list[_Row]:
+        """The rows of which nobody takes care when a member leaves. `came`: it leaves for want of something to do."""
+        with self._changed:
+            self._coming.discard(worker)
+            self._at_work.discard(worker)
+            if came and self._waiting:  # since it has looked
+                self._one_more()
+            if self._at_work:
+                return []
+            left = list(self._waiting)
+            self._waiting.clear()
+            return left
+
+    def _is_something_waiting(self) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._waiting), _STAYS_S)
