@@ -91,6 +91,18 @@ def _cancel_restore(settings: Settings, job: Job) -> int:
     return cancel_here(settings, job)
 
 
+def _resume_restore_files(settings: Settings, job: Job) -> int:
+    from cli._restore_files_job import run_here
+
+    return run_here(settings, job, "sluice jobs resume")
+
+
+def _cancel_restore_files(settings: Settings, job: Job) -> int:
+    from cli._restore_files_job import cancel_here
+
+    return cancel_here(settings, job)
+
+
 def _resume_base(settings: Settings, job: Job) -> int:
     from cli._base_job import run_here
 
@@ -134,6 +146,7 @@ RESUME: dict[str, Act] = {
     "drill": _resume_drill,
     "reapply": _resume_reapply,
     "restore": _resume_restore,
+    "restore-files": _resume_restore_files,
     "verify": _resume_verify,
 }
 """Goes on with a job of each kind in this process; the exit code."""
@@ -144,6 +157,7 @@ CANCEL: dict[str, Act] = {
     "drill": _cancel_drill,
     "reapply": _cancel_reapply,
     "restore": _cancel_restore,
+    "restore-files": _cancel_restore_files,
     "verify": _cancel_verify,
 }
 """Gives up a job of each kind that no process runs, as was ordered already; the exit code."""

@@ -61,8 +61,7 @@ def command(
     or with --files into files.
 
     It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up; given up it leaves nothing
-    behind. Killed, or stopped by an error, the same command goes on with what is left. Into files it is none; the same
-    command goes on here, too.
+    behind. Killed, or stopped by an error, the same command goes on with what is left.
     """
     if folder is not None:
         settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
@@ -83,21 +82,17 @@ def command(
 def _into_files(
     ctx: click.Context, settings: Settings, where: tuple[Path, str, bool], said: dict[str, Any], *, plan_only: bool
 ) -> int:
-    from etl.restore import files_request_of, plan_files, restore_files
-    from upstream import tso
+    from etl.restore import ask_for_files, files_request_of, plan_files
 
     if any(said[name] for name in ("into", "target", "connection", "replacing")) or not said["verify"]:
         raise click.UsageError("--files goes with --until, --table, --format, --beside and --plan alone", ctx)
     folder, kind, beside = where
-    request = files_request_of(settings, said | {"folder": folder, "format": kind, "beside": beside})
+    request = files_request_of(said | {"folder": folder, "format": kind, "beside": beside})
     assert request is not None
     if plan_only:
         plan = plan_files(settings, request)
         click.echo("\n".join(plan.lines()))
         return 1 if plan.problems else 0
-    done = restore_files(settings, request, on_table=click.echo)
-    click.echo(
-        f"{len(done.tables)} tables, {done.rows:,} rows, are in {folder} as they were at {tso.text(request.until)};"
-        f" {done.made} of them were made and verified now"
-    )
-    return 0
+    from cli._restore_files_job import run_here
+
+    return run_here(settings, ask_for_files(settings, request, operator()), "sluice restore --files")

@@ -17,7 +17,7 @@ from errors import RequestError
 from etl.formats.sql_text import broken_text, hex_column, join, literal_column, quote_name, quote_table
 from upstream.schema import Table
 
-__all__ = ["FORMATS", "Output", "file_name", "file_output", "rendered", "screen_output"]
+__all__ = ["FORMATS", "Output", "file_name", "file_output", "naming", "output_at", "rendered", "screen_output"]
 
 _STATEMENT_ROWS = 500
 _SESSION = b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0;\n"
@@ -115,15 +115,58 @@ def file_output(folder: Path, kind: str, name: str, schema: pa.Schema, table: Ta
         raise RequestError(f"{path} exists", way_out="name another folder, or remove it")
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with partial.open("wb") as sink:
-            output = FORMATS[kind](sink, schema, table)
-            try:
-                yield output
-            finally:
-                output.close()
+        with output_at(partial, kind, schema, table) as output:
+            yield output
         partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def output_at(path: Path, kind: str, schema: pa.Schema, table: Table) -> Iterator[Output]:
+    """A file there, whatever was there before; it is complete when the context ends without an error. Errors of the
+    system name it.
+    """
+    sink = path.open("wb")
+    try:
+        output = _Named(path, FORMATS[kind](sink, schema, table))
+        try:
+            yield output
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one that tells
+                output.close()
+            raise
+        output.close()
+    finally:
+        with naming(path):
+            sink.close()
+
+
+class _Named:
+    """An output whose errors name its file."""
+
+    def __init__(self, path: Path, output: Output) -> None:
+        self._path = path
+        self._output = output
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with naming(self._path):
+            self._output.write(batch)
+
+    def close(self) -> None:
+        with naming(self._path):
+            self._output.close()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of the system that doesn't say which file it is about gets this path."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextlib.contextmanager

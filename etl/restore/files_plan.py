@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 from etl.restore.errors import RestoreError
-from etl.restore.into_files import FilesRequest, check_folder
+from etl.restore.files_folder import checked_folder, missing_folders
+from etl.restore.files_request import FilesRequest
 from etl.restore.lineage import Family, Lineage, unmatched
 from etl.restore.past import Extent, Past
 from etl.settings import Settings
@@ -17,7 +20,8 @@ __all__ = ["FilesPlan", "plan_files"]
 @dataclass(frozen=True, slots=True)
 class FilesPlan:
     """`base`: what tables are computed from, "" for none; `rows` are those that it has of the `tables`; `problems`
-    hinder it.
+    hinder it. `begun`: the folder holds this restore already, whoever made it; `folders`: those that aren't there yet,
+    from below.
     """
 
     request: FilesRequest
@@ -27,6 +31,8 @@ class FilesPlan:
     rows: int = 0
     extent: Extent = field(default_factory=Extent)
     problems: tuple[str, ...] = ()
+    begun: bool = False
+    folders: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The plan for people."""
@@ -43,37 +49,53 @@ class FilesPlan:
             *(f"stops    {one}" for one in self.problems),
         ]
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"request": self.request.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        lists = {name: tuple(document[name]) for name in ("tables", "problems", "folders")}
+        request, extent = FilesRequest.from_json(document["request"]), Extent(**document["extent"])
+        return cls(**{**document, **lists, "request": request, "extent": extent})
+
 
 def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
     """What the request comes to, and in `problems` what hinders it. Raises RestoreError if the moment isn't there,
     relay errors, OSError.
     """
-    past: Past | None = Past.of(settings.archive_url, settings.relay.url, request.until)
-    youngest: FilesPlan | None = None
-    while past is not None:
-        plan = _from(past, request)
-        if not plan.problems:
-            return plan
-        youngest = youngest or plan
-        past = past.before()
-    assert youngest is not None
-    return youngest
+    request.check()
+    request = request.with_end(settings.open_relay())
+    past = Past.of(settings.archive_url, settings.relay.url, request.until)
+    return past.planned(lambda one: _from(one, request))
 
 
-def _from(past: Past, request: FilesRequest) -> FilesPlan:
+def _from(past: Past, request: FilesRequest) -> tuple[FilesPlan, bool]:
+    """The plan, and whether the past lacks something: an older one may not."""
     lineage = past.lineage()
     family = lineage.family(request.tables)
     names = tuple(table.full_name for table in family.asked)
     held = {table.full_name: table.rows for table in past.base.tables} if past.base else {}
-    return FilesPlan(
+    problems = _problems(lineage, family, request)
+    begun = False
+    try:
+        begun = checked_folder(request, names) is not None
+        hindered = []
+    except RestoreError as error:
+        hindered = [str(error)]
+    plan = FilesPlan(
         request,
         past.base.id if past.base else "",
         past.since,
         names,
         sum(held.get(name, 0) for name in names),
         past.extent(family.ids),
-        tuple(_problems(lineage, family, request)),
+        (*problems, *hindered),
+        begun,
+        missing_folders(request.folder),
     )
+    return plan, bool(problems)
 
 
 def _problems(lineage: Lineage, family: Family, request: FilesRequest) -> list[str]:
@@ -82,8 +104,4 @@ def _problems(lineage: Lineage, family: Family, request: FilesRequest) -> list[s
     found += [
         f"{lineage.unknown[i].full_name}: no base holds its rows" for i in sorted(family.ids & lineage.unknown.keys())
     ]
-    try:
-        check_folder(request)
-    except RestoreError as error:
-        found.append(str(error))
     return found

@@ -8,9 +8,9 @@ from typing import Any
 
 from etl.copy.form import names_of
 from etl.restore.errors import RestoreError
-from etl.restore.into_files import FilesRequest
+from etl.restore.files_request import FilesRequest
 from etl.restore.request import SAME_SERVER_INTO, Request
-from etl.settings import Settings, read_target
+from etl.settings import read_target
 from upstream import tso
 
 __all__ = ["files_request_of", "request_of"]
@@ -35,9 +35,9 @@ def request_of(said: Mapping[str, Any]) -> Request:
     )
 
 
-def files_request_of(settings: Settings, said: Mapping[str, Any]) -> FilesRequest | None:
+def files_request_of(said: Mapping[str, Any]) -> FilesRequest | None:
     """The request for files in a form's fields: `folder`, None without one; `format`, `beside`; `until` and `tables`
-    as above. Raises RestoreError for fields that are about databases, MomentError, relay errors.
+    as above. Raises RestoreError for fields that are about databases, MomentError.
     """
     if not said.get("folder"):
         return None
@@ -45,11 +45,12 @@ def files_request_of(settings: Settings, said: Mapping[str, Any]) -> FilesReques
     if about_servers or not said.get("verify", True):
         what = ", ".join(about_servers) or "restoring without verifying"
         raise RestoreError(f"into files nothing of a database is to be said, and files are always verified: {what}")
-    last = settings.open_relay().last()
-    until = tso.parse_moment(said["until"]) if said["until"] else last.hi if last is not None else 0
-    folder = Path(said["folder"])
     return FilesRequest(
-        until, names_of(said.get("tables")), folder, said.get("format") or "parquet", bool(said.get("beside"))
+        tso.parse_moment(said["until"]) if said["until"] else 0,
+        names_of(said.get("tables")),
+        Path(said["folder"]).absolute(),
+        said.get("format") or "parquet",
+        bool(said.get("beside")),
     )
 
 

@@ -1,211 +1,172 @@
 """Tables as they were at a moment, into files: Parquet, CSV or SQL, with their definitions and a manifest.
 
-    <folder>/manifest.json                  what was asked for; of each table that is done rows, file, length, CRC-32C
-    <folder>/<schema>.<table>.parquet       its rows (or .csv, .sql)
-    <folder>/<schema>.<table>.schema.sql    CREATE TABLE, as a MySQL takes it
-
-Tables are computed some at a time, and the manifest is written behind each of these portions: killed, the same command
-goes on with what is left. Each table is verified: the rows written are held against a second computation.
+Tables are computed some at a time, and published behind each of these portions: killed, whoever goes on with the job
+does what is left. Each table is verified before that: the rows written are held against a second computation.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
-
-import google_crc32c
-import pyarrow as pa
 
 from etl.asof import Fingerprint, Past, Run, fingerprint, tables_as_of
-from etl.asof.output import FORMATS, Output, file_name, file_output
+from etl.asof.output import Output, file_name, naming, output_at
+from etl.copy.copy_run import Ordered
 from etl.ddl import create_table
 from etl.dialect import Dialect
-from etl.restore.errors import RestoreError, VerifyError
+from etl.restore.errors import VerifyError
+from etl.restore.files_folder import Folder, RestoredFile, crc_and_size
+from etl.restore.files_plan import FilesPlan
+from etl.restore.files_summary import FilesSummary
 from etl.settings import Settings
+from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Done, Job, TableProgress
+from relay.jobs import Run as JobRun
 from upstream import tso
 from upstream.schema import Table
 
-__all__ = ["FilesRequest", "RestoredFile", "RestoredFiles", "check_folder", "restore_files"]
+__all__ = ["FilesRun"]
 
-log = logging.getLogger("sluice.restore")
-
-_FORMAT = 1
-_MANIFEST = "manifest.json"
 _AT_A_TIME = 50
 """So many tables are computed, and have their files open, at a time."""
 _SERVER = Dialect.of("8.0.36")
 _SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 
-@dataclass(frozen=True, slots=True)
-class FilesRequest:
-    """Everything that was committed through `until` (TSO), of the tables that fit one of `tables` then (globs of
-    ``schema.table``; () for all), as files of the format `kind` (parquet, csv, sql) in `folder`. `beside`: other files
-    may be there.
+class FilesRun:
+    """One run of the job, in this process. Raises RestoreError for a folder with something else in it, VerifyError,
+    LeaseLostError, FolderHeldError, AsOfError, relay errors, SparkError, OSError.
     """
 
-    until: int
-    tables: tuple[str, ...]
-    folder: Path
-    kind: str = "parquet"
-    beside: bool = False
+    def __init__(self, settings: Settings, job: Job, run: JobRun, plan: FilesPlan, compute: Run | None) -> None:
+        """`compute`: where tables are computed, Spark if None."""
+        self._settings = settings
+        self._job = job
+        self._run = run
+        self._plan = plan
+        self._compute = compute
+        self._folder = Folder(plan.request, plan.tables, self._check)
+        self._began = time.monotonic()
+        self._made = 0
 
-    def asked(self) -> dict[str, Any]:
-        """As the manifest has it."""
-        return {"until": self.until, "tables": list(self.tables), "kind": self.kind}
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
-        return self.asked() | {"folder": str(self.folder), "beside": self.beside}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        return cls(**{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])})
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredFile:
-    """A table that is done: `file` in the folder, of so many `bytes`, with the `rows` and their `digest`."""
-
-    name: str
-    file: str
-    rows: int
-    bytes: int
-    crc32c: int
-    digest: str
-    left_out: tuple[str, ...] = ()
-
-    def is_whole(self, folder: Path) -> bool:
-        """Whether the file is what was written."""
+    def whole(self) -> FilesSummary:
+        """All of it, up to where it is ordered to stop."""
         try:
-            content = (folder / self.file).read_bytes()
-        except FileNotFoundError:
-            return False
-        return len(content) == self.bytes and google_crc32c.value(content) == self.crc32c
+            self._border("looking at the folder")
+            self._folder.begin()
+            left = [name for name in self._plan.tables if name not in self._folder.done]
+            self._run.begin_with({name: self._progress(name) for name in self._plan.tables})
+            for first in range(0, len(left), _AT_A_TIME):
+                self._portion(left[first : first + _AT_A_TIME])
+            self._border("writing down that it is done")
+        except Ordered:
+            return self._stop()
+        summary = self._summary(DONE)
+        self._run.end(DONE, result=summary.to_json())
+        return summary
 
+    def cancel(self) -> FilesSummary:
+        """Give it up: what the job made goes."""
+        self._run.doing("removing the files")
+        left = f"{self._plan.request.folder} was there before, and stays" if self._plan.begun else ""
+        if not left:
+            self._folder.remove(self._plan.folders)
+        summary = self._summary(CANCELLED)
+        self._run.end(CANCELLED, said=left, result=summary.to_json())
+        return summary
 
-@dataclass(frozen=True, slots=True)
-class RestoredFiles:
-    """What is in the folder, and how many tables of it this run has made."""
+    def _stop(self) -> FilesSummary:
+        self._run.look()
+        if self._run.order == PAUSE:
+            self._run.end(PAUSED)
+            return self._summary(PAUSED)
+        return self.cancel()
 
-    until: int
-    folder: Path
-    tables: tuple[RestoredFile, ...]
-    made: int
+    def _progress(self, name: str) -> TableProgress:
+        done = self._folder.done.get(name)
+        return TableProgress(Done(done.rows, done.bytes, 1) if done else Done(), 0, 1)
 
-    @property
-    def rows(self) -> int:
-        return sum(table.rows for table in self.tables)
+    def _summary(self, state: str) -> FilesSummary:
+        tables = tuple(self._folder.done[name] for name in sorted(self._folder.done))
+        seconds = round(time.monotonic() - self._began, 3)
+        request = self._plan.request
+        return FilesSummary(self._job.id, request.until, request.folder, tables, self._made, state, seconds)
 
+    def _check(self) -> None:
+        """Raises LeaseLostError if another process goes on with the job, as of now."""
+        self._run.look()
+        self._run.check()
 
-def restore_files(
-    settings: Settings, request: FilesRequest, *, run: Run | None = None, on_table: Callable[[str], None] = log.info
-) -> RestoredFiles:
-    """Have the files, or go on with them. `run`: where tables are computed, Spark unless something else is given;
-    `on_table` is told of each that is done. Raises RestoreError for a folder with something else in it, VerifyError,
-    AsOfError, relay errors, SparkError, OSError.
-    """
-    if request.kind not in FORMATS:
-        raise RestoreError(f"{request.kind} is no form of files; there are {', '.join(FORMATS)}")
-    done = {table.name: table for table in _begun(request) if table.is_whole(request.folder)}
-    past = tables_as_of(settings, request.until, request.tables or ("*.*",), run=run)
-    left = [name for name in past.tables if name not in done]
-    _write_manifest(request, list(done.values()), whole=not left)
-    for first in range(0, len(left), _AT_A_TIME):
-        names = left[first : first + _AT_A_TIME]
+    def _border(self, what: str = "") -> None:
+        """Raises Ordered if the run is to end here, LeaseLostError."""
+        self._run.check()
+        if self._run.order is not None:
+            raise Ordered
+        if what:
+            self._run.doing(what)
+
+    # Some tables
+
+    def _portion(self, names: Sequence[str]) -> None:
+        """Write them, compare what was written, publish it."""
+        request = self._plan.request
         globs = [name.translate(_SPECIAL) for name in names]
-        for table in _portion(tables_as_of(settings, request.until, globs, run=run), request):
-            done[table.name] = table
-            on_table(f"{table.name}: {table.rows:,} rows in {table.file}")
-        _write_manifest(request, list(done.values()), whole=first + _AT_A_TIME >= len(left))
-    return RestoredFiles(request.until, request.folder, tuple(done[name] for name in sorted(done)), len(left))
+        past = tables_as_of(self._settings, request.until, globs, run=self._compute)
+        files = [file for name in names for file in (file_name(name, request.kind), file_name(name, "schema.sql"))]
+        try:
+            written = self._written(past)
+            self._border("computing once more")
+            self._compare(written, past.fingerprints())
+            made = [self._described(name, past, written[name]) for name in names]
+            self._folder.publish(made)
+        finally:
+            self._folder.discard(files)
+        self._made += len(made)
+        for table in made:
+            self._run.did(table.name, Done(table.rows, table.bytes, 1))
+
+    def _written(self, past: Past) -> dict[str, Fingerprint]:
+        written = dict.fromkeys(past.tables, Fingerprint())
+        self._border(f"writing {', '.join(sorted(written)[:3])}{' …' if len(written) > 3 else ''}")
+        with contextlib.ExitStack() as files:
+            outputs = {name: files.enter_context(self._output(past, name)) for name in past.tables}
+            rows = files.enter_context(contextlib.closing(past.rows()))
+            for name, batch in rows:
+                self._border()
+                outputs[name].write(batch)
+                written[name] += fingerprint(past.tables[name].table, [batch])
+        return written
+
+    def _output(self, past: Past, name: str) -> AbstractContextManager[Output]:
+        kind, schema = self._plan.request.kind, past.row_schemas()[name]
+        return output_at(self._partial(name), kind, schema, past.tables[name].table)
+
+    def _partial(self, name: str, ending: str = "") -> Path:
+        return self._folder.partial(file_name(name, ending or self._plan.request.kind))
+
+    def _compare(self, written: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint]) -> None:
+        for name, found in written.items():
+            if found != expected[name]:
+                raise VerifyError(
+                    f"{name}: {found} were written, and {expected[name]} computed once more",
+                    way_out=f"`sluice jobs resume {self._job.id}` computes it anew; if it says so again, it is a defect"
+                    " of Sluice",
+                )
+
+    def _described(self, name: str, past: Past, found: Fingerprint) -> RestoredFile:
+        """The table, with its definition written."""
+        table = past.tables[name]
+        path = self._partial(name, "schema.sql")
+        with naming(path):
+            path.write_text(_definition(table.table, self._plan.request.until), encoding="utf-8")
+        crc, size = crc_and_size(self._partial(name))
+        file = file_name(name, self._plan.request.kind)
+        return RestoredFile(name, file, found.rows, size, crc, found.to_json()["digest"], tuple(table.left_out))
 
 
-def check_folder(request: FilesRequest) -> None:
-    """Raises RestoreError if the folder is somebody else's; one that isn't there yet is nobody's."""
-    if request.folder.exists():
-        _made_before(request)
-
-
-def _begun(request: FilesRequest) -> list[RestoredFile]:
-    """What a process before this one has made. Raises as `check_folder`."""
-    request.folder.mkdir(parents=True, exist_ok=True)
-    return _made_before(request)
-
-
-def _made_before(request: FilesRequest) -> list[RestoredFile]:
-    try:
-        found = json.loads((request.folder / _MANIFEST).read_bytes())
-    except FileNotFoundError:
-        other = next((path for path in request.folder.iterdir() if not path.name.endswith(".partial")), None)
-        if other is not None and not request.beside:
-            raise RestoreError(
-                f"{request.folder} isn't empty: there is {other.name}",
-                way_out="name another folder, or say that other files may be there: --beside",
-            ) from None
-        return []
-    except ValueError as error:
-        raise RestoreError(f"{request.folder / _MANIFEST}: {error}", way_out="name another folder") from None
-    if found.get("format") != _FORMAT or found.get("asked") != request.asked():
-        raise RestoreError(
-            f"{request.folder} holds another restore: {json.dumps(found.get('asked'))}", way_out="name another folder"
-        )
-    return [RestoredFile(**one | {"left_out": tuple(one["left_out"])}) for one in found["tables"]]
-
-
-def _portion(past: Past, request: FilesRequest) -> Iterator[RestoredFile]:
-    """Write some tables, and compare what was written."""
-    written = dict.fromkeys(past.tables, Fingerprint())
-    with contextlib.ExitStack() as files:
-        outputs = {name: files.enter_context(output) for name, output in _outputs(past, request).items()}
-        rows = files.enter_context(contextlib.closing(past.rows()))
-        for name, batch in rows:
-            outputs[name].write(batch)
-            written[name] += fingerprint(past.tables[name].table, [batch])
-    expected = past.fingerprints()
-    for name, found in past.tables.items():
-        if written[name] != expected[name]:
-            raise VerifyError(
-                f"{name}: {written[name]} were written, and {expected[name]} computed once more", way_out="begin anew"
-            )
-        yield _restored(request, name, found.table, written[name], found.left_out)
-
-
-def _outputs(past: Past, request: FilesRequest) -> dict[str, contextlib.AbstractContextManager[Output]]:
-    """A file for each table. One of a run that was killed goes: the manifest doesn't know it."""
-    schemas: dict[str, pa.Schema] = past.row_schemas()
-    for name in schemas:
-        (request.folder / file_name(name, request.kind)).unlink(missing_ok=True)
-    return {
-        name: file_output(request.folder, request.kind, name, schema, past.tables[name].table)
-        for name, schema in schemas.items()
-    }
-
-
-def _restored(
-    request: FilesRequest, name: str, table: Table, found: Fingerprint, left_out: Sequence[str]
-) -> RestoredFile:
+def _definition(table: Table, until: int) -> str:
     statement, warnings = create_table(table, _SERVER)
     notes = "".join(f"-- {warning}\n" for warning in warnings)
-    file, path = file_name(name, request.kind), request.folder / file_name(name, "schema.sql")
-    path.write_text(f"-- {table.full_name} as of {tso.text(request.until)}\n{notes}{statement};\n", encoding="utf-8")
-    content = (request.folder / file).read_bytes()
-    crc, digest = google_crc32c.value(content), found.to_json()["digest"]
-    return RestoredFile(name, file, found.rows, len(content), crc, digest, tuple(left_out))
-
-
-def _write_manifest(request: FilesRequest, done: Sequence[RestoredFile], *, whole: bool) -> None:
-    document = {
-        "format": _FORMAT, "asked": request.asked(), "whole": whole,
-        "tables": [asdict(table) for table in sorted(done, key=lambda table: table.name)],
-    }  # fmt: skip
-    path = request.folder / _MANIFEST
-    partial = path.with_name(f"{_MANIFEST}.partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    return f"-- {table.full_name} as of {tso.text(until)}\n{notes}{statement};\n"

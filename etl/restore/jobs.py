@@ -7,6 +7,7 @@ from collections.abc import Callable
 from etl.copy import Progress
 from etl.ownership import downstream_name
 from etl.restore.errors import RestoreError
+from etl.restore.holding import hold, let_go
 from etl.restore.pace import KIND
 from etl.restore.plan import RestorePlan
 from etl.restore.planning import plan_restore
@@ -15,7 +16,6 @@ from etl.restore.run import RestoreRun
 from etl.restore.summary import RestoreSummary
 from etl.restore.ways import OnSpark, Ways
 from etl.settings import Settings
-from relay.archive import Archive, Hold, Holds
 from relay.jobs import CANCEL, CANCELLED, OVER, Job, JobOverlapError, Jobs, Runner, Touches
 
 __all__ = ["ask_for", "begun", "cancel_restore", "run_restore"]
@@ -41,7 +41,7 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
         raise RestoreError("\n".join(plan.problems))
     job = jobs.create(KIND, request.to_json(), touched, by)
     job.keep_plan(plan.to_json())
-    _hold(settings, job, plan)
+    hold(settings, job, plan.since, plan.base)
     return job
 
 
@@ -66,7 +66,7 @@ def run_restore(
     with job.run_as(runner) as run:
         plan = _planned(settings, job)
         summary = RestoreRun(settings, job, run, plan, on_progress).whole(ways or OnSpark(f"restore {job.id}"))
-    _let_go(settings, job)
+    let_go(settings, job)
     return summary
 
 
@@ -79,7 +79,7 @@ def cancel_restore(settings: Settings, job: Job, runner: Runner) -> RestoreSumma
             run.end(CANCELLED)
             return RestoreSummary(job.id, "", Request.from_json(job.spec.asked).until, 0, state=CANCELLED)
         summary = RestoreRun(settings, job, run, RestorePlan.from_json(kept), lambda _: None).cancel()
-    _let_go(settings, job)
+    let_go(settings, job)
     return summary
 
 
@@ -90,7 +90,7 @@ def _planned(settings: Settings, job: Job) -> RestorePlan:
         kept = job.keep_plan(_possible(settings, Request.from_json(job.spec.asked)).to_json())
     plan = RestorePlan.from_json(kept)
     if job.entry().state not in OVER:
-        _hold(settings, job, plan)
+        hold(settings, job, plan.since, plan.base)
     return plan
 
 
@@ -108,21 +108,3 @@ def _check_overlap(jobs: Jobs, touched: Touches) -> None:
                 f"the job {other.spec}, which is {other.status().state}, restores some of these tables",
                 way_out=f"`sluice jobs show {other.id}` tells more, `sluice jobs cancel {other.id}` gives it up",
             )
-
-
-def _hold(settings: Settings, job: Job, plan: RestorePlan) -> None:
-    """Have nothing removed from the archive that the job reads."""
-    archive = Archive.open(settings.archive_url)
-    last = archive.last()
-    bases = (plan.base,) if plan.base else ()
-    hold = Hold(f"the restore {job.id}", plan.since, bases, job.id, last.hi if last else plan.since)
-    Holds(archive.storage).note(_hold_name(job), hold)
-
-
-def _let_go(settings: Settings, job: Job) -> None:
-    if job.entry().state in OVER:
-        Holds(Archive.open(settings.archive_url).storage).forget(_hold_name(job))
-
-
-def _hold_name(job: Job) -> str:
-    return f"restore-{job.spec.token}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeVar
 
 from etl.copy.base_source import BaseSource
 from etl.restore.errors import RestoreError
@@ -14,6 +14,8 @@ from relay.archive import Archive, Base, Bases, Volume
 from upstream import tso
 
 __all__ = ["Extent", "Past"]
+
+Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,19 @@ class Past:
             return None
         older = Bases(self.archive.storage).latest(self.base.ts - 1)
         return replace(self, base=older if older is not None and older.ts >= self.oldest else None)
+
+    def planned(self, plan: Callable[[Past], tuple[Plan, bool]]) -> Plan:
+        """What `plan` makes of this past, or of the youngest one before of which it says that nothing lacks (its second
+        value is false). If something lacks in each of them, what it makes of this one.
+        """
+        mine, lacking = plan(self)
+        past = self
+        while lacking and (older := past.before()) is not None:
+            past = older
+            found, lacking = plan(past)
+            if not lacking:
+                return found
+        return mine
 
     @property
     def since(self) -> int:

@@ -33,17 +33,12 @@ def plan_restore(settings: Settings, request: Request) -> RestorePlan:
     """
     request.check()
     request = request.with_end(settings.open_relay())
-    past: Past | None = Past.of(settings.archive_url, settings.relay.url, request.until)
-    youngest: RestorePlan | None = None
-    while past is not None:
+
+    def planned(past: Past) -> tuple[RestorePlan, bool]:
         planner = _Planner(settings, request, past)
-        plan = planner.plan()
-        if not planner.is_base_lacking:
-            return plan
-        youngest = youngest or plan
-        past = past.before()
-    assert youngest is not None
-    return youngest
+        return planner.plan(), planner.is_base_lacking
+
+    return Past.of(settings.archive_url, settings.relay.url, request.until).planned(planned)
 
 
 def plan_with(settings: Settings, request: Request, past: Past) -> RestorePlan:

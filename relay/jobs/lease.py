@@ -7,6 +7,7 @@ after it another may take the job. It stays with the downstream's transactions.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -38,8 +39,10 @@ _PACE_S = 15.0
 class Run:
     """One process's part in a run of a job; made by `Job.run_as`, used as a context.
 
-    Left by an error that says nothing of a lost lease, the job has failed with what it says; left by Ctrl-C it is
-    paused. Left otherwise without `end`, it isn't over, and the next process of the group goes on with it.
+    Left by an error, the job has failed with what it says; left by Ctrl-C it is paused. Left otherwise without `end`,
+    it isn't over, and the next process of the group goes on with it. Where another process has taken the job meanwhile,
+    whatever error it is left by is a LeaseLostError, with that error for its cause: a process that stood still finds
+    its files gone or its sessions ended, and that was the other one's right.
     """
 
     def __init__(self, ledger: Ledger, entry: Entry, runner: Runner) -> None:
@@ -63,11 +66,19 @@ class Run:
         """Raises LeaseLostError if another process runs the job, or one of the same group has ended it, as of at most a
         moment ago.
         """
-        if self._entry.run != self.number:
-            raise LeaseLostError(f"the job {self._ledger.id} is run by {self._entry.runner} now")
+        self._check_taker()
         if self._entry.state not in TAKEN:
             said = f": {self._entry.said}" if self._entry.said else ""
             raise LeaseLostError(f"the job {self._ledger.id} is {self._entry.state}{said}")
+
+    def _check_taker(self) -> None:
+        entry = self._entry
+        if entry.run == self.number:
+            return
+        what = f"is run by {entry.runner} now"
+        if entry.state not in TAKEN:
+            what = f"was taken over by {entry.runner}, and is {entry.state} by now"
+        raise LeaseLostError(f"the job {self._ledger.id} {what}")
 
     @property
     def is_lost(self) -> bool:
@@ -133,6 +144,16 @@ class Run:
             self._note()
         except (SluiceError, OSError) as trouble:
             log.warning("how the job %s ended could not be written down: %s", self._ledger.id, trouble)
+        if isinstance(error, Exception):
+            self._tell_taken(error)
+
+    def _tell_taken(self, error: Exception) -> None:
+        with contextlib.suppress(RelayError, OSError):  # then what is known of a moment ago counts
+            self.look()
+        try:
+            self._check_taker()
+        except LeaseLostError as lost:
+            raise lost from error
 
     def _say_why(self, error: BaseException | None) -> None:
         if self._entry.state not in TAKEN or self._entry.run != self.number or isinstance(error, LeaseLostError):

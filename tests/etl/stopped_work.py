@@ -22,6 +22,7 @@ from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
 _STEPS = ("new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "remove")
+_FILE_STEPS = ("mkdir", "open", "read_bytes", "write_text", "replace", "unlink", "iterdir", "stat", "rmdir")
 
 
 class Workshop:
@@ -115,8 +116,10 @@ class Worker:
         return self._steps.read_text().splitlines()
 
 
-def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP) -> None:
-    """Have this process write its steps to the file `told`, and stop itself before one of them, or kill."""
+def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP, within: Path | None = None) -> None:
+    """Have this process write its steps to the file `told`, and stop itself before one of them, or kill. `within`: what
+    is done to files of this folder is a step, and nothing else.
+    """
     wanted, _, number = str(step).rpartition(" ")
     lock, count = threading.Lock(), 0
 
@@ -128,18 +131,27 @@ def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP) ->
             if count == int(number) and text.startswith(wanted):
                 os.kill(os.getpid(), how)
 
-    from etl.spark._line import Line
-    from relay.storage import LocalStorage
+    if within is None:
+        from etl.spark._line import Line
+        from relay.storage import LocalStorage
 
-    for owner, names in ((LocalStorage, _STEPS), (Line, ("send", "receive"))):
-        for name in names:
-            function = getattr(owner, name)
+        for owner, names in ((LocalStorage, _STEPS), (Line, ("send", "receive"))):
+            _step(owner, names, lambda _, args: str(args[0]) if args and isinstance(args[0], str) else "", note)
+    else:
+        _step(Path, _FILE_STEPS, lambda path, _: path.name if path.is_relative_to(within) else None, note)
 
-            def stepped(self: Any, *args: Any, _name: str = name, _function: Any = function) -> Any:
-                note(f"{_name} {args[0] if args and isinstance(args[0], str) else ''}")
-                return _function(self, *args)
 
-            setattr(owner, name, stepped)
+def _step(owner: type, names: tuple[str, ...], told: Callable[[Any, Any], str | None], note: Any) -> None:
+    """Have each call of these methods be noted as `told` says, unless it says None."""
+    for name in names:
+        function = getattr(owner, name)
+
+        def stepped(self: Any, *args: Any, _name: str = name, _function: Any = function, **more: Any) -> Any:
+            if (text := told(self, args)) is not None:
+                note(f"{_name} {text}")
+            return _function(self, *args, **more)
+
+        setattr(owner, name, stepped)
 
 
 def by_steps(

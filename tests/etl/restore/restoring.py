@@ -15,7 +15,16 @@ from etl.copy.base_source import BaseSource
 from etl.copy.loads import MakeLoads
 from etl.copy.worker import make_loads
 from etl.prepare import prepare
-from etl.restore import Request, RestoreSummary, ask_for, run_restore
+from etl.restore import (
+    FilesRequest,
+    FilesSummary,
+    Request,
+    RestoreSummary,
+    ask_for,
+    ask_for_files,
+    run_files,
+    run_restore,
+)
 from etl.restore.past import Past
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import RelayLog
@@ -84,3 +93,7 @@ class Here:
 def restore(settings: Settings, request: Request) -> RestoreSummary:
     job = ask_for(settings, request, "test")
     return run_restore(settings, job, Runner("test"), ways=Here())
+
+
+def restore_files(settings: Settings, request: FilesRequest, *, run: Run = here) -> FilesSummary:
+    return run_files(settings, ask_for_files(settings, request, "test"), Runner("test"), compute=run)

@@ -13,10 +13,10 @@ import pytest
 from etl.asof import here
 from etl.asof.finishing import Finish, Result
 from etl.asof.plan import Plan
-from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, restore_files, tasks
+from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, tasks
 from etl.settings import Downstream, Relay, Settings, Upstream
 from tests.etl.relay_from_recording import RECORDINGS
-from tests.etl.restore.restoring import archive_of
+from tests.etl.restore.restoring import archive_of, restore_files
 
 MID, LABEL = 470614793860415502, "b_mid"
 TABLES = ("bank.account", "bank.cart", "bank.ledger", "bank.log_nopk")
@@ -58,7 +58,7 @@ def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
     manifest = json.loads((request.folder / "manifest.json").read_text())
     assert len(kept) == 2 and len(manifest["tables"]) == 2 and not manifest["whole"]
 
-    done = restore_files(shop, request, run=here)
+    done = restore_files(shop, request)
     assert {table.name: table.rows for table in done.tables} == {name: recorded_rows(name) for name in TABLES}
     assert done.made == 2
     assert {name: (request.folder / name).stat().st_mtime_ns for name in kept} == kept, "they were not made again"
@@ -68,7 +68,7 @@ def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
     assert json.loads((request.folder / "manifest.json").read_text())["whole"]
 
     (request.folder / "bank.account.parquet").write_bytes(b"damaged")
-    again = restore_files(shop, request, run=here)
+    again = restore_files(shop, request)
     assert again.made == 1 and again.tables == done.tables
 
 
@@ -78,12 +78,15 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
     folder = tmp_path / "files"
     said = {"until": str(MID), "tables": ["bank.cart"], "folder": str(folder), "format": "csv", "plan_only": True}
     planned = tasks.begin(shop, said, "a test")
-    assert "table    bank.cart" in planned["plan"] and (planned["job"], planned["files"]) == (None, None)
+    assert "table    bank.cart" in planned["plan"] and planned["job"] is None
     assert not folder.exists()
-    files = tasks.begin(shop, said | {"plan_only": False}, "a test")["files"]
-    made = tasks.into_files(shop, json.loads(json.dumps(files)), run=here)
-    assert made == {"folder": str(folder), "tables": 1, "rows": recorded_rows("bank.cart"), "made": 1}
-    assert tasks.into_files(shop, files, run=here)["made"] == 0, "triggered again it finds them"
+    job = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
+    made = tasks.work(shop, job, "a test", compute=here)
+    assert made | {"seconds": 0} == {
+        "until": MID, "folder": str(folder), "tables": 1, "rows": recorded_rows("bank.cart"), "made": 1, "seconds": 0
+    }  # fmt: skip
+    again = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
+    assert tasks.work(shop, again, "a test", compute=here)["made"] == 0, "triggered again it finds them"
     with pytest.raises(RestoreError, match="holds another restore"):
         tasks.begin(shop, said | {"tables": ["bank.ledger"]}, "a test")
     with pytest.raises(RestoreError, match="no table had such a name"):
@@ -94,11 +97,11 @@ def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(sh
     (tmp_path / "somebody's.txt").write_text("else")
     request = FilesRequest(MID, ("bank.account",), tmp_path, "csv")
     with pytest.raises(RestoreError, match="isn't empty"):
-        restore_files(shop, request, run=here)
+        restore_files(shop, request)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["somebody's.txt"]
-    restore_files(shop, replace(request, beside=True), run=here)
+    restore_files(shop, replace(request, beside=True))
     with pytest.raises(RestoreError, match="holds another restore"):
-        restore_files(shop, replace(request, until=MID - 1, beside=True), run=here)
+        restore_files(shop, replace(request, until=MID - 1, beside=True))
 
 
 def test_rows_that_are_not_what_is_computed_once_more_are_an_error(shop: Settings, tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.asof import here
-from etl.restore import FilesRequest, Request, plan_restore, restore_files
+from etl.restore import FilesRequest, Request, plan_restore
 from etl.settings import Settings
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
-from tests.etl.restore.restoring import archived, base_at, restore, settings_of
+from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
 from tests.judge import recording
 from tests.judge.invent import History
 from tests.judge.upstream import State
@@ -72,7 +71,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     mariadb.empty()
     assert restore(settings, Request(ts, tuple(names))).verified.tables == len(names)
     assert compare(renamed({name: state[name] for name in names}), mariadb) == []
-    files = restore_files(settings, FilesRequest(ts, tuple(names), tmp_path / "files"), run=here)
+    files = restore_files(settings, FilesRequest(ts, tuple(names), tmp_path / "files"))
     assert {table.name: table.rows for table in files.tables} == {name: len(state[name]) for name in names}
 
 

@@ -209,6 +209,22 @@ def test_a_process_that_was_taken_for_dead_learns_of_it_and_says_nothing_more(
         assert job.ledger.result() is None and job.entry().run == 2
 
 
+def test_whatever_a_process_that_woke_late_stumbles_over_it_says_who_has_taken_the_job(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_job(jobs)
+    monkeypatch.setattr("relay.jobs.lease.BEAT_S", 3600)  # it stands still
+    with (
+        pytest.raises(LeaseLostError, match=r"taken over by the second .*, and is done by now") as told,
+        job.run_as(Runner("the first")),
+    ):
+        with jobs.get(job.id).run_as(Runner("the second"), patience_s=0) as second:
+            second.end(DONE)
+        raise FileNotFoundError("done/7.json")
+    assert isinstance(told.value.__cause__, FileNotFoundError) and "nothing need be done" in told.value.way_out
+    assert job.entry().state == DONE
+
+
 def test_orders_are_heard_and_taken_back(jobs: Jobs) -> None:
     job = a_job(jobs)
     assert job.order(PAUSE, "ann").state == PLANNED

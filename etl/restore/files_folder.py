@@ -1,0 +1,260 @@
+"""The folder of a restore into files: what is whole in it, and who may write there.
+
+    <folder>/manifest.json                  what was asked for; of each table that is done rows, file, length, CRC-32C
+    <folder>/<schema>.<table>.parquet       its rows (or .csv, .sql)
+    <folder>/<schema>.<table>.schema.sql    CREATE TABLE, as a MySQL takes it
+    <folder>/<any of them>.<token>.partial  what a process is writing, or was when it was killed
+
+A process writes files under names of its own. Under a lock of the system it looks whether the restore is still its own,
+gives them the names that count, and writes the manifest: one that stood still meanwhile finds that another one goes on,
+and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from errors import SluiceError
+from etl.asof.output import file_name, naming
+from etl.restore.errors import RestoreError
+from etl.restore.files_request import FilesRequest
+
+__all__ = ["Folder", "FolderHeldError", "RestoredFile", "checked_folder", "crc_and_size", "missing_folders"]
+
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_LOCK = "manifest.json.lock"
+_OURS = (".partial", _LOCK)
+_PATIENCE_S = 20.0
+_LOOK_S = 0.05
+_PIECE = 1 << 22
+
+
+class FolderHeldError(SluiceError):
+    """Another process is writing the manifest of the folder, and doesn't end; names it."""
+
+    transient = True
+    way_out = "end the process that it names: the restore goes on then"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredFile:
+    """A table that is done: `file` in the folder, of so many `bytes`, with the `rows` and their `digest`."""
+
+    name: str
+    file: str
+    rows: int
+    bytes: int
+    crc32c: int
+    digest: str
+    left_out: tuple[str, ...] = ()
+
+    def is_whole(self, folder: Path) -> bool:
+        """Whether the file is what was written."""
+        try:
+            return crc_and_size(folder / self.file) == (self.crc32c, self.bytes)
+        except FileNotFoundError:
+            return False
+
+
+def crc_and_size(path: Path) -> tuple[int, int]:
+    """CRC-32C and length of a file. Raises OSError."""
+    crc = size = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            crc, size = google_crc32c.extend(crc, piece), size + len(piece)
+    return crc, size
+
+
+def missing_folders(folder: Path) -> tuple[str, ...]:
+    """The folder and those above it that aren't there, from below."""
+    return tuple(str(path) for path in (folder, *folder.parents) if not path.exists())
+
+
+def checked_folder(request: FilesRequest, names: Iterable[str]) -> list[RestoredFile] | None:
+    """What a process before this one has made of tables `names`, None if none has begun. Raises RestoreError if the
+    folder is somebody else's; one that isn't there yet is nobody's.
+    """
+    if not request.folder.exists():
+        return None
+    path = request.folder / _MANIFEST
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        _check_free(request, names)
+        return None
+    except ValueError as error:
+        raise RestoreError(f"{path}: {error}", way_out="name another folder") from None
+    if found.get("format") != _FORMAT or found.get("asked") != request.asked():
+        raise RestoreError(
+            f"{request.folder} holds another restore: {json.dumps(found.get('asked'))}", way_out="name another folder"
+        )
+    return [RestoredFile(**one | {"left_out": tuple(one["left_out"])}) for one in found["tables"]]
+
+
+def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
+    there = {path.name for path in request.folder.iterdir() if not path.name.endswith(_OURS)}
+    if there and not request.beside:
+        raise RestoreError(
+            f"{request.folder} isn't empty: there is {min(there)}",
+            way_out="name another folder, or say that other files may be there: --beside",
+        )
+    if taken := sorted(there.intersection(_files_of(request, names))):
+        raise RestoreError(
+            f"{request.folder / taken[0]} is there already, and no restore's", way_out="name another folder"
+        )
+
+
+def _files_of(request: FilesRequest, names: Iterable[str]) -> list[str]:
+    return [file_name(name, ending) for name in names for ending in (request.kind, "schema.sql")]
+
+
+class Folder:
+    """The folder as one process of a restore writes to it. `check` raises LeaseLostError if another one goes on with
+    it. Every method raises what `check` does, FolderHeldError, OSError.
+    """
+
+    def __init__(self, request: FilesRequest, names: Collection[str], check: Callable[[], None]) -> None:
+        """`names`: of all tables that are restored."""
+        self._request = request
+        self._folder = request.folder
+        self._names = frozenset(names)
+        self._check = check
+        self._token = secrets.token_hex(6)
+        self.done: dict[str, RestoredFile] = {}
+        """By name, the tables that the manifest names."""
+
+    def begin(self) -> None:
+        """Have the folder, with in `done` what processes before this one have made and is as they wrote it. What they
+        left else goes. Raises as `checked_folder`.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            found = checked_folder(self._request, self._names) or []
+            self._sweep()
+        self.done = {table.name: table for table in found if table.is_whole(self._folder)}  # which takes a while
+        with self._alone():
+            self._write_manifest()
+
+    def partial(self, file: str) -> Path:
+        """Where what becomes a file of the folder is written until it is published."""
+        return self._folder / f"{file}.{self._token}.partial"
+
+    def publish(self, tables: Sequence[RestoredFile]) -> None:
+        """Have the files of tables that are whole under their names, and in the manifest."""
+        files = [file for table in tables for file in (table.file, file_name(table.name, "schema.sql"))]
+        for file in files:
+            _sync(self.partial(file))
+        with self._alone():
+            for file in files:
+                self.partial(file).replace(self._folder / file)
+            self.done |= {table.name: table for table in tables}
+            self._write_manifest()
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Remove what was written and not published."""
+        for file in files:
+            self.partial(file).unlink(missing_ok=True)
+
+    def remove(self, folders: Sequence[str]) -> None:
+        """Remove all that is the restore's, and the `folders` if nothing else is in them."""
+        if not self._folder.exists():
+            return
+        with self._alone():
+            self._sweep()
+            for file in (*_files_of(self._request, self._names), _MANIFEST):
+                (self._folder / file).unlink(missing_ok=True)
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+
+    def _sweep(self) -> None:
+        """Remove what processes before this one were writing."""
+        own = {*_files_of(self._request, self._names), _MANIFEST}
+        for path in self._folder.glob("*.partial"):
+            if path.name.rsplit(".", 2)[0] in own:
+                path.unlink(missing_ok=True)
+
+    def _write_manifest(self) -> None:
+        document = {
+            "format": _FORMAT, "asked": self._request.asked(), "whole": self._names <= self.done.keys(),
+            "tables": [asdict(self.done[name]) for name in sorted(self.done)],
+        }  # fmt: skip
+        partial = self.partial(_MANIFEST)
+        try:
+            with naming(partial):
+                partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            _sync(partial)
+            partial.replace(self._folder / _MANIFEST)
+        finally:
+            partial.unlink(missing_ok=True)
+        _sync(self._folder)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process is in here meanwhile, and the restore is this one's."""
+        with _locked(self._folder / _LOCK):
+            self._check()
+            yield
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The system lets go of the lock of a process that has ended, however that was."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (held := _lock(path)) is None:
+        if time.monotonic() > deadline:
+            raise FolderHeldError(f"{path.parent}: {_holder(path)} stands still while it writes there")
+        time.sleep(_LOOK_S)
+    try:
+        with contextlib.suppress(OSError):  # it is for people only, and the disk may be full
+            os.write(held, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _lock(path: Path) -> int | None:
+    """The descriptor of the lock's file, None if another process has it."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(held).st_ino == path.stat().st_ino:  # or who had it has removed it since
+            os.ftruncate(held, 0)
+            return held
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError as error:
+        os.close(held)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    os.close(held)
+    return None
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") or "a process"
+    except FileNotFoundError:
+        return "a process"
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(opened)

@@ -1,0 +1,55 @@
+"""What a person asks for who wants files: until when, which tables, in which form, in which folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from etl.asof.output import FORMATS
+from etl.restore.errors import RestoreError
+from relay import RelayLog
+
+__all__ = ["FilesRequest"]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRequest:
+    """Everything that was committed through `until` (TSO; 0: all that is landed when it is asked for), of the tables
+    that fit one of `tables` then (globs of ``schema.table``; () for all), as files of the format `kind` (parquet, csv,
+    sql) in `folder`. `beside`: other files may be there.
+    """
+
+    until: int
+    tables: tuple[str, ...]
+    folder: Path
+    kind: str = "parquet"
+    beside: bool = False
+
+    def with_end(self, relay: RelayLog) -> FilesRequest:
+        """With `until` as it is now."""
+        last = None if self.until else relay.last()
+        return self if last is None else replace(self, until=last.hi)
+
+    def is_same(self, other: FilesRequest) -> bool:
+        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        return self == (other if self.until else replace(other, until=0))
+
+    def check(self) -> None:
+        """Raises RestoreError for a format that there isn't."""
+        if self.kind not in FORMATS:
+            raise RestoreError(f"{self.kind} is no form of files; there are {', '.join(FORMATS)}")
+
+    def asked(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        return {"until": self.until, "tables": list(self.tables), "kind": self.kind}
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return self.asked() | {"folder": str(self.folder), "beside": self.beside}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])})

@@ -1,0 +1,38 @@
+"""What became of a restore into files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.restore.files_folder import RestoredFile
+from relay.jobs import DONE
+
+__all__ = ["FilesSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSummary:
+    """What is in the folder, and how many tables of it this run has `made`, in so many seconds. `state`: DONE, PAUSED
+    or CANCELLED.
+    """
+
+    job: str
+    until: int
+    folder: Path
+    tables: tuple[RestoredFile, ...]
+    made: int
+    state: str = DONE
+    seconds: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, without what the manifest has of each table."""
+        return {
+            "until": self.until, "folder": str(self.folder), "tables": len(self.tables), "rows": self.rows,
+            "made": self.made, "seconds": self.seconds,
+        }  # fmt: skip
