@@ -28,7 +28,7 @@ _PART, _STATE, _LAG, _PACE = 12, 9, 12, 18
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is to be shown of a pipeline. `error`: why nothing can be, "" if something can."""
+    """What is to be shown of a pipeline. `error`: why it can't be seen now, "" if it can; `overview` is older then."""
 
     name: str
     overview: Overview | None
@@ -64,7 +64,7 @@ def _lines(shown: Shown, width: int) -> Iterator[Text]:
         yield from (Text(part, style="red") for part in textwrap.wrap(_clean(shown.error), width))
         return
     yield _head(shown.name, seen)
-    yield Text()
+    yield Text(_clean(f"not seen since then: {shown.error}") if shown.error else "", style="red")
     yield Text(f"{'':{_PART}}{'':{_STATE}}{'behind':>{_LAG}}{'pace':>{_PACE}}  ", style="dim")
     yield from _pumps(seen)
     yield from _way(seen)
@@ -96,7 +96,7 @@ def _pumps(seen: Overview) -> Iterator[Text]:
     if len(pumps) > _MOST_PUMPS:
         yield _row("", "", "", "", f"and {len(pumps) - _MOST_PUMPS} more pumps")
     if "upstream" in seen.errors:
-        yield _row("pumps", "unknown", more=seen.errors["upstream"])
+        yield _row("pumps", "unknown", more=f"{_as_of(seen, 'upstream')}{seen.errors['upstream']}")
 
 
 def _way(seen: Overview) -> Iterator[Text]:
@@ -105,7 +105,8 @@ def _way(seen: Overview) -> Iterator[Text]:
     held = f"{_lag(relay.waiting_ms)} of it not applied" if relay.waiting_ms else ""
     yield _row("relay log", relay.state, "", "" if relay.bytes is None else size(relay.bytes), held)
     pace = f"{downstream.changes_per_s:,.0f} rows/s"
-    yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, downstream.name)
+    more = f"{_as_of(seen, 'downstream')}{downstream.name}"
+    yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, more)
     bases = f"{archive.bases} bases" if archive.bases else ""
     lag = _lag(archive.lag_ms) if archive.hi else ""
     yield _row("archive", archive.state, lag, size(archive.bytes) if archive.bytes else "", bases)
@@ -117,6 +118,13 @@ def _way(seen: Overview) -> Iterator[Text]:
         yield row
     else:
         yield _row("verified", "idle", "never")
+
+
+def _as_of(seen: Overview, party: str) -> str:
+    """How old what is shown of a party is, if it doesn't answer."""
+    if party not in seen.errors or party not in seen.as_of_ms:
+        return ""
+    return f"{_lag(seen.at_ms - seen.as_of_ms[party])} ago: "
 
 
 def _hour(points: Sequence[LagPoint], width: int) -> Text:

@@ -12,6 +12,8 @@ from cli._stack import stop_signals_raise
 
 _LISTEN = "127.0.0.1:8249"
 """The port that a Drainer has."""
+_ONCE_S = 15.0
+"""There is no second look that would tell more."""
 
 
 @click.command("metrics")
@@ -47,10 +49,11 @@ def command(
     """
     from etl.metrics import Endpoint, Gatherer, Pusher
 
-    gatherer = Gatherer(pipelines_of(ctx, config), tables)
+    found = pipelines_of(ctx, config)
     if once:
-        click.echo(gatherer.text().decode(), nl=False)
+        click.echo(Gatherer(found, tables, patience_s=_ONCE_S).text().decode(), nl=False)
         return
+    gatherer = Gatherer(found, tables)
     host, port = _address(listen)
     with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt), stop_signals_raise():
         endpoint = Endpoint(gatherer, host, port)

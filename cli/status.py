@@ -34,14 +34,21 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
         return _exit_code(pipeline)
     status = collect(stack_of(ctx))
     click.echo(json.dumps(status, indent=1) if as_json else _text(status))
-    return _exit_code(status["operators"] or {})
+    return _exit_code(status["operators"] or {}) or (_PASSES if status["dead"] else 0)
+
+
+_PASSES = 3
 
 
 def _exit_code(status: dict[str, Any]) -> int:
-    """Whether replication has stopped and needs a decision."""
+    """Whether replication has stopped and needs a decision; else whether somebody it needs doesn't answer, or a pump is
+    away, for which landing waits.
+    """
     failed = [failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS]
-    stopped = status.get("stopped") or failed or status.get("refused")
-    return SluiceError.exit_code if stopped else 0
+    if status.get("stopped") or failed or status.get("refused"):
+        return SluiceError.exit_code
+    away = [pump for pump in status.get("pumps") or () if pump["state"] == "paused"]
+    return _PASSES if status.get("errors") or away else 0
 
 
 def collect(stack: Stack) -> dict[str, Any]:

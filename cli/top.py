@@ -20,11 +20,16 @@ from cli._settings import config_option, pipelines_of
 from cli._top_view import Shown, screen
 
 if TYPE_CHECKING:
+    from etl.overview import Overview
     from etl.settings.pipelines import Pipelines
+    from relay.measures import LagPoint
 
 _KEYS = " n next pipeline   p previous   space stop and go on   q end "
 _WIDTH, _HEIGHT = 80, 200
 _HOUR_MS = 3_600_000
+_ONCE_S, _PATIENCE_S = 15.0, 0.8
+_OF_OVERVIEW = 0.7
+"""What of the patience the overview has for those it asks."""
 
 
 @click.command("top")
@@ -40,11 +45,12 @@ def command(ctx: click.Context, *, once: bool, as_json: bool, every: float, conf
     alone. Without a terminal it is printed once.
     """
     found = pipelines_of(ctx, config)
+    looks = _Looks(found, _ONCE_S)
     if as_json:
-        click.echo(json.dumps({name: _as_json(_look(name, found)) for name in found}, indent=1))
+        click.echo(json.dumps({name: _as_json(looks.at(name)) for name in found}, indent=1))
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         for name in found:
-            click.echo(screen(_look(name, found), _width(), _HEIGHT).plain)
+            click.echo(screen(looks.at(name), _width(), _HEIGHT).plain)
     else:
         _Live(found, every).run()
 
@@ -57,27 +63,43 @@ def _width() -> int:
     return max(40, int(os.environ.get("COLUMNS") or _WIDTH))
 
 
-def _look(name: str, pipelines: Pipelines) -> Shown:
-    """One look at a pipeline; its error if nothing can be seen."""
-    from errors import SluiceError
-    from etl.overview import overview
-    from etl.ownership import downstream_name
-    from relay.measures import Measures
+class _Looks:
+    """Looks at pipelines; who doesn't answer soon is shown as he was seen last."""
 
-    now = time.time_ns() // 1_000_000
-    try:
-        settings = pipelines[name].settings
+    def __init__(self, pipelines: Pipelines, patience_s: float) -> None:
+        """`patience_s`: how long a look takes at most."""
+        from etl.asking import Parties
+
+        self._pipelines = pipelines
+        self._patience_s = patience_s
+        self._parties = Parties()
+
+    def at(self, name: str) -> Shown:
+        """One look at a pipeline; its error if it can't be seen now."""
+        lag = f"{name} lag"
+        questions = {name: lambda: self._overview(name), lag: lambda: self._points(name)}
+        answers = self._parties.ask(questions, self._patience_s)
+        return Shown(name, answers.said.get(name), answers.said.get(lag, ()), answers.errors.get(name, ""))
+
+    def _overview(self, name: str) -> Overview:
+        from etl.overview import overview
+
+        return overview(self._pipelines[name].settings, self._patience_s * _OF_OVERVIEW)
+
+    def _points(self, name: str) -> list[LagPoint]:
+        from etl.ownership import downstream_name
+        from relay.measures import Measures
+
+        settings, now = self._pipelines[name].settings, time.time_ns() // 1_000_000
         measures = Measures(settings.open_relay(), downstream_name(settings.target))
-        return Shown(name, overview(settings), measures.points(now - _HOUR_MS, now + _HOUR_MS))
-    except (SluiceError, OSError) as error:
-        return Shown(name, None, error=str(error))
+        return measures.points(now - _HOUR_MS, now + _HOUR_MS)
 
 
 class _Live:
     """Looks in a thread, shows what was seen last, and listens to keys."""
 
     def __init__(self, pipelines: Pipelines, every_s: float) -> None:
-        self._pipelines = pipelines
+        self._looks = _Looks(pipelines, _PATIENCE_S)
         self._names = list(pipelines)
         self._at = 0
         self._every_s = every_s
@@ -117,7 +139,7 @@ class _Live:
         while True:
             at = self._at
             if not self._stopped or self._shown.overview is None:
-                shown = _look(self._names[at], self._pipelines)
+                shown = self._looks.at(self._names[at])
                 if at == self._at:
                     self._shown = shown
             self._again.wait(self._every_s)

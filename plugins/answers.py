@@ -34,6 +34,7 @@ _WORTH = 10
 _LAST_CHANCE_S = 300.0
 """Older ones are not given any more."""
 _EXACT = 2**53
+Key = tuple[Hashable, ...]
 _MOST = 500
 """Answers kept."""
 
@@ -53,26 +54,29 @@ class Answers:
     """Answers by what was asked. Safe for threads and event loops."""
 
     def __init__(self, threads: int = 6) -> None:
-        self._threads = ThreadPoolExecutor(threads, "sluice-pages")
+        """`threads`: so many for each pipeline: what doesn't answer to one keeps no other waiting."""
+        self._most = threads
+        self._threads: dict[Hashable, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
-        self._kept: dict[Hashable, _Kept] = {}
+        self._kept: dict[Key, _Kept] = {}
         self._at_work: dict[Hashable, Future[Any]] = {}
         self._changes = 0
 
-    async def get(self, key: Hashable, work: Callable[[], Any], fresh_s: float = FRESH_S) -> tuple[Any, float]:
-        """What `work` returns, or returned a moment ago, and how many seconds ago. Raises what it raises,
-        LookingError.
+    async def get(self, key: Key, work: Callable[[], Any], fresh_s: float = FRESH_S) -> tuple[Any, float]:
+        """What `work` returns, or returned a moment ago; or an older answer and its age in seconds, if a new one takes
+        long, else 0. `key`: what is asked, of which
+        pipeline, and what else it depends on. Raises what `work` raises, LookingError.
         """
         kept, future = self._kept_or_begun(key, work, fresh_s)
         if future is None:
             assert kept is not None
-            return kept.document, time.monotonic() - kept.at
+            return kept.document, 0.0
         try:
             waited = asyncio.shield(asyncio.wrap_future(future))
             return await asyncio.wait_for(waited, _PATIENCE_S if kept else _FIRST_S), 0.0
         except TimeoutError:
-            if future.done():  # it was the work that said so
-                raise
+            if future.done():  # it was the work that said so, or it was done just then
+                return future.result(), 0.0
             if kept is None:
                 raise LookingError from None
             return kept.document, time.monotonic() - kept.at
@@ -84,7 +88,7 @@ class Answers:
             self._changes += 1
 
     def _kept_or_begun(
-        self, key: Hashable, work: Callable[[], Any], fresh_s: float
+        self, key: Key, work: Callable[[], Any], fresh_s: float
     ) -> tuple[_Kept | None, Future[Any] | None]:
         now = time.monotonic()
         with self._lock:
@@ -96,10 +100,16 @@ class Answers:
             asked = (key, self._changes)
             future = self._at_work.get(asked)
             if future is None:
-                future = self._at_work[asked] = self._threads.submit(self._work, asked, work)
+                future = self._at_work[asked] = self._threads_for(key).submit(self._work, asked, work)
             return kept, future
 
-    def _work(self, asked: tuple[Hashable, int], work: Callable[[], Any]) -> Any:
+    def _threads_for(self, key: Key) -> ThreadPoolExecutor:
+        pipeline = key[1]
+        if pipeline not in self._threads:
+            self._threads[pipeline] = ThreadPoolExecutor(self._most, "sluice-pages")
+        return self._threads[pipeline]
+
+    def _work(self, asked: tuple[Key, int], work: Callable[[], Any]) -> Any:
         key, changes = asked
         begun = time.monotonic()
         try:
@@ -119,7 +129,7 @@ class Answers:
 answers = Answers()
 
 
-async def answer(request: Request, key: Hashable, work: Callable[[], Any], fresh_s: float = FRESH_S) -> Response:
+async def answer(request: Request, key: Key, work: Callable[[], Any], fresh_s: float = FRESH_S) -> Response:
     """The document that `work` makes, as JSON with an ETag; 304 if the browser has it; 503 that says what doesn't
     answer and what helps.
     """
@@ -131,7 +141,7 @@ async def answer(request: Request, key: Hashable, work: Callable[[], Any], fresh
         return told(error)
     body = json.dumps(_for_browsers(document), ensure_ascii=False, default=str).encode()
     tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Age-Ms": str(round(age_s * 1000))}
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Late-Ms": str(round(age_s * 1000))}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)

@@ -17,7 +17,9 @@ __all__ = ["KINDS", "router"]
 
 router = APIRouter()
 
-KINDS = ("replicate", "operate", "archive", "base", "backfill", "bootstrap", "restore", "restore_drill", "verify")
+KINDS = (
+    "replicate", "operate", "archive", "base", "backfill", "bootstrap", "quality", "restore", "restore_drill", "verify",
+)  # fmt: skip
 """The DAGs that pages lead to."""
 
 

@@ -32,13 +32,13 @@ class Sight:
     sizes: Sizes | None = None
 
 
-def look(settings: Settings, tables: int) -> Sight:
+def look(settings: Settings, tables: int, patience_s: float) -> Sight:
     """Look at a pipeline; at so many tables of it, those with the most changes. Raises RelayCorruptError, OSError when
-    the relay log can't be read; who else doesn't answer is in the overview's errors.
+    the relay log can't be read; who else doesn't answer within `patience_s` is in the overview's errors.
     """
     relay = settings.open_relay()
     measures = Measures(relay, downstream_name(settings.target))
-    seen = overview(settings)
+    seen = overview(settings, patience_s)
     verifications = Verifications(relay)
     return Sight(
         seen,

@@ -1,5 +1,6 @@
 """How replication stands, in one look: for `sluice top`, the pages, and the metrics."""
 
+from etl.overview.everybody import KnownCheckpoint, known_checkpoint
 from etl.overview.look import overview
 from etl.overview.parts import (
     IDLE,
@@ -29,12 +30,14 @@ __all__ = [
     "WORKS",
     "ArchivePart",
     "DownstreamPart",
+    "KnownCheckpoint",
     "LandingPart",
     "Overview",
     "PumpPart",
     "RelayPart",
     "Sizes",
     "VerifiedPart",
+    "known_checkpoint",
     "newest_sizes",
     "overview",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etl.overview.parts import PAUSED, UNKNOWN, WAITS, Overview
+from etl.overview.parts import LATE_MS, PAUSED, UNKNOWN, WAITS, Overview
 from upstream import tso
 
 __all__ = ["held_back"]
+
+_WHILE_MS = 5_000
 
 
 def held_back(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
@@ -41,7 +43,16 @@ def _silent(seen: Overview) -> Iterator[str]:
     who = {"upstream": "the upstream's PD", "relay": "the relay log", "downstream": "the downstream"}
     for name, said in seen.errors.items():
         if name in who:
-            yield f"{who[name]} doesn't answer: {said}"
+            yield f"{who[name]} doesn't answer{_since(seen, name)}: {said}"
+
+
+def _since(seen: Overview, name: str) -> str:
+    """Since when, if that is a while ago, and how old what is shown of it is."""
+    since_ms, as_of_ms = seen.silent_ms.get(name, seen.at_ms), seen.as_of_ms.get(name)
+    if seen.at_ms - since_ms < _WHILE_MS:
+        return ""
+    shown = f", and what is shown of it is {_s(seen.at_ms - as_of_ms)} old" if as_of_ms else ""
+    return f" since {tso.time_text(tso.compose(since_ms))}{shown}"
 
 
 def _asked_for(orders: Mapping[str, Any]) -> Iterator[str]:
@@ -64,7 +75,7 @@ def _pumps(seen: Overview) -> Iterator[str]:
                 f"pump {pump.node_id} ({pump.host}, {pump.registry_state}) is {_s(pump.lag_ms)} behind: nothing after"
                 f" {tso.text(pump.max_commit_ts)} can be landed"
             )
-    if not seen.pumps and "upstream" not in seen.errors:
+    if not seen.pumps and "upstream" in seen.as_of_ms:
         yield "no pump is registered: TiDB has nowhere to send what it commits"
 
 
@@ -76,6 +87,8 @@ def _late(seen: Overview) -> Iterator[str]:
             " DAG `replicate` paused?)"
         )
     if downstream.state not in (WAITS, UNKNOWN) or downstream.lag_ms is None:
+        return
+    if downstream.state == UNKNOWN and downstream.lag_ms <= LATE_MS:
         return
     waiting_ms = seen.relay.waiting_ms or 0.0
     if downstream.ddl_under_way:

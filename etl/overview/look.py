@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from etl import operate
+from etl.asking import Answers
 from etl.downstream import Checkpoint
-from etl.overview.asking import Answers, ask
-from etl.overview.clock import upstream_ahead_ms
+from etl.overview.everybody import RelaySeen, ask_all
 from etl.overview.held_back import held_back
 from etl.overview.parts import (
     IDLE,
+    LATE_MS,
     PAUSED,
     STOPPED,
     UNKNOWN,
@@ -27,31 +27,27 @@ from etl.overview.parts import (
     RelayPart,
     VerifiedPart,
 )
-from etl.overview.sizes import Sizes, newest_sizes
+from etl.overview.sizes import Sizes
 from etl.ownership import Pipeline
-from etl.settings import Downstream, Settings
-from etl.sinks import read_checkpoint
-from relay import RelayLog, Stop, Window
-from relay.measures import Measured, Measures, Totals
-from relay.verified import TableVerified, Verifications
+from etl.settings import Settings
+from relay import Stop, Window
+from relay.measures import Measured, Totals
+from relay.verified import TableVerified
 from upstream import tso
 
 __all__ = ["overview"]
 
-_PATIENCE_S = 5.0
-_CONNECT_S = 3
+_PATIENCE_S = 3.5
 _PACE_MS = 60_000
-LATE_MS = 30_000.0
-"""What is further behind than this, and than three empty windows, doesn't get on."""
 
 
 def overview(settings: Settings, patience_s: float = _PATIENCE_S) -> Overview:
-    """How replication stands now. Takes `patience_s` at most: who doesn't answer by then is named in `errors`, and
-    what he would have said is missing. Needs no Spark. How much is where is at most a minute old.
+    """How replication stands now. Takes `patience_s` at most: who doesn't answer by then is named in `errors`, and what
+    he said before stands in the overview, as of when it was said. Needs no Spark. How much is where is at most a minute
+    old.
     """
     pipeline = Pipeline.of(settings)
-    relay = settings.open_relay()
-    answers = ask(_questions(settings, relay, pipeline.downstream), patience_s)
+    answers = ask_all(settings, patience_s)
     seen = _Seen.of(answers)
     found = Overview(
         at_ms=time.time_ns() // 1_000_000,
@@ -67,30 +63,10 @@ def overview(settings: Settings, patience_s: float = _PATIENCE_S) -> Overview:
         failures=tuple(seen.orders.get("failures", ())),
         held_back=(),
         errors=answers.errors,
+        silent_ms=answers.silent_ms,
+        as_of_ms=answers.as_of_ms,
     )
     return replace(found, held_back=tuple(held_back(found, seen.orders)))
-
-
-def _questions(settings: Settings, relay: RelayLog, downstream: str) -> dict[str, Callable[[], Any]]:
-    return {
-        "upstream": lambda: operate.registered_pumps(settings.upstream),
-        "relay": lambda: (relay.first(), relay.last(), relay.stopped()),
-        "downstream": lambda: _checkpoint(settings, relay),
-        "orders": lambda: operate.orders(settings),
-        "measures": Measures(relay, downstream).totals,
-        "verified": Verifications(relay).last,
-        "archive": lambda: newest_sizes(settings),
-        "clock": lambda: upstream_ahead_ms(settings),
-    }
-
-
-def _checkpoint(settings: Settings, relay: RelayLog) -> Checkpoint | None:
-    last, target = relay.last(), settings.target
-    if last is None:
-        return None
-    if isinstance(target, Downstream):
-        target = replace(target, connect_timeout_s=_CONNECT_S, read_timeout_s=_CONNECT_S)
-    return read_checkpoint(target, last.cluster_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +91,28 @@ class _Seen:
     def of(cls, answers: Answers) -> _Seen:
         now, said = time.time_ns() // 1_000_000, answers.said
         upstream_ms = now + said.get("clock", 0.0)
-        first, last, stopped = said.get("relay", (None, None, None))
+        relay: RelaySeen | None = said.get("relay")
         return cls(
-            frozenset(answers.errors),
+            frozenset(answers.missing),
             now,
             upstream_ms,
             tuple(_pump(pump, upstream_ms) for pump in said.get("upstream", ())),
-            first,
-            last,
-            stopped,
+            relay.first if relay is not None else None,
+            relay.last if relay is not None else None,
+            relay.stopped if relay is not None else None,
             said.get("downstream"),
             said.get("orders", {}),
             said.get("measures", Totals()),
             said.get("verified", {}),
             said.get("archive"),
         )
+
+    def applied_ts(self) -> int:
+        """The checkpoint, 0: none. While the downstream can't be asked, the newest that is known: what it said before,
+        or what applying noted since.
+        """
+        at_ts = self.checkpoint.commit_ts if self.checkpoint is not None else 0
+        return max(at_ts, self.totals.apply.at_ts) if "downstream" in self.missing else at_ts
 
     def behind_ms(self, ts: int) -> float | None:
         return max(0.0, self.upstream_ms - tso.physical_ms(ts)) if ts else None
@@ -186,7 +169,7 @@ def _pace(measured: Measured, now_ms: int) -> tuple[float, float]:
 
 def _relay(seen: _Seen, settings: Settings) -> RelayPart:
     lo, hi = (seen.first.lo if seen.first else 0), (seen.last.hi if seen.last else 0)
-    at = seen.checkpoint.commit_ts if seen.checkpoint is not None else 0
+    at = seen.applied_ts()
     state = UNKNOWN if "relay" in seen.missing else WORKS if hi else IDLE
     waiting_ms = max(0.0, tso.ms_between(at, hi)) if at and hi else None
     size = seen.sizes.relay_bytes if seen.sizes is not None else None
@@ -208,8 +191,7 @@ def _archive(seen: _Seen, settings: Settings) -> ArchivePart:
 
 
 def _downstream(seen: _Seen, settings: Settings, name: str) -> DownstreamPart:
-    checkpoint = seen.checkpoint
-    at_ts = checkpoint.commit_ts if checkpoint is not None else 0
+    checkpoint, at_ts = seen.checkpoint, seen.applied_ts()
     refused = checkpoint.flight.refused if checkpoint is not None and checkpoint.flight is not None else None
     lag_ms = seen.behind_ms(at_ts)
     if "downstream" in seen.missing:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = [
     "IDLE",
+    "LATE_MS",
     "PAUSED",
     "STATES",
     "STOPPED",
@@ -32,6 +33,8 @@ STOPPED = "stopped"
 """Somebody has to act."""
 UNKNOWN = "unknown"
 """It doesn't answer."""
+LATE_MS = 30_000.0
+"""What is further behind than this, and than three empty windows, doesn't get on."""
 STATES = (WORKS, IDLE, WAITS, PAUSED, STOPPED, UNKNOWN)
 
 
@@ -97,8 +100,9 @@ class ArchivePart:
 
 @dataclass(frozen=True, slots=True)
 class DownstreamPart:
-    """Applying, and what it writes to. `at_ts`: the checkpoint, 0: none; `lag_ms`: clock minus checkpoint. The pace is
-    that of the last minute. `refused`: what was refused, and waits for a decision, "" for nothing; `refusal`: its id.
+    """Applying, and what it writes to. `at_ts`: the checkpoint, 0: none; while the downstream doesn't answer, the
+    newest that is known. `lag_ms`: clock minus checkpoint. The pace is that of the last minute. `refused`: what was
+    refused, and waits for a decision, "" for nothing; `refusal`: its id.
     """
 
     state: str
@@ -149,6 +153,10 @@ class Overview:
     """What holds replication back, a sentence each, the gravest first; () if nothing does."""
     errors: dict[str, str]
     """Who doesn't answer, and what came instead: ``downstream``, ``upstream``, ``relay``, ``archive`` …"""
+    silent_ms: dict[str, int] = field(default_factory=dict)
+    """Since when they don't."""
+    as_of_ms: dict[str, int] = field(default_factory=dict)
+    """When what is shown of each was said: of who doesn't answer, some time ago."""
 
     @property
     def lag_ms(self) -> float | None:

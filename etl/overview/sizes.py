@@ -13,7 +13,7 @@ from etl.settings import Settings
 __all__ = ["Sizes", "newest_sizes"]
 
 _FRESH_S = 60.0
-_FIRST_S = 2.0
+_FIRST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from etl.settings.pipelines import NamedPipeline
 from plugins.runs import run_of
-from relay.jobs import FAILED, INTERRUPTED, OVER, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
+from relay.jobs import DONE, FAILED, INTERRUPTED, OVER, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
 
 __all__ = ["DAGS", "job_document", "jobs_document", "statuses"]
 
@@ -20,6 +20,7 @@ DAGS = {
     "bootstrap": "bootstrap",
     "drill": "restore_drill",
     "restore": "restore",
+    "restore-files": "restore",
     "verify": "verify",
 }
 """The kind of the DAG that does jobs of each kind; others are the command line's."""
@@ -27,7 +28,7 @@ DAGS = {
 _over: dict[tuple[str, str], JobStatus] = {}
 _over_lock = threading.Lock()
 _MOST_KEPT = 2000
-_readers = ThreadPoolExecutor(8, "sluice-jobs")
+_AT_ONCE = 8
 
 
 def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
@@ -42,7 +43,8 @@ def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
     jobs = Jobs.of(relay)
     names = jobs.names()
     _forget(relay.url, set(names))
-    every = _readers.map(lambda name: _status(jobs, relay.url, name), names)
+    with ThreadPoolExecutor(_AT_ONCE, "sluice-jobs") as readers:
+        every = list(readers.map(lambda name: _status(jobs, relay.url, name), names))
     found = [status for status in every if status and status.spec.pipeline == relay.pipeline]
     return sorted(found, key=lambda one: (-one.spec.made_ms, one.spec.id))
 
@@ -100,14 +102,18 @@ def _told(pipeline: NamedPipeline, status: JobStatus) -> dict[str, Any]:
     kind = DAGS.get(status.spec.kind)
     return document | {
         "touches": "" if status.spec.touches.tables == () else str(status.spec.touches),
-        "progress": progress | {"tables": len(tables), "tables_done": _finished(tables)},
+        "progress": progress | {"tables": len(tables), "tables_done": _finished(tables, is_done=status.state == DONE)},
         "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run} if run is not None and kind else None,
         "orders": orders(status, by_dag=run is not None and kind is not None),
     }
 
 
-def _finished(tables: dict[str, dict[str, Any]]) -> int:
-    return sum(table["percent"] >= 100 for table in tables.values())
+def _finished(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:
+    """Of a table of which nobody knows how much there is, only the end of the job tells."""
+    return sum(
+        table["percent"] >= 100 and bool(is_done or table["bytes_in_all"] or table["chunks_in_all"])
+        for table in tables.values()
+    )
 
 
 def orders(status: JobStatus, *, by_dag: bool) -> list[str]:

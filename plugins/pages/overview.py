@@ -24,7 +24,7 @@ __all__ = ["router"]
 
 router = APIRouter()
 
-_PATIENCE_S = 2.5
+_PATIENCE_S = 0.5
 _POINTS_FRESH_S = 10.0
 _DAY_MS = 86_400_000
 

@@ -7,16 +7,15 @@ from typing import Any
 
 from errors import RequestError
 from etl import operate, undo
-from etl.downstream import Checkpoint
 from etl.find import FoundDdl, FoundTransaction, LargeWindow, Newest, Query, newest, view_transaction
-from etl.settings import Downstream, Settings
+from etl.overview import known_checkpoint
+from etl.settings import Settings
 from etl.settings.pipelines import NamedPipeline
-from etl.sinks import read_checkpoint
 from plugins.pages.table_list import past_of
 
 __all__ = ["found_document", "state_document", "transaction_document", "undo_document"]
 
-_CONNECT_S = 2
+_PATIENCE_S, _CONNECT_S = 0.5, 3
 _MOST_UNDONE = 20_000
 _MOST_SQL = 1 << 20
 
@@ -74,24 +73,11 @@ def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
     """
     settings = pipeline.settings
     decided = next((one for one in operate.list_decisions(settings) if one["commit_ts"] == commit_ts), None)
-    document: dict[str, Any] = {"decision": decided, "applied": None, "checkpoint": None, "problem": ""}
-    try:
-        checkpoint = _checkpoint(settings)
-    except Exception as error:
-        return document | {"problem": str(error)}
-    if checkpoint is None:
-        return document | {"applied": False}
-    at = checkpoint.commit_ts
-    return document | {"applied": at >= commit_ts, "checkpoint": str(at)}
-
-
-def _checkpoint(settings: Settings) -> Checkpoint | None:
-    last, target = settings.open_relay().last(), settings.target
-    if last is None:
-        return None
-    if isinstance(target, Downstream):
-        target = replace(target, connect_timeout_s=_CONNECT_S, read_timeout_s=_CONNECT_S)
-    return read_checkpoint(target, last.cluster_id)
+    known = known_checkpoint(settings, _PATIENCE_S)
+    at = known.at_ts
+    applied = None if at is None or (known.problem and at < commit_ts) else at >= commit_ts
+    problem = "" if applied else known.problem
+    return {"decision": decided, "applied": applied, "checkpoint": str(at) if at else None, "problem": problem}
 
 
 def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
@@ -112,7 +98,13 @@ def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
     text = b"\n".join(lines).decode("utf-8", "backslashreplace") + "\n"
     document: dict[str, Any] = {"sql": text[:_MOST_SQL], "cut": len(text) > _MOST_SQL, "dry_run": None, "problem": ""}
     try:
-        done = undo.dry_run(settings, transaction, reverses)
+        done = undo.dry_run(_hasty(settings), transaction, reverses)
     except Exception as error:
         return document | {"problem": str(error)}
     return document | {"dry_run": asdict(done) | {"checkpoint": str(done.checkpoint)}}
+
+
+def _hasty(settings: Settings) -> Settings:
+    """Somebody waits: who doesn't let one in within seconds isn't waited for."""
+    connect_s = min(_CONNECT_S, settings.downstream.connect_timeout_s)
+    return replace(settings, downstream=replace(settings.downstream, connect_timeout_s=connect_s))

@@ -59,7 +59,7 @@ function opencard(job, detail, around) {
     ),
     bar(job),
     numbers(job),
-    job.said && h("p", { class: "said bad" }, job.said),
+    job.said && h("p", { class: "said bad" }, withoutWayOut(job)),
     job.way_out && h("p", {}, h("strong", {}, "Way out: "), job.way_out),
     wayOut(job, around),
     h("p", { class: "quiet small" }, asked(job, around)),
@@ -93,6 +93,12 @@ function numbers({ progress, state }) {
   if (state === "running" && progress.left_s !== null) parts.push([span(progress.left_s * 1000), "left"]);
   const doing = state === "running" && progress.doing.length > 0;
   return h("div", { class: "measures" }, parts.map(([value, name]) => h("span", {}, h("b", {}, value), ` ${name}`)), doing && h("span", { class: "quiet" }, progress.doing.join(", ")));
+}
+
+// An error's text ends with its way out, which stands below.
+function withoutWayOut({ said, way_out }) {
+  const end = `; ${way_out}`;
+  return way_out && said.endsWith(end) ? said.slice(0, -end.length) : said;
 }
 
 // Of what nobody runs, and no DAG came with, the command line is the way on.
@@ -188,7 +194,7 @@ function list(jobs, found, around) {
           h("div", { class: "row" }, h("strong", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
           h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
         ),
-        job.said && h("p", { class: "quiet" }, job.said),
+        job.said && h("p", { class: "quiet" }, withoutWayOut(job)),
         job.way_out && h("p", { class: "quiet" }, `Way out: ${job.way_out}`),
         details(job, found.get(job.id), around),
       ),

@@ -9,8 +9,8 @@ import { picture } from "./picture.js";
 const HOUR = 3_600_000;
 
 export async function load(around) {
-  const [now, lag] = await Promise.all([around.ask("overview"), around.ask("lag")]);
-  return { now, points: lag.points };
+  const [now, lag] = await Promise.all([around.ask("overview"), around.ask("lag", {}, { waiting: false }).catch(() => null)]);
+  return { now, points: lag?.points ?? null };
 }
 
 export function draw({ now, points }, around) {
@@ -25,10 +25,12 @@ export function draw({ now, points }, around) {
   ];
 }
 
-function headline({ held_back, errors, downstream }) {
+function headline({ held_back, errors, downstream, as_of_ms }) {
   const others = Object.entries(errors).filter(([who]) => !held_back.some((text) => text.includes(errors[who])));
   const said = [...held_back, ...others.map(([who, why]) => `${who} doesn't answer: ${why}`)];
   if (!said.length) {
+    const asked = ["relay", "downstream"].filter((who) => as_of_ms[who] === undefined);
+    if (asked.length) return h("section", { id: "held", class: "held" }, h("p", {}, `Asking: the ${asked.map((who) => ({ relay: "relay log" })[who] ?? who).join(" and the ")} ${asked.length > 1 ? "have" : "has"} not answered yet.`));
     const text = downstream.lag_ms === null ? "Nothing is applied yet, and nothing is in the way." : "Nothing holds it back.";
     return h("section", { id: "held", class: "held good" }, h("p", {}, h("strong", {}, text)));
   }
@@ -58,13 +60,14 @@ function actions(now, around) {
   );
 }
 
-function numbers({ downstream, landing, relay, archive, verified }) {
+function numbers({ at_ms, downstream, landing, relay, archive, verified, errors, as_of_ms }) {
+  const known = errors.downstream && as_of_ms.downstream ? `as it was ${span(at_ms - as_of_ms.downstream)} ago` : "";
   const differ = verified.differences > 0;
   return h(
     "dl",
     { class: "facts", id: "facts" },
-    figure("Lag of the downstream", span(downstream.lag_ms), downstream.at_ts ? `complete through ${clock(tsoMs(downstream.at_ts))}` : "no checkpoint yet"),
-    figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s)} transactions`),
+    figure("Lag of the downstream", span(downstream.lag_ms), completeness(downstream, known)),
+    figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s, "transactions")}`),
     figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? "nothing landed yet" : `landing is ${span(landing.lag_ms)} behind`),
     figure(
       "Verified",
@@ -76,6 +79,11 @@ function numbers({ downstream, landing, relay, archive, verified }) {
   );
 }
 
+function completeness({ state, at_ts }, known) {
+  if (at_ts && at_ts !== "0") return `complete through ${clock(tsoMs(at_ts))}${known && `, ${known}`}`;
+  return state === "unknown" ? "not known yet" : "no checkpoint yet";
+}
+
 function restorable({ promised_ts, lo, hi }) {
   if (tsoMs(promised_ts)) return `last ${span(Date.now() - tsoMs(promised_ts))}`;
   return tsoMs(hi) && !tsoMs(lo) ? "everything" : "no moment yet";
@@ -85,7 +93,7 @@ function lagCard(points, around) {
   const day = around.query.get("span") === "day";
   const to = Date.now();
   const earliest = to - (day ? 24 * HOUR : HOUR);
-  const seen = points.filter((point) => point.at_ms >= earliest && point.at_ms <= to + 15_000);
+  const seen = (points ?? []).filter((point) => point.at_ms >= earliest && point.at_ms <= to + 15_000);
   // a pipeline that has just begun has its first minutes large
   const from = Math.max(earliest, Math.min((seen[0]?.at_ms ?? 0) - 30_000, to - 300_000));
   const choose = (name) => () => (around.setQuery("span", name), around.redraw());
@@ -104,7 +112,7 @@ function lagCard(points, around) {
     ),
     seen.length
       ? lineChart({ id: "lag-chart", width: around.width() - 42, height: 200, from, to, lines, gapMs: day ? 900_000 : 45_000 })
-      : h("p", { class: "quiet waiting" }, "Nothing was measured in this time: no task ran."),
+      : h("p", { class: "quiet waiting" }, points ? "Nothing was measured in this time: no task ran." : "The relay log, which keeps it, has not answered."),
   );
 }
 
@@ -122,7 +130,7 @@ function decisions({ decisions: waiting }) {
   );
 }
 
-function pumps({ pumps: found, errors }) {
+function pumps({ pumps: found, errors, as_of_ms }) {
   return card(
     { id: "pumps" },
     h("h2", {}, "Pumps"),
@@ -149,7 +157,7 @@ function pumps({ pumps: found, errors }) {
             ),
           ),
         )
-      : h("p", { class: "quiet" }, errors.upstream ? `The upstream doesn't answer: ${errors.upstream}` : "None is registered."),
+      : h("p", { class: "quiet" }, errors.upstream ? `The upstream doesn't answer: ${errors.upstream}` : as_of_ms.upstream ? "None is registered." : "The upstream's registry has not answered yet."),
   );
 }
 

@@ -5,32 +5,34 @@ import { many, rate, size, span } from "./format.js";
 import { kindOf } from "./parts.js";
 
 const WIDE = 760;
+const ASKED = [["pumps", "upstream"], ["landing", "relay"], ["relay", "relay"], ["downstream", "downstream"], ["archive", "archive"]];
 const BOX = { width: 196, height: 104 };
 
 /** The picture for a page that is so wide; on a narrow one it runs from top to bottom. */
 export function picture(now, width) {
   const parts = partsOf(now);
+  for (const [name, who] of ASKED) if (parts[name].state === "unknown" && !now.errors[who]) parts[name].state = "asked";
   return width >= WIDE ? across(parts) : down(parts);
 }
 
-function partsOf({ pumps, landing, relay, archive, downstream, errors }) {
+function partsOf({ pumps, landing, relay, archive, downstream, errors, as_of_ms }) {
   const worst = ["unknown", "stopped", "waits", "paused", "works", "idle"].find((state) => pumps.some((pump) => pump.state === state));
   const behind = pumps.length ? Math.max(...pumps.filter((pump) => pump.state !== "idle").map((pump) => pump.lag_ms), 0) : null;
   return {
     pumps: {
       title: "Pumps",
-      state: errors.upstream ? "unknown" : (worst ?? "idle"),
-      value: errors.upstream ? "–" : many(pumps.length, "pump"),
+      state: errors.upstream || !as_of_ms.upstream ? "unknown" : (worst ?? "idle"),
+      value: pumps.length || as_of_ms.upstream ? many(pumps.length, "pump") : "–",
       more: behind === null ? "keep what TiDB commits" : `at most ${span(behind)} behind`,
     },
-    landing: { title: "Landing", state: landing.state, value: span(landing.lag_ms), more: landing.lag_ms === null ? "nothing landed yet" : "behind the clock" },
+    landing: { title: "Landing", state: landing.state, value: span(landing.lag_ms), more: landing.lag_ms === null ? (landing.state === "unknown" ? "not known" : "nothing landed yet") : "behind the clock" },
     relay: { title: "Relay log", state: relay.state, value: size(relay.bytes), more: relay.waiting_ms === null ? "windows, in order" : `${span(relay.waiting_ms)} not applied` },
-    downstream: { title: "Downstream", state: downstream.state, value: span(downstream.lag_ms), more: downstream.lag_ms === null ? "no checkpoint yet" : "behind the clock" },
+    downstream: { title: "Downstream", state: downstream.state, value: span(downstream.lag_ms), more: downstream.lag_ms === null ? (downstream.state === "unknown" ? "not known" : "no checkpoint yet") : "behind the clock" },
     archive: {
       title: "Archive",
       state: archive.state,
       value: archive.hi && archive.hi !== 0 ? size(archive.bytes) : "–",
-      more: archive.hi && archive.hi !== 0 ? `${many(archive.bases, "base")}, ${span(archive.lag_ms)} behind` : "nothing archived yet",
+      more: archive.hi && archive.hi !== 0 ? `${many(archive.bases, "base")}, ${span(archive.lag_ms)} behind` : archive.state === "unknown" ? "not known" : "nothing archived yet",
     },
     landed: { rate: landing.changes_per_s, on: landing.state === "works" },
     applied: { rate: downstream.changes_per_s, on: downstream.state === "works" },

@@ -45,13 +45,18 @@ function address(path, values = {}) {
   return url;
 }
 
-/** The JSON at `api/<path>`. What hasn't changed comes without a body. */
-async function ask(path, values) {
+/**
+ * The JSON at `api/<path>`. What hasn't changed comes without a body. While it is being worked out one waits for it, or
+ * gets null if it is not to be waited for.
+ */
+async function ask(path, values, { waiting = true } = {}) {
   const url = String(address(path, values));
   const kept = tags.get(url);
   const answer = await fetch(url, { headers: kept ? { "If-None-Match": kept.tag } : {}, cache: "no-store" });
+  late = Math.max(late, Number(answer.headers.get("X-Late-Ms") ?? 0));
   if (answer.status === 304) return kept.document;
   if (answer.status === 202) {
+    if (!waiting) return null;
     await new Promise((resolve) => setTimeout(resolve, 400));
     return ask(path, values);
   }
@@ -128,6 +133,7 @@ let timer;
 let lastGood = 0;
 let asking = false;
 let again = false; // somebody wanted to look while it was being asked
+let late = 0; // how old (ms) what was answered is, where a new answer takes long
 
 async function look() {
   clearTimeout(timer);
@@ -135,12 +141,20 @@ async function look() {
   if (asking) return;
   if (!document.hidden) {
     asking = true;
+    late = 0;
+    const since = Date.now();
+    const patience = setInterval(() => {
+      latest = { ...latest, slow: Date.now() - since };
+      redraw();
+    }, LATE_MS / 2);
     try {
-      latest = { document: await page.load(around), error: null };
-      lastGood = Date.now();
+      const document = await page.load(around);
+      latest = { document, error: null, late };
+      lastGood = Date.now() - late;
     } catch (error) {
       latest = { document: latest?.document, error };
     }
+    clearInterval(patience);
     asking = false;
     redraw();
   }
@@ -156,6 +170,7 @@ function redraw() {
   if (!latest) return;
   const wanted = h("main", { id: "page" });
   if (latest.error) wanted.append(failed(latest.error));
+  else if (latest.slow || latest.late > LATE_MS) wanted.append(slow());
   if (latest.document !== undefined) {
     try {
       wanted.append(...[page.draw(latest.document, around)].flat(9).filter(Boolean));
@@ -181,6 +196,11 @@ function failed(error) {
       ? h("a", { class: "button", href: "../", onclick: outward }, "Log in")
       : h("button", { class: "button", onclick: lookAgain }, "Try again"),
   );
+}
+
+function slow() {
+  const old = latest.document !== undefined && `What is below is ${span(Date.now() - lastGood)} old: `;
+  return h("p", { id: "slow", class: "quiet", role: "status" }, old, `${old ? "a" : "A"}n answer takes long${latest.slow ? `, it was asked for ${span(latest.slow)} ago` : ""}.`);
 }
 
 function drawTools() {

@@ -54,7 +54,7 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep, held_by }) {
     whole
       ? figure("Every table can be restored since", moment(whole), `any moment of ${span(landed - whole)}, through ${moment(landed)}`)
       : figure("Every table can be restored", "not yet", "a base is needed: all tables as of one moment"),
-    figure("This stays so since", tsoMs(promised_ts) ? moment(tsoMs(promised_ts)) : whole ? moment(whole) : "–", held_by ? `the oldest part is there for: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
+    figure("Stays so for moments since", tsoMs(promised_ts) ? moment(tsoMs(promised_ts)) : whole ? moment(whole) : "–", held_by ? `what keeps the oldest part: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
     figure("Archived through", moment(tsoMs(hi)), landed > tsoMs(hi) ? `${span(landed - tsoMs(hi))} more are in the relay log` : "all that is landed"),
   );
 }

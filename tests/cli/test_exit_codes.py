@@ -43,7 +43,7 @@ def damage(config):
 
 def test_0_it_is_done(sluice):
     assert sluice("pause").returncode == 0
-    assert sluice("status").returncode == 0
+    assert sluice("decisions", "list").returncode == 0
 
 
 def test_1_what_was_asked_for_can_not_be_done(sluice):
@@ -69,6 +69,7 @@ def test_3_something_that_passes_is_in_the_way(sluice):
     done = sluice("takeover")
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
+    assert sluice("status").returncode == 3, "neither the downstream nor PD answers"
 
 
 def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
@@ -79,7 +80,7 @@ def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
     assert re.search("STOPPED +apply, at .*: a DDL can't be executed\nway out +`sluice ddl skip 7`", done.stdout)
     assert "airflow dags unpause" in sluice("resume").stdout
     relay.failures.clear("apply")
-    assert sluice("status").returncode == 0
+    assert sluice("status").returncode == 3
 
 
 def test_4_a_damaged_relay_log_names_its_way_out(sluice, config):

@@ -98,46 +98,38 @@ def test_each_state_is_shown_by_its_name(state: str) -> None:
     )
 
 
-@pytest.fixture
-def config(tmp_path: Path, etcd_url: str) -> Path:
-    path = tmp_path / "shop.toml"
-    path.write_text(
-        f'[upstream]\npd-urls = "{etcd_url}"\n[relay]\nurl = "file://{tmp_path}/relay"\n'
-        f'[downstream]\ntype = "file"\n[file]\ndir = "{tmp_path}/out"\n'
-    )
-    return path
-
-
-def test_without_a_terminal_it_is_printed_once_and_json_is_for_programs(config: Path) -> None:
-    printed = CliRunner().invoke(group, ["top", "--config", str(config)])
+def test_without_a_terminal_it_is_printed_once_and_json_is_for_programs(files_config: Path) -> None:
+    printed = CliRunner().invoke(group, ["top", "--config", str(files_config)])
     assert printed.exit_code == 0, printed.output
     assert "landing     idle" in printed.output
-    told = json.loads(CliRunner().invoke(group, ["top", "--json", "--config", str(config)]).output)
+    told = json.loads(CliRunner().invoke(group, ["top", "--json", "--config", str(files_config)]).output)
     assert told[""]["landing"]["state"] == "idle"
 
 
 def test_of_several_pipelines_each_is_printed_or_the_one_that_is_named(
-    config: Path, monkeypatch: pytest.MonkeyPatch
+    files_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (config.parent / "books.toml").write_text(config.read_text().replace("/relay", "/other").replace("/out", "/books"))
-    monkeypatch.setenv("SLUICE_PIPELINES", str(config.parent))
+    (files_config.parent / "books.toml").write_text(
+        files_config.read_text().replace("/relay", "/other").replace("/out", "/books")
+    )
+    monkeypatch.setenv("SLUICE_PIPELINES", str(files_config.parent))
     monkeypatch.delenv("SLUICE_CONFIG", raising=False)
     assert json.loads(CliRunner().invoke(group, ["top", "--json"]).output).keys() == {"books", "shop"}
     one = CliRunner().invoke(group, ["top", "--json", "--pipeline", "shop"])
     assert json.loads(one.output).keys() == {"shop"}, one.output
 
 
-def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(config: Path) -> None:
-    config.write_text("[relay\n")
-    printed = CliRunner().invoke(group, ["top", "--once", "--config", str(config)])
+def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(files_config: Path) -> None:
+    files_config.write_text("[relay\n")
+    printed = CliRunner().invoke(group, ["top", "--once", "--config", str(files_config)])
     assert printed.exit_code == 0
-    assert str(config).replace("/", "") in "".join(printed.output.split()).replace("/", "")
+    assert str(files_config).replace("/", "") in "".join(printed.output.split()).replace("/", "")
 
 
-def test_in_a_terminal_of_80_by_24_it_shows_the_way_and_q_ends_it(config: Path) -> None:
+def test_in_a_terminal_of_80_by_24_it_shows_the_way_and_q_ends_it(files_config: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "cli", "top", "--every", "0.2", "--config", str(config)]
+    command = [sys.executable, "-m", "cli", "top", "--every", "0.2", "--config", str(files_config)]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"})
     os.close(slave)
     try:

@@ -26,19 +26,9 @@ DEADLINE_S = 180.0
 
 
 @pytest.fixture
-def config(tmp_path: Path, etcd_url: str) -> Path:
-    path = tmp_path / "shop.toml"
-    path.write_text(
-        f'[upstream]\npd-urls = "{etcd_url}"\n[relay]\nurl = "file://{tmp_path}/relay"\n'
-        f'[downstream]\ntype = "file"\n[file]\ndir = "{tmp_path}/out"\n'
-    )
-    return path
-
-
-@pytest.fixture
-def endpoint(config: Path) -> Iterator[Endpoint]:
-    pipelines = Pipelines({"shop": NamedPipeline("shop", config)})
-    served = Endpoint(Gatherer(pipelines, fresh_s=0.0), "127.0.0.1", 0)
+def endpoint(files_config: Path) -> Iterator[Endpoint]:
+    pipelines = Pipelines({"shop": NamedPipeline("shop", files_config)})
+    served = Endpoint(Gatherer(pipelines, fresh_s=0.0, patience_s=60.0), "127.0.0.1", 0)
     yield served
     served.close()
 
@@ -100,8 +90,10 @@ def firing(url: str) -> dict[str, dict[str, Any]]:
     return {a["labels"]["alertname"]: a for a in ask(url, "alerts")["alerts"] if a["state"] == "firing"}
 
 
-def test_an_alert_fires_when_a_task_has_stopped_and_resolves_when_it_goes_on(prometheus: str, config: Path) -> None:
-    relay = RelayLog.open(load_settings(config).relay.url)
+def test_an_alert_fires_when_a_task_has_stopped_and_resolves_when_it_goes_on(
+    prometheus: str, files_config: Path
+) -> None:
+    relay = RelayLog.open(load_settings(files_config).relay.url)
     for _ in range(2):  # a counter goes on from task to task
         task = Recorder(Measures(relay), LAND, every_s=3600)
         task.count({"transactions": 5})

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import re
 import threading
+from pathlib import Path
 
 import pytest
 
 from errors import RequestError
 from etl.settings.pipelines import NamedPipeline
 from plugins.answers import Answers, LookingError, answer
+from plugins.context import KINDS
 from plugins.pages.job_list import SHOWN, job_document, jobs_document
 from relay import RelayLog
 from relay.audit import Audit
@@ -31,7 +34,7 @@ def test_twenty_who_ask_at_a_time_have_it_worked_out_once():
         return "it"
 
     async def ask():
-        waiting = [asyncio.create_task(answers.get("what", work)) for _ in range(20)]
+        waiting = [asyncio.create_task(answers.get(("what", "shop"), work)) for _ in range(20)]
         await asyncio.sleep(0)
         go.set()
         return {document for document, _ in await asyncio.gather(*waiting)}
@@ -49,21 +52,43 @@ def test_what_takes_long_is_said_to_be_looked_for_and_the_answer_before_it_is_gi
 
     async def story():
         with pytest.raises(LookingError):
-            await answers.get("first", slow)
-        assert (await answers.get("known", lambda: "old", 1e9))[0] == "old"
-        assert (await answers.get("known", slow, -1e9))[0] in ("old",)
+            await answers.get(("first", "shop"), slow)
+        assert (await answers.get(("known", "shop"), lambda: "old", 1e9))[0] == "old"
+        assert (await answers.get(("known", "shop"), slow, -1e9))[0] in ("old",)
         go.set()
 
     asyncio.run(story())
+
+
+def test_what_does_not_answer_to_one_pipeline_keeps_the_pages_of_no_other_waiting():
+    answers, go = Answers(threads=1), threading.Event()
+
+    async def story():
+        with pytest.raises(LookingError):
+            await answers.get(("overview", "shop"), go.wait)
+        other = await _patiently(lambda: answers.get(("overview", "search"), lambda: "it"))
+        assert (other[0], go.is_set()) == ("it", False)
+        go.set()
+
+    asyncio.run(story())
+
+
+async def _patiently(ask):
+    """An answer, however long a busy machine takes for it."""
+    while True:
+        try:
+            return await ask()
+        except LookingError:
+            await asyncio.sleep(0.01)
 
 
 def test_an_order_has_everything_worked_out_anew():
     answers, told = Answers(), iter(["before", "after"])
 
     async def story():
-        assert (await answers.get("what", lambda: next(told), 1e9))[0] == "before"
+        assert (await answers.get(("what", "shop"), lambda: next(told), 1e9))[0] == "before"
         answers.forget()
-        assert (await answers.get("what", lambda: next(told), 1e9))[0] == "after"
+        assert (await answers.get(("what", "shop"), lambda: next(told), 1e9))[0] == "after"
 
     asyncio.run(story())
 
@@ -73,19 +98,19 @@ def test_an_error_is_told_with_its_way_out_and_not_kept():
         raise RequestError("no such thing", way_out="ask for another")
 
     async def story():
-        answered = await answer(Asked(), "wrong", wrong)
+        answered = await answer(Asked(), ("wrong", "shop"), wrong)
         assert answered.status_code == 409
         assert json.loads(answered.body)["way_out"] == "ask for another"
-        assert (await answer(Asked(), "wrong", dict)).status_code == 200
+        assert (await answer(Asked(), ("wrong", "shop"), dict)).status_code == 200
 
     asyncio.run(story())
 
 
 def test_timestamps_keep_all_their_digits_and_what_is_the_same_comes_without_a_body():
     async def story():
-        found = await answer(Asked(), "tso", lambda: {"ts": [470614793860415502], "ms": 1_790_000_000_000})
+        found = await answer(Asked(), ("tso", "shop"), lambda: {"ts": [470614793860415502], "ms": 1_790_000_000_000})
         assert json.loads(found.body) == {"ts": ["470614793860415502"], "ms": 1_790_000_000_000}
-        again = await answer(Asked(**{"if-none-match": found.headers["etag"]}), "tso", dict)
+        again = await answer(Asked(**{"if-none-match": found.headers["etag"]}), ("tso", "shop"), dict)
         assert again.status_code == 304
 
     asyncio.run(story())
@@ -141,3 +166,11 @@ def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_olde
     newest = audit.newest(10)
     assert [deed.about for deed in newest] == ["job-4", "job-3", "job-2"]
     assert [deed.said for deed in newest] == ["", "refused: it is over", ""]
+
+
+def test_every_dag_that_a_page_leads_to_is_one_that_it_is_told_of():
+    led = set()
+    for script in (Path(__file__).parents[2] / "plugins" / "static").glob("*.js"):
+        led |= set(re.findall(r'around\.dag\("(\w+)"', script.read_text()))
+    assert len(led) > 5
+    assert led <= set(KINDS)

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from etl import operate
 from etl.metrics import Endpoint, Gatherer, Pusher
 from etl.ownership import downstream_name
-from etl.settings import Settings, load_settings
+from etl.settings import Settings
 from etl.settings.pipelines import NamedPipeline, Pipelines
 from relay import Failure, RelayLog
 from relay.jobs import Jobs, Touches
@@ -33,30 +33,8 @@ def ago(milliseconds: int) -> int:
     return tso.compose(time.time_ns() // 1_000_000 - milliseconds)
 
 
-@pytest.fixture
-def config(tmp_path: Path, etcd_url: str) -> Path:
-    """Settings of a pipeline into a folder of files."""
-    (tmp_path / "out").mkdir()
-    path = tmp_path / "shop.toml"
-    path.write_text(
-        f'[upstream]\npd-urls = "{etcd_url}"\n[relay]\nurl = "file://{tmp_path}/relay"\n'
-        f'[downstream]\ntype = "file"\n[file]\ndir = "{tmp_path}/out"\n'
-    )
-    return path
-
-
-@pytest.fixture
-def settings(config: Path) -> Settings:
-    return load_settings(config)
-
-
-@pytest.fixture
-def relay(settings: Settings) -> RelayLog:
-    return RelayLog.open(settings.relay.url)
-
-
 def gatherer(config: Path, **more: int) -> Gatherer:
-    return Gatherer(Pipelines({"shop": NamedPipeline("shop", config)}), fresh_s=0.0, **more)
+    return Gatherer(Pipelines({"shop": NamedPipeline("shop", config)}), fresh_s=0.0, patience_s=60.0, **more)
 
 
 def parsed(text: bytes) -> Samples:
@@ -88,12 +66,12 @@ def work(relay: RelayLog, settings: Settings, times: int = 1) -> None:
 
 
 def test_the_originals_metrics_have_its_names_labels_and_units(
-    config: Path, settings: Settings, relay: RelayLog
+    files_config: Path, files_settings: Settings, files_relay: RelayLog
 ) -> None:
-    relay.commit(window(ago(9_000), hi := ago(2_000)))
-    (Path(settings.file.dir) / "savepoint").write_text(f"commitTS = {hi}\n")
-    work(relay, settings, 2)
-    found = parsed(gatherer(config).text())
+    files_relay.commit(window(ago(9_000), hi := ago(2_000)))
+    (Path(files_settings.file.dir) / "savepoint").write_text(f"commitTS = {hi}\n")
+    work(files_relay, files_settings, 2)
+    found = parsed(gatherer(files_config).text())
     assert of_shop(found, "binlog_drainer_checkpoint_tso") == tso.physical_ms(hi)
     events = {kind: of_shop(found, "binlog_drainer_event", type=kind) for kind in ("Insert", "Update", "Delete", "DDL")}
     assert events == {"Insert": 10, "Update": 6, "Delete": 2, "DDL": 2}
@@ -110,39 +88,41 @@ def test_the_originals_metrics_have_its_names_labels_and_units(
 
 
 def test_since_when_verification_has_rows_to_compare_and_can_compare_none_is_a_metric_while_it_runs(
-    config: Path, relay: RelayLog
+    files_config: Path, files_relay: RelayLog
 ) -> None:
     now = time.time_ns() // 1_000_000
-    notes = Verifications(relay)
+    notes = Verifications(files_relay)
     series = "sluice_verification_stalled_seconds"
     notes.keep_look(VerifyingLook(now - 5_000, 0, 700))
-    assert of_shop(parsed(gatherer(config).text()), series) == 0
+    assert of_shop(parsed(gatherer(files_config).text()), series) == 0
     notes.keep_look(VerifyingLook(now - 5_000, now - 90_000, 700, "TiDB doesn't answer"))
-    found = parsed(gatherer(config).text())
+    found = parsed(gatherer(files_config).text())
     assert of_shop(found, series) >= 90
     assert of_shop(found, "sluice_verification_rows_total") == 700
     notes.keep_look(VerifyingLook(now - 4_000_000, now - 9_000_000, 700))
-    assert (series, (("pipeline", "shop"),)) not in parsed(gatherer(config).text()), "it is switched off"
+    assert (series, (("pipeline", "shop"),)) not in parsed(gatherer(files_config).text()), "it is switched off"
 
 
-def test_counters_go_on_over_task_changes_and_a_new_endpoint(config: Path, settings: Settings, relay: RelayLog) -> None:
+def test_counters_go_on_over_task_changes_and_a_new_endpoint(
+    files_config: Path, files_settings: Settings, files_relay: RelayLog
+) -> None:
     seen = []
     for _ in range(3):
-        work(relay, settings)
-        seen.append(of_shop(parsed(gatherer(config).text()), "sluice_changes_total", stage="applied"))
+        work(files_relay, files_settings)
+        seen.append(of_shop(parsed(gatherer(files_config).text()), "sluice_changes_total", stage="applied"))
     assert seen == [9, 18, 27]
 
 
 def test_what_waits_for_people_and_who_does_not_answer_are_metrics(
-    config: Path, settings: Settings, relay: RelayLog, etcd_url: str
+    files_config: Path, files_settings: Settings, files_relay: RelayLog, etcd_url: str
 ) -> None:
-    relay.commit(window(ago(9_000), hi := ago(2_000)))
-    operate.pause(settings, operate.LAND)
-    operate.skip_transaction(settings, hi + 1)
-    relay.failures.note(Failure("apply", "said", "way out", 1))
-    Jobs(relay.storage).create("restore", {}, Touches("db"), "ann")
-    config.write_text(config.read_text().replace(etcd_url, "http://127.0.0.1:1"))  # nobody answers there
-    found = parsed(gatherer(config).text())
+    files_relay.commit(window(ago(9_000), hi := ago(2_000)))
+    operate.pause(files_settings, operate.LAND)
+    operate.skip_transaction(files_settings, hi + 1)
+    files_relay.failures.note(Failure("apply", "said", "way out", 1))
+    Jobs(files_relay.storage).create("restore", {}, Touches("db"), "ann")
+    files_config.write_text(files_config.read_text().replace(etcd_url, "http://127.0.0.1:1"))  # nobody answers there
+    found = parsed(gatherer(files_config).text())
     assert of_shop(found, "sluice_part_state", part="landing", state="paused") == 1
     assert of_shop(found, "sluice_part_state", part="landing", state="works") == 0
     assert of_shop(found, "sluice_part_state", part="downstream", state="stopped") == 1
@@ -153,17 +133,17 @@ def test_what_waits_for_people_and_who_does_not_answer_are_metrics(
     assert of_shop(found, "sluice_answers", party="downstream") == 1
 
 
-def test_what_is_known_of_equality_and_quality_is_a_metric(config: Path, relay: RelayLog) -> None:
+def test_what_is_known_of_equality_and_quality_is_a_metric(files_config: Path, files_relay: RelayLog) -> None:
     now = time.time_ns() // 1_000_000
     tables = (
         TableVerified("a.b", 1, now - 50_000, 10, 10, 3, "upstream", "verify-1"),
         TableVerified("a.c", 1, now, 10, 10, 0, "upstream", "verify-1", "no key"),
     )
-    Verifications(relay).note(VerifiedRun("verify-1", 1, now, 2.0, "upstream", tables))
+    Verifications(files_relay).note(VerifiedRun("verify-1", 1, now, 2.0, "upstream", tables))
     failure = FailedExpectation("not null", "a", "warn", "3 rows")
     run = QualityRun("r", now, "a.b", "downstream", "warned", 5, 1, "warn", 1.0, failures=(failure,))
-    QualityRuns(relay.storage).note(f"{now}-0123456789ab", [run], keep=5)
-    found = parsed(gatherer(config).text())
+    QualityRuns(files_relay.storage).note(f"{now}-0123456789ab", [run], keep=5)
+    found = parsed(gatherer(files_config).text())
     assert of_shop(found, "sluice_verification_differences") == 3
     assert of_shop(found, "sluice_verification_problems") == 1
     assert ("sluice_verification_stalled_seconds", (("pipeline", "shop"),)) not in found
@@ -175,29 +155,29 @@ def test_what_is_known_of_equality_and_quality_is_a_metric(config: Path, relay: 
 
 
 def test_only_the_tables_with_the_most_changes_have_counters_of_their_own(
-    config: Path, settings: Settings, relay: RelayLog
+    files_config: Path, files_settings: Settings, files_relay: RelayLog
 ) -> None:
-    work(relay, settings)
-    found = parsed(gatherer(config, tables=1).text())
+    work(files_relay, files_settings)
+    found = parsed(gatherer(files_config, tables=1).text())
     assert of_shop(found, "sluice_table_rows_total", table="shop.orders", kind="update") == 3
     assert not any(("table", "shop.items") in labels for _, labels in found)
-    assert not any(name == "sluice_table_rows_total" for name, _ in parsed(gatherer(config).text()))
+    assert not any(name == "sluice_table_rows_total" for name, _ in parsed(gatherer(files_config).text()))
 
 
 def test_a_pipeline_whose_settings_are_broken_is_told_of_and_the_others_are_shown(
-    config: Path, settings: Settings, relay: RelayLog, tmp_path: Path
+    files_config: Path, files_settings: Settings, files_relay: RelayLog, tmp_path: Path
 ) -> None:
-    (broken := tmp_path / "broken.toml").write_text("[relay\n")
-    both = Pipelines({"shop": NamedPipeline("shop", config), "broken": NamedPipeline("broken", broken)})
-    found = parsed(Gatherer(both).text())
+    (broken := tmp_path / "broken.toml").write_text("[files_relay\n")
+    both = Pipelines({"shop": NamedPipeline("shop", files_config), "broken": NamedPipeline("broken", broken)})
+    found = parsed(Gatherer(both, patience_s=60.0).text())
     assert of_shop(found, "sluice_pipeline_readable") == 1
     assert found["sluice_pipeline_readable", (("pipeline", "broken"),)] == 0
     assert of_shop(found, "sluice_refused") == 0
 
 
 @pytest.fixture
-def endpoint(config: Path) -> Iterator[Endpoint]:
-    served = Endpoint(gatherer(config), "127.0.0.1", 0)
+def endpoint(files_config: Path) -> Iterator[Endpoint]:
+    served = Endpoint(gatherer(files_config), "127.0.0.1", 0)
     yield served
     served.close()
 
@@ -211,7 +191,7 @@ def test_the_endpoint_serves_the_text_format_and_nothing_else(endpoint: Endpoint
         urllib.request.urlopen(f"http://{host}:{port}/../etc/passwd", timeout=60)
 
 
-def test_a_gateway_gets_them_under_the_originals_job_and_one_that_is_away_stops_nothing(config: Path) -> None:
+def test_a_gateway_gets_them_under_the_originals_job_and_one_that_is_away_stops_nothing(files_config: Path) -> None:
     came, got = Event(), []
 
     class Gateway(BaseHTTPRequestHandler):
@@ -225,8 +205,8 @@ def test_a_gateway_gets_them_under_the_originals_job_and_one_that_is_away_stops_
 
     server = HTTPServer(("127.0.0.1", 0), Gateway)
     Thread(target=server.serve_forever, daemon=True).start()
-    away = Pusher(gatherer(config), "127.0.0.1:1", "me:1", every_s=0.01)
-    pusher = Pusher(gatherer(config), f"127.0.0.1:{server.server_address[1]}", "me:1", every_s=3600)
+    away = Pusher(gatherer(files_config), "127.0.0.1:1", "me:1", every_s=0.01)
+    pusher = Pusher(gatherer(files_config), f"127.0.0.1:{server.server_address[1]}", "me:1", every_s=3600)
     try:
         assert came.wait(60)
     finally:

@@ -13,10 +13,20 @@ from pathlib import Path
 import pytest
 
 from etl import operate
-from etl.overview import IDLE, PAUSED, STOPPED, UNKNOWN, WAITS, WORKS, Overview
+from etl.overview import (
+    IDLE,
+    PAUSED,
+    STOPPED,
+    UNKNOWN,
+    WAITS,
+    WORKS,
+    KnownCheckpoint,
+    Overview,
+    known_checkpoint,
+)
 from etl.overview import overview as look
 from etl.ownership import downstream_name
-from etl.settings import Downstream, File, Relay, Settings, Upstream, Window
+from etl.settings import Downstream, Settings, Upstream, Window
 from relay import Failure, RelayLog
 from relay.jobs import Jobs, Touches
 from relay.measures import Measures, Recorder, source_of
@@ -40,21 +50,13 @@ def registry(etcd_url: str) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def settings(etcd_url: str, tmp_path: Path) -> Settings:
-    """A pipeline into a folder of files."""
-    out = tmp_path / "out"
-    out.mkdir()
-    return Settings(
-        Upstream(etcd_url),
-        Relay(f"file://{tmp_path}/relay"),
-        Downstream(type="file"),
-        file=File(str(out)),
-    )
+def settings(files_settings: Settings) -> Settings:
+    return files_settings
 
 
 @pytest.fixture
-def relay(settings: Settings) -> RelayLog:
-    return RelayLog.open(settings.relay.url)
+def relay(files_relay: RelayLog) -> RelayLog:
+    return files_relay
 
 
 def checkpoint_at(settings: Settings, ts: int) -> None:
@@ -147,8 +149,44 @@ def test_who_does_not_answer_is_named_and_the_rest_is_shown(settings: Settings, 
     landed(relay, ago(9_000), hi := ago(2_000))
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as deaf:
         port = deaf.getsockname()[1]
-        there = Downstream(host="127.0.0.1", port=port)
+        there = Downstream(host="127.0.0.1", port=port, connect_timeout_s=1)
         seen = overview(dataclasses.replace(settings, upstream=Upstream(f"http://127.0.0.1:{port}"), downstream=there))
     assert seen.errors.keys() == {"upstream", "downstream"}
     assert (seen.downstream.state, seen.landing.state, seen.landing.at_ts) == (UNKNOWN, WORKS, hi)
-    assert "the downstream doesn't answer: " in "\n".join(seen.held_back)
+    assert "the downstream doesn't answer" in "\n".join(seen.held_back)
+
+
+def test_of_a_downstream_that_is_away_the_newest_that_is_known_is_shown(settings: Settings, relay: RelayLog) -> None:
+    landed(relay, ago(9_000), hi := ago(2_000))
+    checkpoint_at(settings, first := hi - tso.span(5_000))
+    assert overview(settings).downstream.at_ts == first
+    savepoint = Path(settings.file.dir, "savepoint")
+    savepoint.write_text("\0")
+    seen = overview(settings)
+    assert "downstream" in seen.errors
+    assert (seen.downstream.state, seen.downstream.at_ts) == (UNKNOWN, first)
+    assert seen.as_of_ms["downstream"] <= seen.silent_ms["downstream"] <= seen.at_ms
+    assert known_checkpoint(settings, 60.0).at_ts == first
+    process = Recorder(Measures(relay), source_of(downstream_name(settings.target)), every_s=3600)
+    process.at(hi)
+    process.close()
+    assert overview(settings).downstream.at_ts == hi  # who applies still gets there, and notes it
+    checkpoint_at(settings, hi)
+    seen = overview(settings)
+    assert (seen.errors.keys(), seen.silent_ms.keys()) == ({"upstream"} & seen.errors.keys(), seen.errors.keys())
+    assert known_checkpoint(settings, 60.0) == KnownCheckpoint(hi)
+
+
+def test_of_a_relay_log_that_is_away_it_alone_is_named_and_the_newest_that_is_known_is_shown(
+    settings: Settings, relay: RelayLog, registry: Registry, tmp_path: Path
+) -> None:
+    pump(registry, "p1")
+    landed(relay, ago(9_000), hi := ago(2_000))
+    checkpoint_at(settings, hi)
+    assert overview(settings).errors == {}
+    (tmp_path / "relay").rename(tmp_path / "away")
+    (tmp_path / "relay").write_text("not a folder")
+    seen = overview(settings)
+    assert {"relay"} <= seen.errors.keys() <= {"relay", "archive"}
+    assert (seen.landing.state, seen.landing.at_ts, seen.downstream.at_ts) == (UNKNOWN, hi, hi)
+    assert "the relay log doesn't answer" in seen.held_back[0]
