@@ -12,10 +12,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, task
 
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline
+from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "run_seconds": Param(
@@ -25,51 +25,36 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
 
-    @dag(
-        dag_id=pipeline.dag_id("archive"),
-        schedule="@continuous",
-        start_date=datetime(
-            2024, 1, 1, tzinfo=UTC
-        ),  # without one, Airflow gives every run the first run's date and skips it
-        max_active_runs=1,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
-        doc_md=__doc__,
-    )
-    def archive() -> None:
-        @task(task_id="archive")
-        def pass_after_pass(params: dict[str, Any] | None = None) -> dict[str, Any]:
-            from etl.archive import tasks
-            from etl.task import run_task
+    @task(task_id="archive")
+    def pass_after_pass(params: dict[str, Any] | None = None) -> dict[str, Any]:
+        from etl.archive import tasks
+        from etl.task import run_task
 
-            seconds = (params or {})["run_seconds"]
-            return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, seconds, got_on))
+        seconds = (params or {})["run_seconds"]
+        return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, seconds, got_on))
 
-        @task
-        def compact() -> dict[str, Any]:
-            from etl.archive import tasks
-            from etl.task import run_task
+    @task
+    def compact() -> dict[str, Any]:
+        from etl.archive import tasks
+        from etl.task import run_task
 
-            return run_task(pipeline, "compact", tasks.compact)
+        return run_task(pipeline, "compact", tasks.compact)
 
-        @task
-        def retain() -> dict[str, Any]:
-            from etl.retain import tasks
-            from etl.task import run_task
+    @task
+    def retain() -> dict[str, Any]:
+        from etl.retain import tasks
+        from etl.task import run_task
 
-            return run_task(pipeline, "retain", tasks.retain_or_say_why)
+        return run_task(pipeline, "retain", tasks.retain_or_say_why)
 
-        pass_after_pass() >> compact() >> retain()
-
-    archive()
+    pass_after_pass() >> compact() >> retain()
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline(
+    "archive", __doc__, wire, params=PARAMS, schedule="@continuous", max_active_runs=1,
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),  # without one, Airflow gives every run the first's date and skips it
+    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
+)  # fmt: skip

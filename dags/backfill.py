@@ -7,12 +7,10 @@ again with the same values, it goes on with what is left; `sluice jobs` shows ho
 
 from __future__ import annotations
 
-from typing import Any
+from airflow.sdk import Param
 
-from airflow.sdk import Param, dag, task
-
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline, planned, worked
+from etl.settings.pipelines import NamedPipeline
 
 TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
 MODES = {
@@ -40,38 +38,9 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("backfill"),
-        schedule=None,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def backfill() -> None:
-        @task(multiple_outputs=True)
-        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.backfill import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
-
-        @task
-        def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.backfill import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "backfill", lambda settings: tasks.work(settings, job, run_id or ""))
-
-        work(plan()["job"])
-
-    backfill()
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+    worked(pipeline, "etl.backfill.tasks", "backfill", planned(pipeline, "etl.backfill.tasks")["job"])
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline("backfill", __doc__, wire, params=PARAMS)

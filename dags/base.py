@@ -7,20 +7,16 @@ again with the same values, it goes on with what is left; `sluice jobs` shows ho
 
 from __future__ import annotations
 
-from typing import Any
+from airflow.sdk import Param
 
-from airflow.sdk import Param, dag, task
-
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import begun, each_pipeline, worked
+from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "source": Param(None, type=["null", "string"], title="Made from",
         examples=["downstream", "tidb", "archive"],
         description="downstream (at its checkpoint), tidb, archive (the youngest base rolled forward), or the URL"
         " of a folder that Dumpling wrote. Empty: as [archive] bases-from says."),
-    "when_due": Param(default=True, type="boolean", title="Only when it is due",
-        description="Not before the youngest base is as old as [archive] bases-every says."),
     "full": Param(default=False, type="boolean", title="Read every table",
         description="Also those that have not changed since the youngest base."),
     "plan_only": Param(default=False, type="boolean", title="Only plan",
@@ -30,39 +26,9 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("base"),
-        schedule="@hourly",
-        catchup=False,
-        max_active_runs=1,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def base() -> None:
-        @task
-        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> str | None:
-            from etl.base import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
-
-        @task
-        def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.base import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "base", lambda settings: tasks.work(settings, job, run_id or ""))
-
-        work(plan())
-
-    base()
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+    worked(pipeline, "etl.base.tasks", "base", begun(pipeline, "etl.base.tasks"))
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly", max_active_runs=1)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, task
 
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline, planned
+from etl.settings.pipelines import NamedPipeline
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty is as their header tells"}
@@ -43,57 +43,33 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
 
-    @dag(
-        dag_id=pipeline.dag_id("bootstrap"),
-        schedule=None,
-        catchup=False,
-        max_active_runs=1,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def bootstrap() -> None:
-        @task(multiple_outputs=True)
-        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.copy import tasks
-            from etl.task import run_job_task
+    @task
+    def prepare(job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None) -> Any:
+        from etl.copy import tasks
+        from etl.task import run_job_task
 
-            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
+        count = (params or {})["tasks"]
+        return run_job_task(pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or ""))
 
-        @task
-        def prepare(job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None) -> Any:
-            from etl.copy import tasks
-            from etl.task import run_job_task
+    @task(map_index_template="share {{ task.op_kwargs['share']['share'] + 1 }} of {{ task.op_kwargs['share']['of'] }}")
+    def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
+        from etl.copy import tasks
+        from etl.task import run_job_task
 
-            count = (params or {})["tasks"]
-            return run_job_task(pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or ""))
+        return run_job_task(pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or ""))
 
-        @task(
-            map_index_template="share {{ task.op_kwargs['share']['share'] + 1 }} of {{ task.op_kwargs['share']['of'] }}"
-        )
-        def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
-            from etl.copy import tasks
-            from etl.task import run_job_task
+    @task
+    def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
+        from etl.copy import tasks
+        from etl.task import run_job_task
 
-            return run_job_task(pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or ""))
+        return run_job_task(pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or ""))
 
-        @task
-        def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
-            from etl.copy import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or ""))
-
-        planned = plan()
-        copy.expand(share=prepare(planned["job"])) >> finish(planned["job"])
-
-    bootstrap()
+    job = planned(pipeline, "etl.copy.tasks")["job"]
+    copy.expand(share=prepare(job)) >> finish(job)
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline("bootstrap", __doc__, wire, params=PARAMS, max_active_runs=1)

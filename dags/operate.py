@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, task
 
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline
+from etl.settings.pipelines import NamedPipeline
 
 # As etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again, and the pipeline is not
 # loaded for it.
@@ -53,39 +54,26 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
 
-    @dag(
-        dag_id=pipeline.dag_id("operate"),
-        schedule=None,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        doc_md=__doc__,
-    )
-    def operate() -> None:
-        @task
-        def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-            from etl import operate
+    @task
+    def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
+        from etl import operate
 
-            wanted = params or {}
-            form = operate.Form(
-                wanted["action"],
-                wanted["value"] or "",
-                wanted["sql"] or "",
-                f"airflow {run_id}",
-                wanted["why"] or "",
-            )
-            said = operate.act(pipeline.settings, form)
-            print(said)
-            return said
+        wanted = params or {}
+        form = operate.Form(
+            wanted["action"],
+            wanted["value"] or "",
+            wanted["sql"] or "",
+            f"airflow {run_id}",
+            wanted["why"] or "",
+        )
+        said = operate.act(pipeline.settings, form)
+        print(said)
+        return said
 
-        act()
-
-    operate()
+    act()
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline("operate", __doc__, wire, params=PARAMS, default_args={})

@@ -9,12 +9,11 @@ expectation's severity says whether it warns, fails the run, or pauses applying 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param
 
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline, looked
+from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "on": Param("downstream", enum=["downstream", "lake", "copy"], type="string", description="What to look at."),
@@ -33,33 +32,12 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("quality"),
-        schedule=timedelta(hours=1),
-        start_date=datetime(2024, 1, 1, tzinfo=UTC),
-        max_active_runs=1,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def quality() -> None:
-        @task
-        def look(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any] | None:
-            from etl.task import run_job_task
-            from expectations import tasks
-
-            return run_job_task(pipeline, "quality", lambda settings: tasks.look(settings, run_id or "", params or {}))
-
-        look()
-
-    quality()
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+    looked(pipeline, "expectations.tasks", "quality", task_id="look")
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline(
+    "quality", __doc__, wire, params=PARAMS,
+    schedule=timedelta(hours=1), start_date=datetime(2024, 1, 1, tzinfo=UTC), max_active_runs=1,
+)  # fmt: skip

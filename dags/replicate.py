@@ -2,8 +2,8 @@
 
 One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and each drains windows
 until the run's time is up; then the next run begins. Killed tasks are started again at once: both continue from what
-is durable. A task that can't go on before somebody acts fails at once, the last line of its log says what to do, and
-when the other one's time is up the DAG pauses; unpause it, or `sluice resume`, when that is done.
+is durable. A task that can't go on before somebody acts fails at once, the last line of its log says what to do, the
+other one ends within half a minute, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, task
 
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline
+from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "run_seconds": Param(
@@ -35,58 +35,43 @@ PARAMS = {
 }
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
 
-    @dag(
-        dag_id=pipeline.dag_id("replicate"),
-        schedule="@continuous",
-        start_date=datetime(
-            2024, 1, 1, tzinfo=UTC
-        ),  # without one, Airflow gives every run the first run's date and skips it
-        max_active_runs=1,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
-        doc_md=__doc__,
-    )
-    def replicate() -> None:
-        @task
-        def land(params: dict[str, Any] | None = None) -> dict[str, Any]:
-            from etl import run_land
-            from etl.task import run_task
+    @task
+    def land(params: dict[str, Any] | None = None) -> dict[str, Any]:
+        from etl import run_land
+        from etl.task import run_beside
 
-            seconds = (params or {})["run_seconds"]
-            return run_task(
-                pipeline,
-                "land",
-                lambda settings, got_on: run_land(settings, run_seconds=seconds, on_window=got_on).as_dict(),
-            )
+        seconds = (params or {})["run_seconds"]
 
-        @task
-        def apply(params: dict[str, Any] | None = None) -> dict[str, Any]:
-            from etl import operate, run_apply
-            from etl.task import run_task
+        def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
+            return run_land(settings, run_seconds=seconds, stop=stop, on_window=got_on).as_dict()
 
-            wanted = params or {}
+        return run_beside(pipeline, "land", "apply", work)
 
-            def work(settings: Any, got_on: Any) -> dict[str, Any]:
-                until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
-                settings = operate.for_run(settings, wanted["mode"])
-                return run_apply(
-                    settings, run_seconds=wanted["run_seconds"], until_ts=until_ts, on_batch=got_on
-                ).as_dict()
+    @task
+    def apply(params: dict[str, Any] | None = None) -> dict[str, Any]:
+        from etl import operate, run_apply
+        from etl.task import run_beside
 
-            return run_task(pipeline, "apply", work)
+        wanted = params or {}
 
-        land()
-        apply()
+        def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
+            until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
+            settings = operate.for_run(settings, wanted["mode"])
+            return run_apply(
+                settings, run_seconds=wanted["run_seconds"], stop=stop, until_ts=until_ts, on_batch=got_on
+            ).as_dict()
 
-    replicate()
+        return run_beside(pipeline, "apply", "land", work)
+
+    land()
+    apply()
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline(
+    "replicate", __doc__, wire, params=PARAMS, schedule="@continuous", max_active_runs=1,
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),  # without one, Airflow gives every run the first's date and skips it
+    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
+)  # fmt: skip

@@ -3,17 +3,15 @@
 Trigger it with the moment. `plan` says what will be done and what hinders it; `work` loads the nearest base, applies
 what was committed after it, and compares the result with what Spark computes by itself. It is a job: killed, or
 triggered again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and
-gives it up: then nothing of it stays. With a folder, tables become files there; that is no job, and goes on, too.
+gives it up: then nothing of it stays. With a folder, tables become files there.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from airflow.sdk import Param
 
-from airflow.sdk import Param, dag, task
-
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline, planned, worked
+from etl.settings.pipelines import NamedPipeline
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
 PLACE = {"type": ["null", "string"], "section": "To another server"}
@@ -47,41 +45,9 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("restore"),
-        schedule=None,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def restore() -> None:
-        @task(multiple_outputs=True)
-        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.restore import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
-
-        @task
-        def work(job: str | None, files: dict[str, Any] | None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.restore import tasks
-            from etl.task import run_job_task
-
-            if files is not None:
-                return run_job_task(pipeline, "restore", lambda settings: tasks.into_files(settings, files))
-            return run_job_task(pipeline, "restore", lambda settings: tasks.work(settings, job, run_id or ""))
-
-        planned = plan()
-        work(planned["job"], planned["files"])
-
-    restore()
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+    worked(pipeline, "etl.restore.tasks", "restore", planned(pipeline, "etl.restore.tasks")["job"])
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline("restore", __doc__, wire, params=PARAMS)

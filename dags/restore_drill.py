@@ -8,12 +8,11 @@ long it took. One that fails fails the run: so would a restore. Triggered by han
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param
 
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import each_pipeline, looked
+from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "tables": Param(5, type="integer", minimum=1, description="At most so many tables, chosen at random."),
@@ -28,33 +27,12 @@ PARAMS = {
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("restore_drill"),
-        schedule=timedelta(hours=1),
-        start_date=datetime(2024, 1, 1, tzinfo=UTC),
-        max_active_runs=1,
-        catchup=False,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def restore_drill() -> None:
-        @task
-        def drill(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any] | None:
-            from etl.drill import tasks
-            from etl.task import run_job_task
-
-            return run_job_task(pipeline, "drill", lambda settings: tasks.drill(settings, run_id or "", params or {}))
-
-        drill()
-
-    restore_drill()
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+    looked(pipeline, "etl.drill.tasks", "drill", task_id="drill")
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline(
+    "restore_drill", __doc__, wire, params=PARAMS,
+    schedule=timedelta(hours=1), start_date=datetime(2024, 1, 1, tzinfo=UTC), max_active_runs=1,
+)  # fmt: skip

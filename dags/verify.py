@@ -8,12 +8,10 @@ gives it up. Rows that differ fail the run, which names them.
 
 from __future__ import annotations
 
-from typing import Any
+from airflow.sdk import Param
 
-from airflow.sdk import Param, dag, task
-
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.pipeline_dags import begun, each_pipeline, worked
+from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "tables": Param([], type="array", items={"type": "string"}, title="Tables",
@@ -21,44 +19,12 @@ PARAMS = {
     "how": Param("auto", type="string", enum=["auto", "upstream", "archive"], title="Compared with",
         description="upstream: TiDB as it was at the checkpoint; archive: what Spark computes from base and archive;"
         " auto: TiDB if it can be asked."),
-    "when_due": Param(default=True, type="boolean", title="Only when it is due",
-        description="Not before the last time is as long ago as [verify] every says."),
 }  # fmt: skip
 
 
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("verify"),
-        schedule="@hourly",
-        catchup=False,
-        max_active_runs=1,
-        is_paused_upon_creation=False,
-        tags=pipeline.tags,
-        params=PARAMS,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def verify() -> None:
-        @task
-        def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> str | None:
-            from etl.task import run_job_task
-            from etl.verify import tasks
-
-            return run_job_task(pipeline, "plan", lambda settings: tasks.begin(settings, params or {}, run_id or ""))
-
-        @task
-        def compare(job: str | None, run_id: str | None = None) -> dict[str, Any]:
-            from etl.task import run_job_task
-            from etl.verify import tasks
-
-            return run_job_task(pipeline, "verify", lambda settings: tasks.work(settings, job, run_id or ""))
-
-        compare(plan())
-
-    verify()
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+    worked(pipeline, "etl.verify.tasks", "verify", begun(pipeline, "etl.verify.tasks"), task_id="compare")
 
 
-for each in pipelines().values():
-    build(each)
+each_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly", max_active_runs=1)

@@ -10,38 +10,26 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import dag, task
+from airflow.sdk import task
 
-from errors.of_tasks import TASK_ERRORS
-from etl.settings.pipelines import NamedPipeline, pipelines
-
-
-def build(pipeline: NamedPipeline) -> None:
-    """The DAG of one pipeline."""
-
-    @dag(
-        dag_id=pipeline.dag_id("verify_continuously"),
-        schedule=timedelta(minutes=10),
-        start_date=datetime(2024, 1, 1, tzinfo=UTC),
-        max_active_runs=1,
-        catchup=False,
-        is_paused_upon_creation=True,
-        tags=pipeline.tags,
-        default_args=TASK_ERRORS,
-        doc_md=__doc__,
-    )
-    def verify_continuously() -> None:
-        @task
-        def watch() -> dict[str, Any]:
-            from etl.task import run_job_task
-            from etl.verify.watching import watch as work
-
-            return run_job_task(pipeline, "verify_continuously", work)
-
-        watch()
-
-    verify_continuously()
+from etl.pipeline_dags import each_pipeline
+from etl.settings.pipelines import NamedPipeline
 
 
-for each in pipelines().values():
-    build(each)
+def wire(pipeline: NamedPipeline) -> None:
+    """The tasks of one pipeline's DAG."""
+
+    @task
+    def watch() -> dict[str, Any]:
+        from etl.task import run_job_task
+        from etl.verify.watching import watch as work
+
+        return run_job_task(pipeline, "verify_continuously", work)
+
+    watch()
+
+
+each_pipeline(
+    "verify_continuously", __doc__, wire, is_paused_upon_creation=True,
+    schedule=timedelta(minutes=10), start_date=datetime(2024, 1, 1, tzinfo=UTC), max_active_runs=1,
+)  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,13 +21,16 @@ from etl.settings.pipelines import NamedPipeline
 from etl.waiting import Waiting
 from relay import Failure, RelayError, RelayLog
 
-__all__ = ["TaskStopped", "run_job_task", "run_task"]
+__all__ = ["TaskStopped", "run_beside", "run_job_task", "run_task"]
 
 log = logging.getLogger("sluice")
 
 T = TypeVar("T")
 Work = Callable[[Settings, Callable[[object], None]], dict[str, Any]]
 """What a task does with the settings; the second is to be called, with anything, whenever it has got on."""
+WorkBeside = Callable[[Settings, Callable[[object], None], threading.Event], dict[str, Any]]
+"""The same; it ends early, and in good order, when the third is set."""
+_LOOK_EVERY_S = 30.0
 
 
 class TaskStopped(SluiceError, AirflowFailException):  # type: ignore[misc] # Airflow is untyped
@@ -53,6 +57,32 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
             raise _stopped(what, reason) from (error if isinstance(reason, DefectError) else None)
 
 
+def run_beside(pipeline: NamedPipeline, what: str, other: str, work: WorkBeside) -> dict[str, Any]:
+    """As `run_task`, for one of two tasks of a run: when the `other` one has stopped for good, this one ends, too. Then
+    the run is over and its DAG pauses at once, not when somebody has already put right what was wrong and unpaused it.
+    """
+    stop, over = threading.Event(), threading.Event()
+    begun_ms = time.time_ns() // 1_000_000
+
+    def look() -> None:
+        relay: RelayLog | None = None
+        while not stop.is_set() and not over.wait(_LOOK_EVERY_S):
+            with contextlib.suppress(SluiceError, OSError):  # the task itself meets what is wrong there
+                relay = relay or pipeline.settings.open_relay()
+                if any(failure.what == other and failure.made_ms >= begun_ms for failure in relay.failures.list()):
+                    log.info("the task %s has stopped, so this one ends: the DAG pauses", other)
+                    stop.set()
+
+    thread = threading.Thread(target=look, name=f"beside-{other}", daemon=True)
+    thread.start()
+    try:
+        # what passes isn't waited for any longer either
+        return run_task(pipeline, what, lambda settings, got_on: {} if stop.is_set() else work(settings, got_on, stop))
+    finally:
+        over.set()
+        thread.join(5)
+
+
 def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], T]) -> T:
     """Do the work of a task of a job (`relay.jobs`), which says itself what has become of it. Raises TaskStopped if
     somebody has to act.
@@ -75,7 +105,8 @@ def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], 
 def _stopped(what: str, reason: SluiceError) -> TaskStopped:
     return TaskStopped(
         f"{what} has stopped: {type(reason).__name__}: {reason}",
-        way_out=f"{reason.way_out}; then `sluice resume`, or unpause the DAG, which pauses when this run is over",
+        way_out=f"{reason.way_out}; then `sluice resume`, or unpause the DAG, which pauses when this run is over, in"
+        " half a minute",
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,9 @@ from expectations.errors import QualityError
 from expectations.lake_place import EXACTLY, upstream_names
 
 __all__ = ["SumChange", "sum_changes"]
+
+_DIGITS = 100
+"""A DECIMAL has 65 at most, and few tables 10^35 rows; Python would round to 28."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,12 @@ def sum_changes(
         raise QualityError(f"{table} hasn't had {', '.join(missing)} at both moments")
     found = dict.fromkeys(columns, Decimal(0))
     rows = 0
-    for _, batch in past.differences():
-        rows += batch.num_rows
-        for column in columns:
-            found[column] += _sum(batch, f"new.{column}", table) - _sum(batch, f"old.{column}", table)
-    return [SumChange(column, found[column].normalize() + 0, rows) for column in columns]
+    with localcontext(prec=_DIGITS):
+        for _, batch in past.differences():
+            rows += batch.num_rows
+            for column in columns:
+                found[column] += _sum(batch, f"new.{column}", table) - _sum(batch, f"old.{column}", table)
+        return [SumChange(column, found[column].normalize() + 0, rows) for column in columns]
 
 
 def _sum(batch: pa.RecordBatch, name: str, table: str) -> Decimal:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from etl.airflow_run import is_by_the_clock
 from etl.settings import Settings, read_target
 from expectations.results import QualityResults, QualityRun
 from expectations.run import QualityWish, run_quality
@@ -17,15 +18,12 @@ __all__ = ["is_due", "look"]
 
 log = logging.getLogger("sluice.quality")
 
-_BY_THE_CLOCK = "scheduled__"
-"""So Airflow names runs of a schedule."""
-
 
 def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     """Look at what the form says (`on`, `suites`, `as_of`, `copy`); in a run that Airflow's clock began only if it is
     due. What was found, None if nothing was looked at. Raises QualityFailedError, and as `run_quality`.
     """
-    if run_id.startswith(_BY_THE_CLOCK):
+    if is_by_the_clock(run_id):
         if not is_due(settings):
             log.info("not due: [quality] every is %r, hours %r", settings.quality.every, settings.quality.hours)
             return None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from etl.airflow_run import is_by_the_clock
 from etl.base.errors import BaseError
 from etl.base.hindrances import some
 from etl.base.request import AUTO, BaseWish
@@ -24,10 +25,10 @@ log = logging.getLogger("sluice.base")
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
     """Plan what the form says; unless `plan_only` make a job of it, or find the one that was asked for so and isn't
-    over: its id. None if nothing is to be made: `when_due`, and the youngest base is younger than `[archive]
-    bases-every`. Raises as `create_base`.
+    over: its id. None if nothing is to be made: Airflow's clock began the run, and the youngest base is younger than
+    `[archive] bases-every`. Raises as `create_base`.
     """
-    if said["when_due"] and (why := not_due(settings)):
+    if is_by_the_clock(run_id) and (why := not_due(settings)):
         log.info("%s", why)
         return None
     wish = BaseWish.of(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from etl.airflow_run import is_by_the_clock
 from etl.drill.errors import DrillError
 from etl.drill.job import Wish, ask_for, is_due, run_drill
 from etl.settings import Settings
@@ -17,15 +18,12 @@ __all__ = ["drill"]
 
 log = logging.getLogger("sluice.drill")
 
-_BY_THE_CLOCK = "scheduled__"
-"""So Airflow names runs of a schedule."""
-
 
 def drill(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     """Try to restore what the form says (`tables`, `max_mb`, `at`); in a run that Airflow's clock began only if it is
     due, and there is something to restore. What was tried, None if nothing was. Raises MomentError, and as `run_drill`.
     """
-    if run_id.startswith(_BY_THE_CLOCK) and not is_due(settings):
+    if is_by_the_clock(run_id) and not is_due(settings):
         every = settings.archive.drills_every
         log.info("no drill: the last one is younger than [archive] drills-every (%s), or there is no base yet", every)
         return None

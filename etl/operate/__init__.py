@@ -12,21 +12,18 @@ from etl.operate.commands import (
     accept,
     for_run,
     identity,
-    list_decisions,
-    orders,
     pause,
     paused_dag,
-    registered_pumps,
     remove_decision,
     replace_ddl,
     resume,
     run_until,
     skip_ddl,
     skip_transaction,
-    status,
     stopped_dags,
 )
 from etl.operate.form import ACTIONS, Form, act, order_job
+from etl.operate.looking import checkpoint_soon, list_decisions, orders, registered_pumps, status
 from etl.operate.window_view import RowChange, decode, describe, find_window, newest, row_changes
 from upstream.tso import parse_moment
 
@@ -41,6 +38,7 @@ __all__ = [
     "RowChange",
     "accept",
     "act",
+    "checkpoint_soon",
     "decode",
     "describe",
     "find_window",

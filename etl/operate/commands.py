@@ -9,21 +9,19 @@ row is read behind the lock of whoever commits (`_in_time`)
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from errors import RequestError, ours
 from etl import server_errors
-from etl.downstream import Checkpoint, CheckpointError, DownstreamError
+from etl.downstream import Checkpoint, DownstreamError
+from etl.operate.looking import failures, newest_checkpoint, now_ms
 from etl.operate.window_view import NotLandedError, find_window
 from etl.ownership import Pipeline
 from etl.recorded_schema import RecordedSchema
-from etl.settings import MODES, Downstream, Settings, SettingsError, Target, Upstream
-from etl.sinks import read_checkpoint, read_writer
-from relay import REPLACE, SKIP, Control, Decision, Failure, RelayError, RelayLog
-from relay.jobs import Jobs
+from etl.settings import MODES, Downstream, Settings, SettingsError, Target
+from etl.sinks import read_writer
+from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
 from upstream import tso
 
 log = logging.getLogger("sluice")
@@ -120,12 +118,12 @@ def run_until(settings: Settings, moment: str) -> str:
     """
     ts = tso.parse_moment(moment)
     relay = settings.open_relay()
-    checkpoint = _checkpoint(settings.target, relay)
+    checkpoint = newest_checkpoint(settings.target, relay)
     _check_reachable(checkpoint, ts)
     before = relay.control()
     relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
     try:
-        _check_reachable(_checkpoint(settings.target, relay, wait=True), ts)
+        _check_reachable(newest_checkpoint(settings.target, relay, wait=True), ts)
     except OperateError:
         relay.change_control(
             lambda control: (
@@ -170,7 +168,7 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     found = _at(settings.target, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
-    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
     return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}"
 
 
@@ -180,7 +178,7 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     """
     relay = settings.open_relay()
     commit_ts, found = _ddl(settings.target, relay, which)
-    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, _now_ms()))
+    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}"
 
 
@@ -188,7 +186,7 @@ def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = ""
     """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
     relay = settings.open_relay()
     commit_ts, found = _ddl(settings.target, relay, which)
-    _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, _now_ms()))
+    _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
 
 
@@ -197,7 +195,7 @@ def accept(settings: Settings, refusal: str) -> str:
     downstream. `refusal` is the id in the error. Raises OperateError.
     """
     relay = settings.open_relay()
-    checkpoint = _checkpoint(settings.target, relay)
+    checkpoint = newest_checkpoint(settings.target, relay)
     if isinstance(checkpoint, Exception):
         raise OperateError(f"whether something was refused can't be read: {checkpoint}")
     found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
@@ -223,7 +221,7 @@ def _in_time(target: Target, relay: RelayLog, commit_ts: int) -> None:
     """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there
     is through when the row can be read behind its lock.
     """
-    checkpoint = _checkpoint(target, relay, wait=True)
+    checkpoint = newest_checkpoint(target, relay, wait=True)
     if isinstance(checkpoint, DownstreamError) and checkpoint.code == server_errors.LOCK_WAIT_TIMEOUT:
         raise OperateError(
             f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
@@ -263,16 +261,9 @@ def remove_decision(settings: Settings, commit_ts: int) -> str:
     return f"the decision about {tso.text(commit_ts)} is taken back"
 
 
-def list_decisions(settings: Settings) -> list[dict[str, Any]]:
-    """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
-    decisions = settings.open_relay().decisions
-    used = decisions.used_ms()
-    return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
-
-
 def _at(target: Target, relay: RelayLog, commit_ts: int) -> str:
     """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
-    checkpoint = _checkpoint(target, relay)
+    checkpoint = newest_checkpoint(target, relay)
     if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
         raise OperateError(
             f"the downstream is at {tso.text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
@@ -299,7 +290,7 @@ def _ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
         if found == "rows":
             raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
         return which, found
-    checkpoint = _checkpoint(target, relay)
+    checkpoint = newest_checkpoint(target, relay)
     first = relay.first()
     if first is not None:
         for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
@@ -311,110 +302,3 @@ def _ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
 
 def _not_landed(found: str) -> str:
     return "" if found else "; it isn't landed yet"
-
-
-# Looking
-
-
-def status(settings: Settings) -> dict[str, Any]:
-    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer is named in
-    ``errors``.
-    """
-    errors: dict[str, str] = {}
-    relay = settings.open_relay()
-    first, last = relay.first(), relay.last()
-    checkpoint = _checkpoint(settings.target, relay)
-    if isinstance(checkpoint, Exception):
-        errors["downstream"] = str(checkpoint)
-        checkpoint = None
-    at = checkpoint.commit_ts if checkpoint else None
-    refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
-    waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
-    return {
-        "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
-        "checkpoint": at,
-        "consistent": checkpoint.consistent if checkpoint else None,
-        "written_by": _written_by(settings.target, relay, checkpoint),
-        "refused": {"id": refused.token, "text": refused.text} if refused else None,
-        "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
-        "landed_not_applied_ms": waiting,
-        "lag_ms": max(0, _now_ms() - tso.physical_ms(at)) if at else None,
-        **orders(settings),
-        "pumps": _pumps(settings.upstream, errors),
-        "errors": errors,
-    }
-
-
-def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
-    """Who else wrote the checkpoint; None if nobody else did."""
-    owned = relay.ownership()
-    if (
-        checkpoint is None
-        or owned is None
-        or not owned.begun
-        or checkpoint.owner == owned.pipeline
-        or not isinstance(target, Downstream)
-    ):
-        return None
-    return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
-
-
-def orders(settings: Settings) -> dict[str, Any]:
-    """What operators asked for, and the jobs that aren't over, as JSON values."""
-    relay = settings.open_relay()
-    control, stop = relay.control(), relay.stopped()
-    return {
-        "stopped": stop.why if stop else None,
-        "failures": [asdict(failure) for failure in failures(relay)],
-        "land_paused": control.land_paused,
-        "apply_paused": control.apply_paused,
-        "apply_until_ts": control.apply_until_ts,
-        "decisions": list_decisions(settings),
-        "jobs": [job.status().to_json() for job in Jobs.of(relay).unfinished()],
-    }
-
-
-def failures(relay: RelayLog) -> list[Failure]:
-    """Why tasks have stopped. What one wrote down that lost its role to another, which works on, is left out."""
-    last = relay.last()
-    landed_ms = last.landed_ms if last is not None else 0
-    return [each for each in relay.failures.list() if each.what != LAND or each.made_ms > landed_ms]
-
-
-def _pumps(upstream: Upstream, errors: dict[str, str]) -> list[dict[str, Any]]:
-    from upstream import EtcdError, RegistryError
-
-    try:
-        return registered_pumps(upstream)
-    except (EtcdError, RegistryError) as error:
-        errors["upstream"] = str(error)
-        return []
-
-
-def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
-    """The pumps as the registry has them: node_id, host, state, max_commit_ts. Raises EtcdError and RegistryError,
-    after three seconds without an answer.
-    """
-    from upstream import EtcdClient, Registry
-
-    with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=3.0) as etcd:
-        pumps = Registry(etcd).pumps()
-    return [
-        {"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts}
-        for pump in pumps
-    ]
-
-
-def _checkpoint(target: Target, relay: RelayLog, *, wait: bool = False) -> Checkpoint | Exception | None:
-    """The downstream's checkpoint; why it can't be read; None if there is none."""
-    last = relay.last()
-    if last is None:
-        return None
-    try:
-        return read_checkpoint(target, last.cluster_id, wait=wait)
-    except (CheckpointError, DownstreamError, OSError) as error:
-        return error
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -20,8 +20,8 @@ from etl.operate.commands import (
     run_until,
     skip_ddl,
     skip_transaction,
-    status,
 )
+from etl.operate.looking import status
 from etl.operate.window_view import describe, find_window, newest
 from etl.settings import Settings
 from relay import RelayLog

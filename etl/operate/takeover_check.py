@@ -28,13 +28,14 @@ from upstream import (
     RegistryError,
     TiKVClient,
     TiKVError,
-    read_ddl_jobs,
     tso,
 )
 from upstream.etcd.topology import PREFIX
 from upstream.history import SchemaHistory
-from upstream.job import HistoryError, Job
+from upstream.job import HistoryError
+from upstream.packed_jobs import PackedJobs
 from upstream.schema import Table
+from upstream.tikv.meta import read_raw_ddl_jobs
 
 OK, DIFFERS, STOPS = "ok", "differs", "stops"
 _SHOWN = 10
@@ -230,9 +231,9 @@ def _database(settings: Settings, pd: PDClient, checkpoint: Checkpoint | None) -
 def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: MySQLSession) -> Iterator[Finding]:
     try:
         with TiKVClient(pd, tls=settings.upstream.tls()) as tikv:
-            history = SchemaHistory.from_jobs(
-                (Job.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())), version_at(tikv, checkpoint.commit_ts)
-            )
+            history = SchemaHistory()
+            version = version_at(tikv, checkpoint.commit_ts)
+            history.advance(PackedJobs.of(read_raw_ddl_jobs(tikv, pd.tso())).through(version), version)
     except (TiKVError, HistoryError, PDError) as error:
         yield Finding(STOPS, f"the schema at the checkpoint can't be read from TiKV: {error}")
         return

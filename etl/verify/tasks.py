@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from etl.airflow_run import is_by_the_clock
 from etl.settings import Settings
 from etl.verify.errors import UnequalError
 from etl.verify.request import AUTO, VerifyRequest
@@ -23,10 +24,10 @@ _LOOKED_AT = 50
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
     """Make a job of what the form says, or find the one that was asked for so and isn't over: its id. None if nothing
-    is to be compared: `when_due`, and the last time isn't as long ago as `[verify] every` says. Raises as
-    `create_verify`.
+    is to be compared: Airflow's clock began the run, and the last time isn't as long ago as `[verify] every` says.
+    Raises as `create_verify`.
     """
-    if said["when_due"] and (why := not_due(settings)):
+    if is_by_the_clock(run_id) and (why := not_due(settings)):
         log.info("%s", why)
         return None
     tables = tuple(one.strip() for one in said["tables"] or () if one.strip())

@@ -28,6 +28,12 @@ def typed() -> dict[str, set[str]]:
     return found
 
 
+def in_sentences(program: str) -> set[str]:
+    """The commands of a program that stand in the documents' sentences, between backticks."""
+    texts = [page.read_text(encoding="utf-8") for page in _DOCUMENTS]
+    return {" ".join(found.split()) for text in texts for found in re.findall(rf"(?<!`)`({program} [^`]+)`", text)}
+
+
 ON_THE_STACK = (
     "sluice --version",
     "sluice status",
@@ -54,7 +60,7 @@ BY_A_TEST = {
     r"|sluice backfill --table shop.orders|mariadb -h127.*": "tests/cli/test_tried_documents.py",
     r"sluice (up pump-1|replay .*)": "tests/cli/test_cli.py",
     r"sluice bootstrap --from /mnt/.*": "tests/etl/copy/test_bootstrap_command.py",
-    r"sluice base (make|forget).*": "tests/etl/base/test_bases_running.py",
+    r"sluice (base (make|forget).*|bootstrap --from base://)": "tests/etl/base/test_bases_running.py",
     r"sluice archive export .*": "tests/etl/lake/test_lake_commands.py",
     r"sluice as-of .*": "tests/etl/asof/test_asof_by_spark.py",
     r"sluice find .*": "tests/etl/find/test_find.py",
@@ -99,6 +105,6 @@ IN_NO_TEST = {
     r"sluice bench .*|python -m bench.compare .*": "minutes on quiet cores; tests/cli/test_bench_results.py",
     r"python -m tests\.judge .*": "minutes; one history of it is in tests/judge",
     r"pip install -r dist/.*|venv-pack .*": "1.5 GB from the network",
-    r"make (test|setup|help)|python -m pytest .*": "it is what runs the tests",
+    r"make (test|setup|help|test-downstream .*)|python -m pytest .*": "it is what runs the tests",
     r"kill -9 .*": "tests kill every process by itself",
 }

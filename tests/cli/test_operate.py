@@ -72,7 +72,7 @@ def test_pausing_and_resuming_leave_the_other_half_as_it_was(story: Story, sluic
     sluice("pause")
     sluice("resume", "apply")
     assert relay.control() == Control(land_paused=True)
-    assert "paused      land" in sluice("status").stdout
+    assert "paused      land" in sluice("status", code=3).stdout
     sluice("resume")
     assert relay.control() == Control()
 
@@ -184,9 +184,9 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(story: Story, 
 def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_not(story: Story, sluice: Run) -> None:
     checkpoint = story._ts
     story.insert(ITEM, {"id": 2, "name": "b"})
-    said = sluice("status").stdout
+    said = sluice("status", code=3).stdout
     assert str(story._ts) in said and str(checkpoint) in said and "pumps       unknown" in said
-    status = json.loads(sluice("status", "--json").stdout)
+    status = json.loads(sluice("status", "--json", code=3).stdout)
     assert (status["checkpoint"], status["relay"]["hi"]) == (checkpoint, story._ts)
     assert "upstream" in status["errors"]
 
@@ -201,7 +201,7 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
         run.begin_with(table_of)
         run.did("d.item", Part(700, 1_000_000, 1))
         run.end(FAILED, said="d.item has a column that the downstream lacks", way_out="add it there")
-    said = sluice("status").stdout
+    said = sluice("status", code=3).stdout
     assert "job         backfill: failed, 25 %, 700 rows, 1.0 MB of 4.0 MB, 1 of 4 chunks" in said
     assert "            d.item has a column that the downstream lacks" in said
     assert "            way out: add it there" in said

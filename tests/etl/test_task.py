@@ -5,10 +5,11 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError
 from errors.of_tasks import say_way_out
+from etl import task
 from etl.settings.pipelines import pipelines
 from etl.sinks import ApplyError
-from etl.task import TaskStopped, run_task
-from relay import RelayLog
+from etl.task import TaskStopped, run_beside, run_task
+from relay import Failure, RelayLog
 
 
 @pytest.fixture
@@ -80,3 +81,20 @@ def test_settings_that_are_wrong_stop_the_task(relay, monkeypatch, tmp_path):
     (tmp_path / "sluice.toml").write_text("[nonsense]\n")
     with pytest.raises(TaskStopped, match=r"SettingsError.*nonsense"):
         run_task(pipelines()[""], "land", lambda settings, got_on: {})
+
+
+def test_when_one_of_a_runs_two_tasks_has_stopped_the_other_one_ends_so_that_the_dag_pauses_at_once(relay, monkeypatch):
+    monkeypatch.setattr(task, "_LOOK_EVERY_S", 0.01)
+    relay.failures.note(Failure("apply", "of a run before", "done", 1))
+
+    def lands(settings, got_on, stop):
+        assert not stop.wait(0.1), "what stopped in an earlier run counts no longer"
+        with pytest.raises(TaskStopped):
+            run_beside(pipelines()[""], "apply", "land", refused)
+        assert stop.wait(60)
+        return {"landed": 1}
+
+    def refused(settings, got_on, stop):
+        raise ApplyError("a row is missing", way_out="bring it back")
+
+    assert run_beside(pipelines()[""], "land", "apply", lands) == {"landed": 1}

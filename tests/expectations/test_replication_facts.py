@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from etl.asof import here, tables_as_of
@@ -126,6 +128,28 @@ def test_the_change_of_a_sum_between_two_moments_is_that_of_the_whole_sums(bank)
             assert one.rows > 0
     transfers = sum_changes(bank, "bank.ledger", ["amt"], (early, late), run=here)[0]
     assert transfers.change > 0
+
+
+class Differences:
+    """Of one table, as `etl.asof` tells them."""
+
+    def __init__(self, old: list[str], new: list[str]) -> None:
+        names = ["old.amount", "new.amount"]
+        self._batch = pa.record_batch([pa.array(old, pa.large_string()), pa.array(new, pa.large_string())], names)
+
+    def diff_schemas(self) -> dict[str, pa.Schema]:
+        return {"bank.account": self._batch.schema}
+
+    def differences(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        yield "bank.account", self._batch
+
+
+def test_a_sum_of_large_decimals_is_not_rounded(bank, monkeypatch):
+    past = Differences(["9" * 35 + "." + "0" * 30, "0.1"], ["9" * 35 + "." + "0" * 29 + "1", "0.1"])
+    monkeypatch.setattr("expectations.sums.differences_between", lambda *_, **__: past)
+    windows = list(RelayLog.open(bank.relay.url).windows(0))
+    found = sum_changes(bank, "bank.account", ["amount"], (windows[0].hi, windows[-1].hi))
+    assert [one.change for one in found] == [Decimal("1E-30")]
 
 
 def test_what_cannot_be_summed_is_named(bank):
