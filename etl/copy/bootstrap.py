@@ -24,7 +24,7 @@ from etl.settings import Settings
 from relay.jobs import DONE, OVER, Job, Jobs, Run, Runner, Touches
 from relay.retention import Consumers, consumer_name
 
-__all__ = ["KIND", "Bootstrap", "begun_job"]
+__all__ = ["KIND", "Bootstrap", "begun_job", "done_job"]
 
 KIND = "bootstrap"
 
@@ -55,10 +55,11 @@ class Bootstrap:
         may hold other tables. Raises CopyError, DownstreamError.
         """
         begun = begun_job(self._jobs)
-        kept = None if begun is None else begun.plan()
-        if begun is not None and kept is not None:
-            plan = CopyPlan.from_json(kept)
-            return replace(plan, problems=(self._done(begun),)) if begun.entry().state in OVER else plan
+        if begun is not None and (kept := begun.plan()) is not None:
+            return CopyPlan.from_json(kept)
+        done = done_job(self._jobs)
+        if done is not None and (kept := done.plan()) is not None and self._is_replica():
+            return replace(CopyPlan.from_json(kept), problems=(self._done(done),))
         made = make_plan(
             self._source, self._definitions, self._settings.filters, self._settings.routes, self._globs
         )  # fmt: skip
@@ -69,10 +70,18 @@ class Bootstrap:
             self._session.close()
         return replace(made, problems=(*made.problems, *hindered, *relay_problems(self._relay, made.ts)))
 
+    def _is_replica(self) -> bool:
+        """Whether the downstream has a checkpoint: what a bootstrap has made may have been lost since."""
+        self._session.connect()
+        try:
+            return self._checkpoint.is_there() and self._checkpoint.load() is not None
+        finally:
+            self._session.close()
+
     def _done(self, job: Job) -> str:
         return (
             f"the bootstrap of {self._relay.url} is done: its result lies in jobs/{job.id}/result.json. To begin anew,"
-            " empty the downstream, checkpoint and all, and begin with an empty relay log"
+            " empty the downstream, checkpoint and all"
         )
 
     def begin(self, into: Sequence[str] = (), by: str = "") -> Job:
@@ -81,7 +90,7 @@ class Bootstrap:
         """
         asked = Asked(self._source.spec(), self._globs, tuple(into))
         job = begun_job(self._jobs)
-        if job is not None and job.entry().state not in OVER and job.spec.asked != asked.to_json():
+        if job is not None and job.spec.asked != asked.to_json():
             raise CopyError(
                 f"the job {job.id} of {self._relay.url} was begun for something else, and isn't done:"
                 f" {Asked.from_json(job.spec.asked)}. Go on with that one (`sluice jobs resume {job.id}`), or give it"
@@ -90,7 +99,7 @@ class Bootstrap:
         plan = self.plan(into)
         if plan.problems:
             raise CopyError("\n".join(plan.problems))
-        if job is None or job.entry().state in OVER:
+        if job is None:
             touched = Touches(downstream_name(self._settings.downstream))
             job = self._jobs.create(KIND, asked.to_json(), touched, by or "somebody")
         job.keep_plan(plan.to_json())
@@ -120,9 +129,14 @@ class Bootstrap:
 
 
 def begun_job(jobs: Jobs) -> Job | None:
-    """The bootstrap that isn't over, else one that is done; None if there is neither."""
-    found = [job for job in jobs.list() if job.spec.kind == KIND]
-    states = {job.id: job.entry().state for job in found}
-    is_open = [job for job in found if states[job.id] not in OVER]
-    done = [job for job in found if states[job.id] == DONE]
-    return next(iter(is_open + done), None)
+    """The bootstrap that isn't over; None if there is none."""
+    return next((job for job in _bootstraps(jobs) if job.entry().state not in OVER), None)
+
+
+def done_job(jobs: Jobs) -> Job | None:
+    """The last bootstrap that is done; None if there is none."""
+    return next((job for job in reversed(_bootstraps(jobs)) if job.entry().state == DONE), None)
+
+
+def _bootstraps(jobs: Jobs) -> list[Job]:
+    return [job for job in jobs.list() if job.spec.kind == KIND]

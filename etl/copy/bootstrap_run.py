@@ -13,6 +13,7 @@ from etl.copy.asked import Asked
 from etl.copy.copy_run import CopyRun, Ordered, Place, Progress
 from etl.copy.loads import MakeLoads
 from etl.copy.plan import CopyPlan
+from etl.downstream import Checkpoint
 from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, Run
 
 __all__ = ["BootstrapRun", "BootstrapSummary", "Progress"]
@@ -92,6 +93,14 @@ class BootstrapRun(CopyRun):
             self._session.close()
 
     # Ending
+
+    def _first_checkpoint(self) -> Checkpoint:
+        """Where this pipeline wrote before, to a replica that was lost, the row names it: nobody else wrote it."""
+        checkpoint = super()._first_checkpoint()
+        owned = self._settings.open_relay().ownership()
+        if owned is None or owned.downstream != self._settings.downstream_name:
+            return checkpoint
+        return replace(checkpoint, owner=owned.pipeline)
 
     def _finish(self) -> BootstrapSummary:
         self._complete()

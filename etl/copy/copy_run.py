@@ -214,6 +214,10 @@ class CopyRun:
         self._run.look()
         self._doing("writing the checkpoint")
         self._copied.end(self._session)
-        self._checkpoint.save(Checkpoint(self.plan.ts, self.plan.schema_version), first=True)
+        self._checkpoint.save(self._first_checkpoint(), first=True)
         self._session.commit()
         log.info("the downstream is complete through %d (%s)", self.plan.ts, tso.to_datetime(self.plan.ts))
+
+    def _first_checkpoint(self) -> Checkpoint:
+        """The row that says from where on this is a replica."""
+        return Checkpoint(self.plan.ts, self.plan.schema_version)

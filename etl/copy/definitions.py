@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from etl.landing import has_new_collations, version_at
-from upstream import TiKVError, read_ddl_jobs
+from upstream import TiKVError
 from upstream.history import SYSTEM_SCHEMAS, SchemaHistory
-from upstream.job import Job
+from upstream.packed_jobs import PackedJobs
 from upstream.schema import Schema, Table
+from upstream.tikv.meta import read_raw_ddl_jobs
 
 if TYPE_CHECKING:
     from upstream import PDClient, TiKVClient
@@ -51,16 +52,18 @@ def read_definitions(pd: PDClient, tikv: TiKVClient, ts: int, new_collations: st
     HistoryError.
     """
     now = pd.tso()
-    jobs = [Job.from_json(raw) for raw in read_ddl_jobs(tikv, now)]
-    history = SchemaHistory.from_jobs(jobs, _version(tikv, jobs, ts))
+    jobs = PackedJobs.of(read_raw_ddl_jobs(tikv, now))
+    version = _version(tikv, jobs, ts)
+    history = SchemaHistory()
     if not has_new_collations(tikv, now, new_collations):
         history.use_old_collations()
+    history.advance(jobs.through(version), version)
     return Definitions.of(history, ts)
 
 
-def _version(tikv: TiKVClient, jobs: list[Job], ts: int) -> int:
+def _version(tikv: TiKVClient, jobs: PackedJobs, ts: int) -> int:
     """The schema version at `ts`. TiKV may have collected what it was then; each finished job says when it ended."""
-    by_jobs = max((job.schema_version for job in jobs if job.finished and job.finished_ts <= ts), default=0)
+    by_jobs = jobs.version_at(ts)
     try:
         version = version_at(tikv, ts)
     except TiKVError as error:

@@ -8,23 +8,29 @@ from etl.copy.plan import CopyPlan
 from etl.downstream import CheckpointTable, MySQLSession
 from relay import RelayLog
 
-__all__ = ["downstream_problems", "relay_problems"]
+__all__ = ["downstream_problems", "needed_from", "relay_problems"]
 
 _SHOWN = 10
 
 
 def relay_problems(relay: RelayLog, ts: int) -> list[str]:
-    """Whether what was committed after `ts` can go downstream from the relay log."""
+    """Whether what was committed after `ts` can go downstream from the relay log: what is there, and what landing adds
+    to it.
+    """
     first, last = relay.first(), relay.last()
-    if first is None or last is None or first.lo <= ts <= last.hi:
-        return []
-    if first.lo <= ts and len(relay.all_pipelines()) > 1:  # another pipeline lands what comes after
+    if first is None or last is None or first.lo <= ts:
         return []
     return [
         f"the relay log {relay.url} holds the windows from {first.lo} to {last.hi}, and the source is of {ts}: what was"
-        " committed between is not in it. Begin with an empty relay log ([relay] url), and land nothing before the copy"
-        " is done"
+        " committed between is not in it. Take a younger source (`sluice base make --from archive` makes one), or begin"
+        " with an empty relay log ([relay] url), and land nothing before the copy is done"
     ]
+
+
+def needed_from(relay: RelayLog, ts: int) -> int:
+    """Since when (TSO) pumps must have what was committed, for a copy as of `ts`: landing goes on where it ended."""
+    last = relay.last()
+    return ts if last is None else last.hi
 
 
 def downstream_problems(

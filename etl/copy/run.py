@@ -17,7 +17,7 @@ from etl.copy.definitions import Definitions
 from etl.copy.dumpling import DumplingFolder, DumplingOptions
 from etl.copy.errors import CopyError
 from etl.copy.gc_hold import GcHold
-from etl.copy.hindrances import relay_problems
+from etl.copy.hindrances import needed_from, relay_problems
 from etl.copy.loads import MakeLoads, SparkLoads
 from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
@@ -79,6 +79,7 @@ class BootstrapWork:
             else None
         )
         position = source.position
+        self._needed = needed_from(settings.open_relay(), position)
         definitions = self.cluster.definitions(position) if with_schema else Definitions(position, 0, (), ())
         self.bootstrap = Bootstrap(settings, source, definitions, self.cluster.pd.cluster_id, globs)
 
@@ -107,16 +108,16 @@ class BootstrapWork:
             self._stack.enter_context(self._hold)
 
     def problems(self) -> list[str]:
-        """Why the pipeline can't begin at the source's position to replicate; waits until that is known, see
+        """Why the pipeline can't replicate what comes after the source's position; waits until that is known, see
         `CopiedCluster.awaited_problems`.
         """
-        return self.cluster.awaited_problems(self._source.position, self._pipeline, self._settings.window)
+        return self.cluster.awaited_problems(self._needed, self._pipeline, self._settings.window)
 
     def plan(self, into: Sequence[str]) -> CopyPlan:
         """What would be done, and what hinders it now. What only time can tell is a note."""
         plan = self.bootstrap.plan(into)
         try:
-            found = self.cluster.problems(self._source.position, self._pipeline, self._settings.window)
+            found = self.cluster.problems(self._needed, self._pipeline, self._settings.window)
         except CopyError as error:
             if not error.transient:
                 raise
@@ -132,7 +133,7 @@ class BootstrapWork:
 
     def register(self) -> None:
         """See `CopiedCluster.registered`; it is looked at now and then from here on."""
-        self._stack.enter_context(self.cluster.registered(self._pipeline, self._source.position, self._settings.window))
+        self._stack.enter_context(self.cluster.registered(self._pipeline, self._needed, self._settings.window))
         planner = self._stack.enter_context(closing(self.cluster.planner(self._settings.window)))
         self.bootstrap.watch = Watch(lambda: self._look(planner))
         self.bootstrap.watch.now()
@@ -146,7 +147,7 @@ class BootstrapWork:
         if found := relay_problems(self._settings.open_relay(), self._source.position):
             raise CopyError(found[0])
         try:
-            check_kept(planner, self._source.position)
+            check_kept(planner, needed_from(self._settings.open_relay(), self._source.position))
         except CopyError as error:
             if not error.transient:  # a pump that doesn't answer is waited for when replication begins
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from etl.base.from_downstream import read_stripes
 from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
 from etl.base.run import create_base, plan_base, run_base
 from etl.base.unchanged import changed_tables, landed_windows
+from etl.ownership import NotSoleWriterError
+from etl.settings import Settings
 from relay import RelayLog
 from relay.archive import Archive, Base, BaseTable, Making, base_id
 from relay.jobs import CANCEL, CANCELLED, DONE, Runner
@@ -153,7 +155,7 @@ def base_table(base: Base, name: str) -> BaseTable:
 
 
 FORM: dict[str, Any] = {
-    "source": None, "when_due": True, "full": False, "plan_only": False, "escape_backslash": True,
+    "source": None, "full": False, "plan_only": False, "escape_backslash": True,
 }  # fmt: skip
 
 
@@ -162,28 +164,37 @@ def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) ->
     never = replace(settings, archive=replace(settings.archive, bases_every=""))
     empty = replace(settings, archive=replace(settings.archive, url=f"{settings.relay.url}/x"))
     for one in (settings, never, empty):
-        assert tasks.begin(one, FORM, "run 1") is None
-    asked = {**FORM, "when_due": False}
-    assert tasks.begin(settings, {**asked, "plan_only": True}, "run 1") is None
-    name = tasks.begin(settings, asked, "run 1")
+        assert tasks.begin(one, FORM, "scheduled__2026-11-23") is None
+    assert tasks.begin(settings, {**FORM, "plan_only": True}, "manual__1") is None
+    name = tasks.begin(settings, FORM, "manual__1")
     assert name is not None
-    assert tasks.begin(settings, asked, "run 2") == name  # the one that was begun
-    result = tasks.work(settings, name, "run 1")
+    assert tasks.begin(settings, FORM, "manual__2") == name  # the one that was begun
+    result = tasks.work(settings, name, "manual__1")
     assert Archive.open(settings.archive_url).bases.get(result["base"]).made_from.startswith("the downstream")
     assert tasks.work(settings, None, "run 1") == {}
 
 
-def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipeline, tmp_path: Path) -> None:
-    settings = running.settings
-    config = tmp_path / "sluice.toml"
+def typing(settings: Settings, folder: Path) -> Callable[..., Result]:
+    """Types a command of `sluice` with these settings in a file."""
+    config = folder / "sluice.toml"
     config.write_text(
         f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
         f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
         f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
     )
 
+    def typed(*arguments: str) -> Result:
+        return CliRunner().invoke(group, [*arguments, "--config", str(config)], standalone_mode=False)
+
+    return typed
+
+
+def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipeline, tmp_path: Path) -> None:
+    settings = running.settings
+    typed = typing(settings, tmp_path)
+
     def base(*arguments: str) -> Result:
-        return CliRunner().invoke(group, ["base", *arguments, "--config", str(config)], standalone_mode=False)
+        return typed("base", *arguments)
 
     planned = base("make", "--from", "tidb", "--full", "--plan")
     assert planned.return_value == 0, planned.exception
@@ -221,3 +232,31 @@ def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> N
     empty = replace(running.settings, archive=replace(running.settings.archive, url=f"{running.settings.relay.url}/x"))
     with pytest.raises(BaseError, match="no base that could be rolled forward"):
         plan_base(empty, BaseWish(ARCHIVE))
+
+
+def test_a_lost_downstream_is_a_replica_again_from_a_base_of_the_archive_with_nothing_lost_or_doubled(
+    running: Pipeline, mariadb_server: MariaDBServer, tmp_path: Path
+) -> None:
+    typed = typing(running.settings, tmp_path)
+    made(running.settings, BaseWish(DOWNSTREAM))
+    running.traffic(updates=0.5)
+    running.caught_up()
+    running.stop()
+    mariadb_server.empty()  # at the address of the one that is lost there is another server
+    again = Pipeline(running.settings, running.control, running.sql_port)
+    again.start()
+    try:
+        landing, applying = again.threads
+        applying.join(180)
+        assert isinstance(lost := again.errors.pop(), NotSoleWriterError)
+        assert "the checkpoint that this pipeline wrote is gone" in str(lost)
+        assert "`sluice bootstrap`" in lost.way_out
+        assert landing.is_alive()
+        for command in (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")):
+            done = typed(*command)
+            assert done.return_value == 0, (command, done.output, done.exception)
+        again.start_applying()
+        running.control.stop()
+        again.compared()
+    finally:
+        again.stop()

@@ -51,12 +51,12 @@ def test_loads_come_back_in_their_order_as_they_were(storage: LocalStorage) -> N
 
 @pytest.mark.parametrize("content", [None, b"1\ta\n2\tc\n", b"1\ta\n"], ids=["gone", "another", "cut off"])
 def test_a_file_that_isnt_what_was_written_is_read_again_by_another_job(
-    storage: LocalStorage, tmp_path: Path, content: bytes | None
+    storage: LocalStorage, content: bytes | None
 ) -> None:
     first = written(storage)[0]
     storage.remove(first.path)
     if content is not None:
-        (tmp_path / first.path).write_bytes(content)
+        storage.create(first.path, content)
     with pytest.raises(CopyError, match="isn't what a worker wrote") as caught:
         read_file(storage, first)
     assert caught.value.transient

@@ -122,14 +122,14 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
 
 def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running: Pipeline) -> None:
     running.caught_up()
-    form = {"tables": [], "how": "auto", "when_due": True}
-    assert tasks.begin(running.settings, form, "run 1") is None, "only when it is asked for"
+    form = {"tables": [], "how": "auto"}
+    assert tasks.begin(running.settings, form, "scheduled__1") is None, "only when it is asked for"
     often = replace(running.settings, verify=Verify(every="1h"))
-    name = tasks.begin(often, form, "run 1")
+    name = tasks.begin(often, form, "scheduled__1")
     assert (name is None) == ("less than" in tasks.not_due(often)), "it was compared a moment ago, by another test"
     table = table_of(running)
-    asked = {"tables": [table, " "], "how": "auto", "when_due": False}
-    name = tasks.begin(running.settings, asked, "run 1")
+    asked = {"tables": [table, " "], "how": "auto"}
+    name = tasks.begin(running.settings, asked, "manual__1")
     assert name is not None and tasks.begin(running.settings, asked, "run 2") == name, "the one that was begun"
     assert tasks.work(running.settings, name, "run 1")["compared"] == 1
     running.downstream(f"INSERT INTO {table} SELECT -1, k, pad FROM {table} LIMIT 1")
