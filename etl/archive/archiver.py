@@ -92,7 +92,7 @@ class Archiver:
         self._archive = Archive.open(settings.archive_url)
         self._attempts = Attempts(self._archive.storage)
         self._consumers = Consumers(self._relay)
-        work = MakeVolumes(settings.relay.url, settings.archive_url)
+        work = MakeVolumes.of(settings, settings.relay.url)
         self._ahead = VolumesAhead(jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count)
         self._volume_bytes = volume_bytes
         self._claim: Claim | None = None
@@ -281,6 +281,6 @@ class Archiver:
 
 
 def _on_spark(settings: Settings, role: str) -> ArchiveJobs:
-    work = MakeVolumes(settings.relay.url, settings.archive_url)
+    work = MakeVolumes.of(settings, settings.relay.url)
     place = Place(settings.spark, settings.spark_role(role), settings.relay.url, (settings.archive_url,))
     return ArchiveJobs(place, work)

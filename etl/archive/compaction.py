@@ -71,7 +71,7 @@ class _Compactor:
         self._on_volume = on_volume
         self._archive = Archive.open(settings.archive_url)
         self._attempts = Attempts(self._archive.storage)
-        work = MakeVolumes(settings.archive_url, settings.archive_url)
+        work = MakeVolumes.of(settings, settings.archive_url)
         jobs = jobs or ArchiveJobs(Place(settings.spark, settings.spark_role(ROLE), settings.archive_url), work)
         self._ahead = VolumesAhead(jobs, work, at_once=1)
         self._waiting = Waiting(log, "compacting the archive")

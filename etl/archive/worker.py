@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from etl.spark.worker import freeze_loaded
 from relay import Window
 from relay.archive import LakeFile, write_log
 from relay.storage import open_storage
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
 
 TASK_SCHEMA = pa.schema([("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())])
 """A volume to be made: the token of its files, its windows' records, and the size of the relay log's parts it is made
@@ -39,6 +42,13 @@ class MakeVolumes:
     source_url: str
     """Where the windows' parts are: the relay log, or the archive itself."""
     archive_url: str
+    lake: str = "all"
+    """As the setting `[archive] lake`."""
+
+    @classmethod
+    def of(cls, settings: Settings, source_url: str) -> MakeVolumes:
+        """As the settings say, from windows whose parts are at `source_url`."""
+        return cls(source_url, settings.archive_url, settings.archive.lake)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -61,13 +71,20 @@ def make_volume(work: MakeVolumes, task: Mapping[str, Any], token: str) -> dict[
     began = time.perf_counter()
     windows = windows_of(task["records"])
     source, archive = open_storage(work.source_url), open_storage(work.archive_url)
-    with LakeWriter(archive, (windows[0].lo, windows[-1].hi), token) as writer:
-        lake = _LakeBeside(writer, windows)
-        written = write_log(source, archive, windows, token, seen=lake.take)
-        files = lake.finish()
+    files: tuple[LakeFile, ...] = ()
+    lake_ms = 0.0
+    if work.lake == "none":
+        written = write_log(source, archive, windows, token)
+    else:
+        old_values = work.lake == "all"
+        with LakeWriter(archive, (windows[0].lo, windows[-1].hi), token, old_values=old_values) as writer:
+            lake = _LakeBeside(writer, windows)
+            written = write_log(source, archive, windows, token, seen=lake.take)
+            files = lake.finish()
+            lake_ms = lake.ms
     volume = replace(written.volume(files, task["binlog_bytes"]), token=task["token"])
     whole = (time.perf_counter() - began) * 1000
-    return {"volume": volume.to_json(), "stages_ms": {"lake": lake.ms, "log": whole - lake.ms}}
+    return {"volume": volume.to_json(), "stages_ms": {"lake": lake_ms, "log": whole - lake_ms}}
 
 
 class _LakeBeside:

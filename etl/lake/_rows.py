@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from etl.lake._names import COMMIT_TIME, COMMIT_TS, EXACT, OP, POS, START_TS
+from etl.lake._names import COMMIT_TIME, COMMIT_TS, EXACT, OP, POS, ROWID, START_TS
 from etl.lake._types import LakeColumn, lake_columns
 from etl.shapes.raw_changes import decode
 from relay import DELETE, INSERT, UPDATE
@@ -50,17 +50,22 @@ class Layout:
             ]
         )
 
-    def rows(self, table: Table, changes: pa.Table) -> pa.Table:
+    def rows(self, table: Table, changes: pa.Table, *, old_values: bool = True) -> pa.Table:
         """`changes` (PART_SCHEMA, of this table) as rows of the lake, in their order. `table`: the definition by which
-        they were written. Raises the row codec's errors.
+        they were written. Without `old_values` rows that tell what was have the primary key and the hidden row id, and
+        null otherwise. Raises the row codec's errors.
         """
         kinds = changes["kind"].to_numpy()
         old, new = decode(table, kinds, changes["row"].combine_chunks())
         images = _Images(kinds)
+        kept = {column.source for column in self.columns} if old_values else {*table.primary_key, ROWID}
         arrays: list[pa.Array] = []
         exacts: list[tuple[str, pa.Array]] = []
         for column in self.columns:
-            values = pa.concat_arrays([old[column.source], new[column.source]]).take(images.order)
+            was = old[column.source]
+            if column.source not in kept:
+                was = pa.nulls(len(was), was.type)
+            values = pa.concat_arrays([was, new[column.source]]).take(images.order)
             converted, exact = column.convert(values)
             arrays.append(converted)
             if exact is not None:

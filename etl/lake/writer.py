@@ -55,11 +55,22 @@ class LakeWriter:
     returned.
     """
 
-    def __init__(self, storage: Storage, volume: tuple[int, int], token: str, buffer_bytes: int = BUFFER_BYTES) -> None:
-        """`storage`: the archive's; `volume`: its `(lo, hi]` (TSO); `token`: one that no other attempt has."""
+    def __init__(
+        self,
+        storage: Storage,
+        volume: tuple[int, int],
+        token: str,
+        buffer_bytes: int = BUFFER_BYTES,
+        *,
+        old_values: bool = True,
+    ) -> None:
+        """`storage`: the archive's; `volume`: its `(lo, hi]` (TSO); `token`: one that no other attempt has;
+        `old_values`: see `Layout.rows`.
+        """
         self._storage = storage
         self._name = f"{volume[0]:020d}-{volume[1]:020d}-{token}.parquet"
         self._buffer_bytes = buffer_bytes
+        self._old_values = old_values
         self._definitions = Definitions()
         self._versions = Versions(storage)
         self._waiting: dict[_Key, _Waiting] = {}
@@ -143,7 +154,7 @@ class LakeWriter:
         self._bytes -= waiting.bytes
         rows: list[pa.Table] = []
         for table, layout, changes in _runs(waiting.pieces):
-            for read, unread in _unreadable.readable(changes, partial(layout.rows, table)):
+            for read, unread in _unreadable.readable(changes, partial(layout.rows, table, old_values=self._old_values)):
                 if read is not None:
                     rows.append(read)
                 if unread is not None:

@@ -41,7 +41,8 @@ def relay_space(relay: RelayLog, keep_ms: int) -> Space:
         return Space(size, Growth(0.0, None))
     since = max(first.lo, last.hi - tso.span(_DAY_MS))
     lately = sum(parts for hour, (_, parts) in hours.items() if hour >= hour_of(since))
-    return Space(size, Growth(_a_day(lately, since, last.hi), _left(keep_ms, first.lo, last.hi)))
+    # The first window begins at nought where all that the pumps had was landed.
+    return Space(size, Growth(_a_day(lately, since, last.hi), _left(keep_ms, first.lo or first.hi, last.hi)))
 
 
 def archive_space(volumes: Sequence[KnownVolume], keep_ms: int, *, lake: bool) -> Space:
@@ -54,8 +55,9 @@ def archive_space(volumes: Sequence[KnownVolume], keep_ms: int, *, lake: bool) -
         return Space(0, Growth(0.0, None))
     end = volumes[-1].hi
     lately = [volume for volume in volumes if volume.hi > end - tso.span(_DAY_MS)]
-    rate = _a_day(taken(lately), lately[0].lo, end)
-    return Space(taken(volumes), Growth(rate, _left(keep_ms, volumes[0].lo, end)))
+    first = volumes[0]
+    rate = _a_day(taken(lately), lately[0].lo or end - tso.span(_DAY_MS), end)
+    return Space(taken(volumes), Growth(rate, _left(keep_ms, first.lo or first.hi, end)))
 
 
 def bases_space(bases: Sequence[KnownBase], keep_ms: int) -> Space:

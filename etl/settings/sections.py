@@ -158,12 +158,18 @@ class Archive:
     """How long each base is kept; of older ones one for each such span stays. Empty: as long as `keep`."""
     drills_every: str = "7d"
     """How often restoring is tried; empty: only when asked for."""
+    lake: str = "all"
+    """What people's queries find: ``all``; ``new-values``: of what a row was before a change only which row it was;
+    ``none``: there is no lake. Restoring needs none of it.
+    """
 
     def __post_init__(self) -> None:
         if self.bases_from not in ("", "downstream", "tidb", "archive"):
             raise SettingsError(
                 f'[archive] bases-from is {self.bases_from!r}, "downstream", "tidb", "archive" and "" are possible'
             )
+        if self.lake not in ("all", "new-values", "none"):
+            raise SettingsError(f'[archive] lake is {self.lake!r}, "all", "new-values" and "none" are possible')
 
     @property
     def every_ms(self) -> int:

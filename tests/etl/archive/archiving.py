@@ -19,7 +19,7 @@ class LocalJobs:
     """Makes and reads volumes in this process, as Spark's workers would."""
 
     def __init__(self, settings: Settings, source_url: str = "") -> None:
-        self._work = MakeVolumes(source_url or settings.relay.url, settings.archive_url)
+        self._work = MakeVolumes.of(settings, source_url or settings.relay.url)
         self.made = 0
 
     def connect(self) -> None: ...

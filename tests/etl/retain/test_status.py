@@ -11,10 +11,11 @@ from test_retain import Site
 
 from cli.archive import command
 from etl.retain import archive_status
+from etl.retain.known import KnownVolume
 from etl.retain.needs import Facts
 from etl.retain.origins import Snapshot, Turn
 from etl.retain.ranges import TableRange, table_ranges
-from etl.retain.space import Growth, full_in_days
+from etl.retain.space import Growth, archive_space, full_in_days
 from relay.archive import Hold, Holds
 
 
@@ -134,3 +135,12 @@ def test_when_a_disk_is_full_counts_what_goes_again(free, growths, days):
 def test_nothing_spans_no_time(site):
     assert archive_status(site.settings("1h", "2h")).spaces["relay"].growth.days == 0.0
     assert site.past.now - HOUR > 0
+
+
+def test_what_an_archive_that_begins_at_nought_grows_by_is_not_spread_over_all_the_time_before_it():
+    day = 24 * HOUR
+    first = KnownVolume(0, 20_000 * day, 1, 1000, 500, ())
+    second = KnownVolume(first.hi, first.hi + day // 2, 1, 300, 100, ())
+    alone = archive_space([first], 0, lake=False)
+    assert alone.growth == Growth(1000.0, None)
+    assert archive_space([first, second], 7 * 86_400_000, lake=True).growth == Growth(600.0, 6.5)

@@ -80,7 +80,7 @@ def test_the_archive_lies_in_the_relay_log_s_folder_unless_it_has_a_place_of_its
 
 @pytest.mark.parametrize(("key", "value"), [
     ("every", "0m"), ("every", "soon"), ("url", "s3://key:secret@bucket/x"), ("keep", "59m"), ("bases-every", "1w"),
-    ("bases-keep", "7"), ("drills-every", "often"),
+    ("bases-keep", "7"), ("drills-every", "often"), ("lake", "old"),
 ])  # fmt: skip
 def test_an_archive_that_can_t_be_is_refused_without_repeating_secrets(key, value):
     with pytest.raises(SettingsError, match=r"\[archive\]") as refused:
