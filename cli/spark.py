@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,12 @@ def _web_port(default: int, envvar: str) -> Callable[..., Any]:
     return click.option(
         "--web-port", type=kind, envvar=envvar, default=default, show_default=True, help="Where its pages are."
     )
+
+
+def _pem(name: str, text: str) -> Callable[..., Any]:
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    variable = f"SPARK_CONNECT_TLS_{name.upper().replace('-', '_')}"
+    return click.option(f"--tls-{name}", type=kind, envvar=variable, help=text)
 
 
 @click.group("spark")
@@ -96,13 +103,22 @@ def worker_command(
     default="",
     help="The workers' Python [this one on this machine, else python3].",
 )
+@_pem("cert", "Speak TLS at the port, with this certificate; Spark itself is then at the next port of 127.0.0.1.")
+@_pem("key", "The certificate's key.")
+@_pem("client-ca", "Authorities that clients' certificates must come from; without it none is asked for.")
 def connect_command(
-    config: str | None, master: str | None, host: str, port: int, conf: tuple[str, ...], python: str
-) -> None:
-    """A Spark Connect server on any master, for all of Sluice's sessions."""
+    config: str | None, master: str | None, host: str, port: int, conf: tuple[str, ...], python: str,
+    tls_cert: Path | None, tls_key: Path | None, tls_client_ca: Path | None,
+) -> None:  # fmt: skip
+    """A Spark Connect server on any master, for all of Sluice's sessions. A certificate that is renewed counts from the
+    next connection on. With SPARK_CONNECT_AUTHENTICATE_TOKEN in its environment it serves who shows that token.
+    """
     from etl.settings import Spark, load_settings
+    from etl.spark.front import Certificates, serve
     from etl.spark.start import ConnectServer, Listening
 
+    if bool(tls_cert) != bool(tls_key) or (tls_client_ca and not tls_cert):
+        raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
     section = load_settings(config).spark if config else Spark()
     more = {}
     for one in conf:
@@ -110,12 +126,21 @@ def connect_command(
         if not equals:
             raise click.BadParameter(f"{one}: KEY=VALUE expected", param_hint="--conf")
         more[key] = value
-    server = ConnectServer(
-        Listening(host, port), master or section.master, section.conf_texts | more, python or section.python
-    )
+    listening = Listening(host, port + 1 if tls_cert else port)
+    if tls_cert:
+        more["spark.connect.grpc.binding.address"] = "127.0.0.1"
+    server = ConnectServer(listening, master or section.master, section.conf_texts | more, python or section.python)
+    if tls_cert and tls_key:
+        sys.exit(serve(server.command(), port, Certificates(tls_cert, tls_key, tls_client_ca), listening.port))
     _become(server.command())
 
 
 def _become(command: Command) -> None:
-    """Replace this process, so that signals reach Spark itself."""
-    os.execve(command.argv[0], list(command.argv), dict(os.environ) | dict(command.env))  # noqa: S606 (no shell)
+    """Replace this process, so that signals reach Spark itself. Options for the JVM that the environment has come last,
+    where they count.
+    """
+    env = dict(os.environ) | dict(command.env)
+    for name in command.env.keys() & os.environ.keys():
+        if name.endswith("_OPTS"):
+            env[name] = f"{command.env[name]} {os.environ[name]}"
+    os.execve(command.argv[0], list(command.argv), env)  # noqa: S606 (no shell)

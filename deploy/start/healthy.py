@@ -6,6 +6,7 @@
                                 dag_processor, triggerer
     spark-worker URL            the worker is registered with a master
     grpc HOST:PORT              speaks HTTP/2, as Spark Connect does
+    grpcs HOST:PORT             the same over TLS; whose certificate it is isn't looked at
 
 Without a host, as in ``http://:8080/json/`` and ``:15002``, this machine's own name is taken. Only the standard library
 is imported: this runs every few seconds in every container.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import sys
 import urllib.request
 from collections.abc import Callable
@@ -60,8 +62,27 @@ def grpc(address: str) -> None:
     """Raises OSError if something else than HTTP/2 answers."""
     host, _, port = _with_host(address).rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
-        connection.sendall(_HTTP2_PREFACE)
-        head = connection.recv(9, socket.MSG_WAITALL)
+        _speak_http2(connection, address)
+
+
+def grpcs(address: str) -> None:
+    """Raises OSError if something else than HTTP/2 answers over TLS, or nothing speaks TLS."""
+    host, _, port = _with_host(address).rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection,
+        context.wrap_socket(connection) as spoken,
+    ):
+        _speak_http2(spoken, address)
+
+
+def _speak_http2(connection: socket.socket, address: str) -> None:
+    connection.sendall(_HTTP2_PREFACE)
+    head = b""
+    while len(head) < 9 and (more := connection.recv(9 - len(head))):
+        head += more
     if len(head) < 9 or head[3] != _SETTINGS:
         raise OSError(f"{address} doesn't speak HTTP/2")
 
@@ -72,6 +93,7 @@ KINDS: dict[str, Callable[..., object]] = {
     "airflow": airflow,
     "spark-worker": spark_worker,
     "grpc": grpc,
+    "grpcs": grpcs,
 }
 
 

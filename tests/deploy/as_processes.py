@@ -93,7 +93,9 @@ class Machine:
         for name in dags:
             shutil.copy(ROOT / "dags" / name, self._dags)
         self._secrets = home / "secrets"
-        subprocess.run([ROOT / "deploy" / "make-secrets", self._secrets], check=True, capture_output=True)
+        names = {"SPARK_CONNECT_NAMES": f"IP:{self.services['spark-connect'].address}"}
+        made = [ROOT / "deploy" / "make-secrets", self._secrets]
+        subprocess.run(made, env=os.environ | names, check=True, capture_output=True)
         for service in self.services.values():
             self._furnish(service)
 
