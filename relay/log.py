@@ -155,7 +155,11 @@ class RelayLog:
             if window.hi > ts:
                 return window
         hours = (hour for hour in self._storage.names("windows") if hour >= hour_of(ts))
-        return next(self._there(lo for hour in hours for lo in self._starts_in(hour) if lo > ts), None)
+        later = next(self._there(lo for hour in hours for lo in self._starts_in(hour) if lo > ts), None)
+        if later is None:
+            return None
+        # Since the first look both may have been landed, that one and the one before.
+        return self.next(ts) or later
 
     def first(self) -> Window | None:
         """The oldest window, None if the log is empty."""

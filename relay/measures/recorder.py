@@ -85,9 +85,14 @@ class Recorder:
                 self._waiting.tables[name] = self._waiting.tables.get(name, TableCount()) + more
 
     def close(self) -> None:
-        """Add the rest. Never raises."""
+        """Add the rest, if that takes no longer than ten seconds. Never raises."""
         self._stop.set()
         self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            log.warning(
+                "what %s counted last may be missing from the measures in the relay log: it wasn't added within %g s",
+                self._source, _CLOSE_S,
+            )  # fmt: skip
 
     # In the thread
 

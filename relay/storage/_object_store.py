@@ -58,6 +58,9 @@ def open_object_storage(place: Place, url: str, given: Mapping[str, str] | None 
     options = dict(place.options)
     config: dict[str, Any] = dict(given or {})
     client: dict[str, Any] = {"timeout": _ATTEMPT, "connect_timeout": timedelta(seconds=10)}
+    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if place.store.startswith(("az:", "azure:")) and account:
+        config.setdefault("account_name", account)  # obstore would find it, too, and panic where it shows the store
     if "region" in options:
         config["region"] = options["region"]
     if "endpoint_override" in options:

@@ -134,7 +134,7 @@ class _Parts:
         error = self._error
         if error is not None:
 
-            def fail(_: Any) -> None:
+            def fail() -> None:
                 raise error
 
             self._storage.guarded(f"writing {self._path}", fail)

@@ -32,6 +32,9 @@ _VERSION = "2021-08-06"
 class AzureProcess:
     """Azurite as a child process, everything in memory, with one container."""
 
+    pieces = ("comp=block&",)
+    pieces_joined = "comp=blocklist"
+
     def __init__(self, folder: Path, port: int) -> None:
         self.port = port
         self._log = (folder / "azurite.log").open("wb")

@@ -2,6 +2,7 @@
 
     make test-stores
     .venv/bin/python -m pytest -p tests.object_store.everywhere -n0 tests/relay/test_relay_crash.py …
+    .venv/bin/python -m tests.object_store.everywhere tests.judge --minutes 10
 
 Whatever opens a relay log or an archive in a folder, in the tests' process or in one that they start, has it in the S3
 server instead, under the folder's path: `LocalStorage` does what `ObjectStorage` does. A folder that is there already
@@ -12,6 +13,7 @@ generators begin at ``SLUICE_TEST_SEED``. At the end it is said how often each f
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -28,8 +30,11 @@ from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import BUCKET, S3Process, S3Server
 
 FAULTS = "slow:0.02:0.05 busy:0.01 failed:0.01 failed_after:0.02 lost:0.02 reset:0.01 cut:0.01 flipped:0.01"
-"""Lists that lag, as ``lag:0.5:1.0``, aren't among them: some tests themselves list what they have just written."""
+"""Lists that lag, as ``lag:0.5:1.0``, aren't among them: tests are slow with them. They lag for processes that a test
+starts; the test itself lists what it has just written.
+"""
 IN_CHILDREN = [str(Path(__file__).with_name("in_children")), str(Path(__file__).parents[2])]
+_COPYTREE, _RMTREE = shutil.copytree, shutil.rmtree
 _CHECKED = ("/parts/", "/windows/")
 """Where a flipped bit is found by a checksum; elsewhere the connection's TLS is what finds it."""
 
@@ -50,32 +55,61 @@ def faults(text: str, seed: int) -> list[Fault]:
     return found
 
 
+class Everywhere:
+    """The server in the place of folders, of this process and those that it starts, until `close`."""
+
+    def __init__(self) -> None:
+        self._process = S3Process(Path(tempfile.mkdtemp(prefix="s3-everywhere-")))
+        self._server, self._direct, self._childrens = (S3Server(self._process) for _ in range(3))
+        for one in (self._server, self._direct):
+            one.proxy.listed = self._childrens.proxy.listed
+        os.environ |= self._server.environment
+        os.environ[VARIABLE] = self._server.url("FOLDER")
+        told = os.environ.get("SLUICE_TEST_FAULTS", FAULTS)
+        os.environ[LISTS_LAG] = "yes" if "lag" in told else ""
+        os.environ[DIRECTLY] = self._direct.url("FOLDER")
+        os.environ.setdefault(PATIENCE, "10")
+        _move_here()
+        _move_in_children(self._childrens.url("FOLDER"))
+        self._faults = faults(told, int(os.environ.get("SLUICE_TEST_SEED", "1")))
+        self._childrens.inject(*self._faults)
+        self._server.inject(*(fault for fault in self._faults if fault.kind != "lag"))
+
+    @property
+    def happened(self) -> str:
+        """What was asked of the server since it was last said, and how often each fault has happened."""
+        found = [f"{fault.kind} {fault.path} {fault.happened}".replace("  ", " ") for fault in self._faults]
+        asked = self._server.counted() + self._childrens.counted()
+        return f"requests to {BUCKET}: {dict(asked)}; faults: {', '.join(found)}"
+
+    def close(self) -> None:
+        """From now on a folder that is copied or removed is the folder alone."""
+        shutil.copytree, shutil.rmtree = _COPYTREE, _RMTREE
+        for server in (self._server, self._direct, self._childrens):
+            server.close()
+        self._process.close()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    process = S3Process(Path(tempfile.mkdtemp(prefix="s3-everywhere-")))
-    server, direct = S3Server(process), S3Server(process)
-    os.environ |= server.environment
-    os.environ[VARIABLE] = server.url("FOLDER")
-    told = os.environ.get("SLUICE_TEST_FAULTS", FAULTS)
-    os.environ[LISTS_LAG] = "yes" if "lag" in told else ""
-    os.environ[DIRECTLY] = direct.url("FOLDER")
-    os.environ.setdefault(PATIENCE, "10")
-    _move_here()
-    _move_in_children()
-    server.inject(*faults(told, int(os.environ.get("SLUICE_TEST_SEED", "1"))))
-    config._s3 = process, server, direct  # type: ignore[attr-defined]
+    config._everywhere = Everywhere()  # type: ignore[attr-defined]
 
 
 def _move_here() -> None:
-    """In this process; a test that copies a folder copies what is in the server, without faults."""
+    """In this process; a test that copies or removes a folder does so with what is in the server, without faults."""
     from relay.storage import open_storage
     from relay.storage._local import LocalStorage
 
     move(LocalStorage)
-    whole_folder = shutil.copytree
+
+    def removed(folder: Any, *args: Any, **options: Any) -> None:
+        store = open_storage(url_of(Path(folder), os.environ[DIRECTLY])).store  # type: ignore[attr-defined]
+        for found in obstore.list(store).collect():
+            obstore.delete(store, found["path"])
+        _RMTREE(folder, *args, **options)
 
     def copied(source: Any, target: Any, *args: Any, **options: Any) -> Any:
         if Path(source).is_dir():
-            return whole_folder(source, target, *args, **options)
+            return _COPYTREE(source, target, *args, **options)
         urls = [url_of(Path(one), os.environ[DIRECTLY]) for one in (source, target)]
         stores = [open_storage(url).store for url in urls]  # type: ignore[attr-defined]
         Path(target).mkdir(parents=True, exist_ok=True)
@@ -84,10 +118,13 @@ def _move_here() -> None:
         return target
 
     shutil.copytree = copied
+    shutil.rmtree = removed  # type: ignore[assignment]
 
 
-def _move_in_children() -> None:
-    """In each Python that a test starts, whatever environment it gets; multiprocessing starts one in its own way."""
+def _move_in_children(pattern: str) -> None:
+    """In each Python that a test starts, whatever environment it gets; `pattern` is where folders are there.
+    multiprocessing starts one in its own way.
+    """
     start = subprocess.Popen.__init__
     os.environ["PYTHONPATH"] = os.pathsep.join([*IN_CHILDREN, *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -96,20 +133,31 @@ def _move_in_children() -> None:
         paths = [*IN_CHILDREN, *filter(None, [env.get("PYTHONPATH")])]
         told = (VARIABLE, DIRECTLY, LISTS_LAG, PATIENCE)
         kept = {name: value for name, value in os.environ.items() if name in told or name.startswith("AWS_")}
-        start(process, *args, **options | {"env": env | kept | {"PYTHONPATH": os.pathsep.join(paths)}})
+        env |= kept | {VARIABLE: pattern, "PYTHONPATH": os.pathsep.join(paths)}
+        start(process, *args, **options | {"env": env})
 
     subprocess.Popen.__init__ = started  # type: ignore[assignment]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    _, server, _ = terminalreporter.config._s3
-    happened = [f"{fault.kind} {fault.path} {fault.happened}".replace("  ", " ") for fault in server.proxy._faults]
-    terminalreporter.write_line(f"requests to {BUCKET}: {dict(server.counted())}; faults: {', '.join(happened)}")
+    terminalreporter.write_line(terminalreporter.config._everywhere.happened)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    process, *servers = config._s3  # type: ignore[attr-defined]
-    for server in servers:
-        server.close()
-    process.close()
+    config._everywhere.close()  # type: ignore[attr-defined]
     sys.stdout.flush()
+
+
+def main() -> None:
+    """A module that isn't a test, with its arguments."""
+    everywhere = Everywhere()
+    sys.argv = sys.argv[1:]
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    finally:
+        print(everywhere.happened)
+        everywhere.close()
+
+
+if __name__ == "__main__":
+    main()

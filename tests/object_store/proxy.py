@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ KINDS = ("slow", "busy", "failed", "denied", "failed after", "reset", "lost", "h
 _REFUSALS = {"busy": (503, "SlowDown"), "failed": (500, "InternalError"), "denied": (403, "ExpiredToken")}
 _NOT_PASSED_ON = ("transfer-encoding", "content-length", "connection", "date", "server")
 _WAIT_S = 120.0
+_SIGNED_BY = re.compile(r"(?:Credential=|SharedKey )([^/:,]+)")
 
 
 @dataclass
@@ -117,11 +119,12 @@ class FaultyProxy:
 
     def __init__(self, port: int) -> None:
         self.keys_seen: list[str] = []
-        """The access keys that S3 requests were signed with, in order, each once."""
+        """The access keys that S3 requests were signed with, or Azure's accounts, in order, each once."""
         self._faults: list[Fault] = []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._listed = Listed()
+        self.listed = Listed()
+        """What lists that lag go by; proxies of one server share it."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -143,9 +146,9 @@ class FaultyProxy:
                 with proxy._lock:
                     proxy._counts[what] += 1
                     faults = [fault for fault in proxy._faults if fault.is_for(what, self.path)]
-                _, signed, key = self.headers.get("Authorization", "").partition("Credential=")
-                if signed and (key := key.partition("/")[0]) not in proxy.keys_seen:
-                    proxy.keys_seen.append(key)
+                signed = _SIGNED_BY.search(self.headers.get("Authorization", ""))
+                if signed and signed[1] not in proxy.keys_seen:
+                    proxy.keys_seen.append(signed[1])
                 with contextlib.suppress(OSError):  # the client may have left
                     proxy._handle(self, what, body, faults)
 
@@ -205,7 +208,7 @@ class FaultyProxy:
         dropped = {fault.header.lower() for fault in faults if fault.kind == "without"}
         answer = self._ask(handler, body, dropped)
         if answer.is_good:
-            self._listed.note(what, handler.path)
+            self.listed.note(what, handler.path)
         if after is not None:
             after.is_held.set()
             after.wait()
@@ -234,7 +237,7 @@ class FaultyProxy:
 
     def _answer(self, handler: Any, answer: _Answer, kinds: dict[str, Fault]) -> None:
         if answer.is_good and "lag" in kinds:
-            answer.body = self._listed.older(handler.path, answer.body, kinds["lag"].seconds)
+            answer.body = self.listed.older(handler.path, answer.body, kinds["lag"].seconds)
             answer.length = str(len(answer.body))
         if answer.is_good and answer.body and "flipped" in kinds:
             at = len(answer.body) // 2

@@ -58,11 +58,19 @@ class StoreProcess(Protocol):
     def environment(self, port: int) -> Mapping[str, str]:
         """What a process needs to reach it by `plain_url`."""
 
+    pieces: tuple[str, ...]
+    """What is in the requests that begin an upload in pieces and bring one each."""
+    pieces_joined: str
+    """And in the one that joins them."""
+
     def close(self) -> None: ...
 
 
 class S3Process:
     """ministack's S3 as a child process, everything in memory, with one bucket."""
+
+    pieces = ("partNumber=1", "partNumber=2", "uploads")
+    pieces_joined = "?uploadId="
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -129,6 +137,16 @@ class S3Server:
     def environment(self) -> Mapping[str, str]:
         """What a process needs to reach it by `plain_url`."""
         return self._process.environment(self.proxy.port)
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """See `StoreProcess`."""
+        return self._process.pieces
+
+    @property
+    def pieces_joined(self) -> str:
+        """See `StoreProcess`."""
+        return self._process.pieces_joined
 
     def inject(self, *faults: Fault) -> None:
         """From now on these happen, beside those that happen already."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,18 +11,13 @@ import pytest
 from errors import ours
 from relay import RelayLog
 from tests.relay.relaykit import BASE, batch, window
+from tests.small_disk import small_disk
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
-    if subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("file systems can't be mounted here")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, 2 << 20) as disk:
+        yield disk
 
 
 def land(log: RelayLog, lo: int) -> int:
@@ -34,10 +28,10 @@ def land(log: RelayLog, lo: int) -> int:
     return lo + 10
 
 
-def test_a_window_that_does_not_fit_is_not_landed_and_fits_once_there_is_room(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
+def test_a_window_that_does_not_fit_is_not_landed_and_fits_once_there_is_room(disk: Path) -> None:
+    ballast = disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
-    log, lo = RelayLog.open(f"file://{small_disk}/relay"), BASE
+    log, lo = RelayLog.open(f"file://{disk}/relay"), BASE
     with pytest.raises(OSError, match="No space left on device") as full:
         while True:
             lo = land(log, lo)
@@ -53,5 +47,5 @@ def test_a_window_that_does_not_fit_is_not_landed_and_fits_once_there_is_room(sm
     assert last is not None and last.hi == end
     assert log.read([last]).num_rows == 1
     log.clean_unreferenced()
-    there = {str(path.relative_to(small_disk / "relay")) for path in (small_disk / "relay/parts").rglob("*.arrow")}
+    there = {str(path.relative_to(disk / "relay")) for path in (disk / "relay/parts").rglob("*.arrow")}
     assert there == {part.path for each in log.windows(0) for part in each.parts}

@@ -44,7 +44,11 @@ def test_a_process_goes_on_counting_where_the_one_before_left_off(relay: RelayLo
     assert (table.inserts, table.updates, table.deletes, table.last_commit_ts) == (9, 3, 3, 77)
 
 
-def test_what_many_processes_count_at_a_time_is_counted_once_each(relay: RelayLog) -> None:
+def test_what_many_processes_count_at_a_time_is_counted_once_each(
+    relay: RelayLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.measures.recorder._CLOSE_S", 300.0)  # for an object store that fails, and a busy machine
+
     def work() -> None:
         process = recorder(relay)
         for _ in range(5):
@@ -101,6 +105,20 @@ def test_what_cannot_be_written_is_said_once_kept_and_counted_once_when_it_can(
     assert Measures(relay).totals().apply.counts == {"transactions": 5}
     assert caplog.text.count("can't be added to the measures") == 1
     assert "no space left on device" in caplog.text
+
+
+def test_a_process_that_ends_does_not_wait_for_measures_that_nobody_takes_and_says_so(
+    relay: RelayLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.measures.recorder._CLOSE_S", 0.01)
+    place, goes_on = Measures(relay), threading.Event()
+    monkeypatch.setattr(place, "note", lambda *_: goes_on.wait())
+    process = Recorder(place, APPLY, every_s=NEVER_S)
+    process.count({"transactions": 1})
+    with caplog.at_level(logging.WARNING):
+        process.close()
+    goes_on.set()
+    assert "counted last may be missing from the measures in the relay log" in caplog.text
 
 
 def test_each_downstream_has_its_own_measures_and_all_together_are_their_sum(relay: RelayLog) -> None:

@@ -101,6 +101,21 @@ def test_a_window_is_found_by_the_timestamp_before_its_commits(log):
     assert list(log.windows(BASE)) == [first, second, third]
 
 
+def test_windows_that_land_while_one_is_looked_for_are_no_gap(log, monkeypatch):
+    land(log, 5, 10)
+    names, waiting = log.storage.names, [10, 15]
+
+    def names_after_landing(path):
+        while waiting:
+            land(log, lo := waiting.pop(0), lo + 5)
+        return names(path)
+
+    monkeypatch.setattr(log.storage, "names", names_after_landing)
+    found = log.find(10)
+    assert (found.lo, found.hi) == (10, 15)
+    assert not waiting
+
+
 def test_a_broken_chain_is_an_error_that_names_the_missing_record(log, tmp_path):
     land(log, 5, 10)
     missing = land(log, 10, 20)

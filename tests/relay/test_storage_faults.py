@@ -75,25 +75,33 @@ def test_a_writer_knows_its_own_file_though_it_comes_back_damaged(storage: Objec
 def test_a_large_part_goes_up_in_pieces_whatever_happens_to_one(
     storage: ObjectStorage, s3_server: S3Server, kind: str
 ) -> None:
-    faults = [Fault(kind, "PUT", path=f"partNumber={n}", times=1) for n in (1, 2)]
-    faults.append(Fault(kind, "PUT", path="uploads", times=1))
+    faults = [Fault(kind, "PUT", path=path, times=1) for path in s3_server.pieces]
     content = random.Random(1).randbytes(18 << 20)
     s3_server.inject(*faults)
     with storage.new_file("large") as sink:
         for at in range(0, len(content), 1 << 20):
             sink.write(content[at : at + (1 << 20)])
-    assert [fault.happened for fault in faults] == [1, 1, 1]
+    assert [fault.happened for fault in faults] == [1] * len(faults)
     with storage.open("large") as file:
         assert file.size() == len(content) and file.read() == content
     with pytest.raises(FileExistsError), storage.new_file("large") as sink:
         sink.write(content)
 
 
+def test_a_large_part_that_the_store_refuses_is_an_error_that_names_file_and_reason(
+    storage: ObjectStorage, s3_server: S3Server
+) -> None:
+    s3_server.inject(Fault("denied", "PUT", path=s3_server.pieces[0]))
+    with pytest.raises(PermissionError, match=r"writing large: .*403"), storage.new_file("large") as sink:
+        sink.write(bytes(9 << 20))
+    assert storage.size("large") is None
+
+
 @pytest.mark.parametrize("kind", ["failed after", "lost"])
 def test_a_large_part_whose_last_answer_is_lost_is_there(
     storage: ObjectStorage, s3_server: S3Server, kind: str
 ) -> None:
-    last = Fault(kind, "PUT", path="?uploadId=", times=1)
+    last = Fault(kind, "PUT", path=s3_server.pieces_joined, times=1)
     s3_server.inject(last)
     with storage.new_file("large") as sink:
         sink.write(bytes(9 << 20))
@@ -139,7 +147,7 @@ def test_lists_that_lag_hide_no_window_and_no_change(s3_server: S3Server) -> Non
     chain.append(land(relay, BASE + 10, BASE + 20, BASE + 15))
     words.change(lambda there: [*there, "b"])
     young = Fault("lag", seconds=600)
-    s3_server.proxy._listed.age(600)
+    s3_server.proxy.listed.age(600)
     chain.append(land(relay, BASE + 20, BASE + 30, BASE + 25))
     s3_server.inject(young)
     assert relay.last() == chain[-1]
@@ -148,7 +156,7 @@ def test_lists_that_lag_hide_no_window_and_no_change(s3_server: S3Server) -> Non
     for word in "cdef":
         words.change(lambda there, word=word: [*there, word])
     assert words.load() == list("abcdef")
-    s3_server.proxy._listed.age(600)
+    s3_server.proxy.listed.age(600)
     assert relay.purge(BASE + 20) == 2
     assert relay.first() == chain[-1]
     assert relay.find(BASE) == chain[-1]
