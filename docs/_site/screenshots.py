@@ -6,6 +6,7 @@ traffic lasts before.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,7 +45,9 @@ def main(minutes: float) -> None:
             wait_pipeline(stack, airflow)
             ClusterControl(site.ports["cluster-control"]).workload(dict(TRAFFIC))
             time.sleep(60 * minutes / 2)
-            _trigger(airflow, "base", {"when_due": False, "source": "downstream"})
+            propose = [sys.executable, "-m", "cli", "quality", "init", "--config", str(site.config)]
+            subprocess.run(propose, cwd=ROOT, check=True)
+            _trigger(airflow, "base", {"source": "downstream"})
             _trigger(airflow, "verify", {})
             _trigger(airflow, "quality", {})
             time.sleep(60 * minutes / 2)
