@@ -157,7 +157,7 @@ def _questions() -> dict[str, Callable[[], Any]]:
     pipeline = pipelines()[""]
     settings = pipeline.settings
     return {
-        "overview": lambda: overview(settings, 2.5),
+        "overview": lambda: overview(settings, 0.5),
         "jobs": lambda: jobs.jobs_document(pipeline),
         "a job": lambda: jobs.job_document(pipeline, f"backfill-{JOBS}", ""),
         "time": lambda: archive_status(settings),

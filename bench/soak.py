@@ -129,8 +129,7 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
             done = 0
             while done < kills.count:
                 time.sleep(rng.uniform(0.3, 1.7) * kills.interval_s)
-                victim = rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
-                if not _kill(stack, victim, rng):
+                if not (victim := kill(stack, rng)):
                     continue
                 done += 1
                 result.kills[victim] = result.kills.get(victim, 0) + 1
@@ -139,14 +138,14 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
                     f"kill {done}/{kills.count}: {victim}; landed {progress.landed}, applied {progress.applied},"
                     f" received {progress.received}"
                 )
-                _revive(stack)
+                revive(stack)
             report("no more kills: waiting for the rest")
             last = labels[-1]
             replay.wait_applied(
                 stack,
                 view,
                 replay.Goal(last.ts),
-                replay.Onlooker(lambda progress: None, report, lambda: _revive(stack)),
+                replay.Onlooker(lambda progress: None, report, lambda: revive(stack)),
                 replay.Patience(60, _PATIENCE_S),
             )
             result.seconds = time.monotonic() - began
@@ -160,13 +159,15 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
     return result
 
 
-def _revive(stack: Stack) -> None:
+def revive(stack: Stack) -> None:
+    """Start again what has died of the stack, as a supervisor would."""
     for name in stack.dead():
         stack.up([name])
 
 
-def _kill(stack: Stack, victim: str, rng: random.Random) -> bool:
-    """kill -9 one process of that kind; False if there is none just now."""
+def kill(stack: Stack, rng: random.Random) -> str:
+    """kill -9 one process of a kind chosen by chance, see VICTIMS; the kind, "" if there is none just now."""
+    victim = rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
     started = stack.state().parts
     try:
         if victim == "task":
@@ -184,8 +185,8 @@ def _kill(stack: Stack, victim: str, rng: random.Random) -> bool:
         chosen = rng.choice(found)
         chosen.kill()
     except (KeyError, IndexError, psutil.Error):
-        return False
-    return True
+        return ""
+    return victim
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -283,7 +283,8 @@ def _counts(database: Any) -> dict[str, int]:
     with database.cursor() as cursor:
         cursor.execute(
             "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
-            " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema', 'tidb_binlog')"
+            " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema', 'tidb_binlog',"
+            " 'sluice_recycle')"
         )
         return {f"{schema}.{name}": int(rows or 0) for schema, name, rows in cursor.fetchall()}
 
